@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use fairweir_core::market::preferences::{DAY_MIN, IMPORTANCE_MAX, Importance, Preferences, Time};
 
 use crate::error::ConfigError;
-use crate::file::{Rules, Text, Trust};
+use crate::file::{DAEMON, Text};
 use crate::host::set;
 use crate::table::{Source, Table};
 use crate::words::not_one_of;
@@ -16,7 +16,6 @@ pub const DEFAULT_PATH: &str = "/etc/fairweir/agent.toml";
 /// The most times.
 pub const TIMES_MAX: usize = 64;
 
-const FILE_BYTES_MAX: u64 = 256 << 10;
 /// The longest name of a time.
 const NAME_MAX: usize = 64;
 /// As in [`fairweir_core::market::utility::Kind::ALL`].
@@ -49,7 +48,7 @@ pub struct AgentFile {
     pub path: PathBuf,
     /// Where metrics are served over HTTP.
     pub metrics: Option<MetricsAt>,
-    /// Which daemons of this host are told what a slot has bought.
+    /// The daemons of this host that receive what a slot has bought.
     pub told: Vec<Told>,
     /// What the household wants.
     pub preferences: Preferences,
@@ -81,7 +80,7 @@ impl AgentFile {
     /// # Errors
     /// The first thing that is wrong: file, line, key, what is allowed.
     pub fn load(path: &Path) -> Result<AgentFile, ConfigError> {
-        let text = read_text(path)?;
+        let text = Text::read(path, &DAEMON)?;
         let mut file = AgentFile::parse(text.source(&[]), path)?;
         for (_, text) in Text::read_dir(&set_dir(path), set::FILE_BYTES_MAX)? {
             file.set(text.source(&[]))?;
@@ -105,12 +104,12 @@ impl AgentFile {
                 }
                 told.push(*daemon);
             }
-            table.finish(&["metrics", "tell"])?;
+            table.finish()?;
         }
         let mut always = [USUAL; KINDS.len()];
         if let Some(mut table) = top.table("always")? {
             always = importance(&mut table)?.map(|said| said.unwrap_or(USUAL));
-            table.finish(&KINDS)?;
+            table.finish()?;
         }
         let mut times = Vec::new();
         for table in top.tables("time")? {
@@ -119,7 +118,7 @@ impl AgentFile {
             }
             times.push(time(table)?);
         }
-        top.finish(&["version", "agent", "always", "time"])?;
+        top.finish()?;
         let preferences = Preferences { always, times };
         Ok(AgentFile { path: path.to_owned(), metrics, told, preferences, warnings: Vec::new() })
     }
@@ -131,7 +130,7 @@ impl AgentFile {
         if let Some(mut set) = top.table("set")? {
             if let Some(mut table) = set.table("always")? {
                 let said = importance(&mut table)?;
-                table.finish(&KINDS)?;
+                table.finish()?;
                 for (known, said) in self.preferences.always.iter_mut().zip(said) {
                     *known = said.unwrap_or(*known);
                 }
@@ -140,7 +139,7 @@ impl AgentFile {
                 for name in times.keys() {
                     let Some(mut table) = times.table(&name)? else { continue };
                     let (said, place) = (importance(&mut table)?, table.place());
-                    table.finish(&KINDS)?;
+                    table.finish()?;
                     let all = self.preferences.times.iter_mut();
                     let named: Vec<&mut Time> = all.filter(|time| time.name == name).collect();
                     if named.is_empty() {
@@ -154,18 +153,10 @@ impl AgentFile {
                     }
                 }
             }
-            set.finish(&["always", "time"])?;
+            set.finish()?;
         }
-        top.finish(&["version", "set"])
+        top.finish()
     }
-}
-
-/// Reads a file as [`AgentFile::load`] does, without looking at what it says.
-///
-/// # Errors
-/// If it cannot be read, or others may write it.
-pub fn read_text(path: &Path) -> Result<Text, ConfigError> {
-    Text::read(path, &Rules { bytes_max: FILE_BYTES_MAX, trust: Trust::OWNER, if_missing: "" })
 }
 
 fn importance(table: &mut Table<'_>) -> Result<[Option<Importance>; KINDS.len()], ConfigError> {
@@ -199,7 +190,7 @@ fn time(mut table: Table<'_>) -> Result<Time, ConfigError> {
     if importance.iter().all(Option::is_none) {
         return Err(table.missing("streaming", "an importance of at least one kind of use, 0 to 3"));
     }
-    table.finish(&[&["name", "days", "from", "to"][..], &KINDS].concat())?;
+    table.finish()?;
     Ok(Time { name: name.value, days, from, to, importance })
 }
 

@@ -46,7 +46,7 @@ fn parse(source: Source<'_>) -> Result<Vec<Application>, ConfigError> {
             of_kind(table, kind, &mut all)?;
         }
     }
-    top.finish(&["version", "streaming", "social", "download", "web"])?;
+    top.finish()?;
     Ok(all)
 }
 

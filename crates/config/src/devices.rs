@@ -32,7 +32,7 @@ fn parse(source: Source<'_>) -> Result<Devices, ConfigError> {
     for table in top.tables("agent")? {
         all.agents.push(agent(table)?);
     }
-    top.finish(&["version", "dhcp", "syn", "agent"])?;
+    top.finish()?;
     Ok(all)
 }
 
@@ -48,7 +48,7 @@ fn dhcp(mut table: Table<'_>) -> Result<DhcpEntry, ConfigError> {
         return Err(place.error("expected `requests` or `vendor`"));
     }
     let what = what(&mut table)?;
-    table.finish(&["requests", "vendor", "os", "kind", "source"])?;
+    table.finish()?;
     Ok(DhcpEntry { requests, vendor, what })
 }
 
@@ -61,7 +61,7 @@ fn syn(mut table: Table<'_>) -> Result<SynEntry, ConfigError> {
     let layout = table.parsed_by("layout", is_layout)?;
     let layout = layout.ok_or_else(|| table.missing("layout", "options such as MSTNW"))?;
     let what = what(&mut table)?;
-    table.finish(&["hops", "layout", "os", "kind", "source"])?;
+    table.finish()?;
     Ok(SynEntry { hops: hops.value as u8, layout: layout.value, what })
 }
 
@@ -72,7 +72,7 @@ fn agent(mut table: Table<'_>) -> Result<AgentEntry, ConfigError> {
     }
     let words = words.value.into_iter().map(|word| word.value).collect();
     let what = what(&mut table)?;
-    table.finish(&["words", "os", "kind", "source"])?;
+    table.finish()?;
     Ok(AgentEntry { words, what })
 }
 

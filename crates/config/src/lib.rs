@@ -6,6 +6,7 @@
 //! | [`file`](mod@file) | opens input files safely; who may write each input and what they gain |
 //! | [`table`] | takes a TOML document's keys one by one; what is left is unknown; every error has a line |
 //! | [`output`] | writes the files of `--out` and the like, also as root in directories of others |
+//! | `kind` | whose configuration a file is |
 //! | [`overrides`] | `--set link.rate=47mbit`: keys put into a document before it is read |
 //! | [`words`] | "did you mean" |
 //! | [`text`] | escapes what a terminal would obey |
@@ -30,6 +31,7 @@ mod error;
 pub mod file;
 pub mod host;
 pub mod isp;
+mod kind;
 pub mod output;
 pub mod overrides;
 pub mod plan;
@@ -44,6 +46,7 @@ pub mod words;
 
 pub use error::{ConfigError, Origin, one_line};
 pub use file::Text;
+pub use kind::FileKind;
 pub use overrides::{BadOverride, Override};
 pub use table::{Place, Placed, Source, Table};
 pub use value::MetricsAt;

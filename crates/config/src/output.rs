@@ -45,7 +45,7 @@ pub fn make_dir(path: &Path) -> io::Result<()> {
 /// Writes `contents` to the file `path`, in place of one that exists.
 ///
 /// # Errors
-/// If it cannot be written, is no regular file, or, as root, if another user owns its directory.
+/// If it cannot be written, is not a regular file, or, as root, if another user owns its directory.
 pub fn write(path: &Path, contents: impl AsRef<[u8]>) -> io::Result<()> {
     write_as(path, contents.as_ref(), Kind::Replace)
 }
@@ -102,7 +102,7 @@ pub fn append_private(path: &Path) -> io::Result<File> {
 enum Kind {
     /// In place of one that exists, whose mode it keeps.
     Replace,
-    /// Only if there is none.
+    /// Only if the file does not exist.
     New,
     /// In place of one that exists, readable by its owner alone, and synced to the disk.
     Private,

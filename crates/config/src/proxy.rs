@@ -11,7 +11,7 @@ use fairweir_core::units::Rate;
 
 use crate::applications::KINDS;
 use crate::error::ConfigError;
-use crate::sender::read_text;
+use crate::file::{DAEMON, Text};
 use crate::table::{Source, Table};
 use crate::value::{parse_dev, parse_device_match, parse_match};
 use crate::{MetricsAt, VERSION};
@@ -62,7 +62,7 @@ pub struct ClassConfig {
     /// What their downloads have together; `None` is as much as comes.
     pub rate: Option<Rate>,
     /// Whether the rate rises to what the household's agent of the credit market has bought, while it has.
-    pub is_leased: bool,
+    pub takes_guarantee: bool,
     /// `ip:`, `mac:` or `web:`.
     pub matches: Vec<Match>,
     /// `os:` or `device-kind:`.
@@ -141,7 +141,7 @@ impl ProxyFile {
     /// # Errors
     /// The first thing that is wrong: file, line, key, what is allowed.
     pub fn load(path: &Path) -> Result<ProxyFile, ConfigError> {
-        let text = read_text(path)?;
+        let text = Text::read(path, &DAEMON)?;
         ProxyFile::parse(text.source(&[]), path)
     }
 
@@ -160,7 +160,7 @@ impl ProxyFile {
         let lan = lan.value.into_iter().map(dev).collect::<Result<Vec<_>, _>>()?;
         let metrics = proxy.parsed_by("metrics", MetricsAt::parse)?.map(|p| p.value);
         let takes_routers = proxy.truth_placed("router")?.is_some_and(|p| p.value);
-        proxy.finish(&["lan", "router", "metrics"])?;
+        proxy.finish()?;
 
         let mut classes: Vec<ClassConfig> = Vec::new();
         for table in top.tables("class")? {
@@ -169,7 +169,7 @@ impl ProxyFile {
             if classes.iter().any(|c| c.name == class.name) {
                 return Err(place.error(format!("duplicate class `{}`", class.name)));
             }
-            if class.is_leased && classes.iter().any(|c| c.is_leased) {
+            if class.takes_guarantee && classes.iter().any(|c| c.takes_guarantee) {
                 return Err(place.error("a lease is for one class only; another class has `lease`"));
             }
             if classes.len() == TABLES_MAX {
@@ -207,7 +207,7 @@ impl ProxyFile {
             }
             devices.push(device);
         }
-        top.finish(&["version", "proxy", "class", "app", "priority", "device"])?;
+        top.finish()?;
         let path = path.to_owned();
         Ok(ProxyFile {
             path,
@@ -232,7 +232,7 @@ fn class(mut table: Table<'_>) -> Result<ClassConfig, ConfigError> {
             .error(format!("{} is out of range (at least {RATE_MIN})", rate.value)));
     }
     let lease = table.truth_placed("lease")?;
-    let is_leased = lease.as_ref().is_some_and(|lease| lease.value);
+    let takes_guarantee = lease.as_ref().is_some_and(|lease| lease.value);
     if let Some(lease) = lease.filter(|lease| lease.value && rate.is_none()) {
         return Err(lease.place.error("`lease` needs `rate`: what the class has without a lease"));
     }
@@ -245,8 +245,8 @@ fn class(mut table: Table<'_>) -> Result<ClassConfig, ConfigError> {
         None => parse_device_match(text).map(Some),
     })?;
     let matches = matches.into_iter().flatten().collect();
-    table.finish(&["name", "rate", "lease", "match"])?;
-    Ok(ClassConfig { name, rate: rate.map(|rate| rate.value), is_leased, matches, devices })
+    table.finish()?;
+    Ok(ClassConfig { name, rate: rate.map(|rate| rate.value), takes_guarantee, matches, devices })
 }
 
 fn device(mut table: Table<'_>) -> Result<(Mac, Identity), ConfigError> {
@@ -255,7 +255,7 @@ fn device(mut table: Table<'_>) -> Result<(Mac, Identity), ConfigError> {
     let mac = mac.ok_or_else(|| table.missing("mac", "an address such as 02:00:5e:00:53:01"))?;
     let os = table.word("os", Os::ALL)?.map(|p| p.value);
     let kind = table.word("kind", DeviceKind::ALL)?.map(|p| p.value);
-    table.finish(&["mac", "os", "kind"])?;
+    table.finish()?;
     if os.is_none() && kind.is_none() {
         return Err(place.error("expected `os` or `kind`, such as `os = \"ios\"`"));
     }
@@ -268,7 +268,7 @@ fn app(mut table: Table<'_>) -> Result<AppConfig, ConfigError> {
     let alpha = table.integer("alpha", 1, 255)?.ok_or_else(|| table.missing("alpha", wanted))?;
     let wanted = "rules such as [\"web:example.com\", \"app-class:streaming\"]";
     let matches = matches(&mut table, wanted, AppMatch::from_str)?;
-    table.finish(&["name", "alpha", "match"])?;
+    table.finish()?;
     Ok(AppConfig { name, alpha: alpha.value as u8, matches })
 }
 
@@ -281,8 +281,7 @@ fn priority(mut table: Table<'_>) -> Result<([f64; 4], bool), ConfigError> {
             weights[kind as usize] = weight.value as f64;
         }
     }
-    let keys: Vec<&str> = ["household"].into_iter().chain(KINDS.map(|(word, _)| word)).collect();
-    table.finish(&keys)?;
+    table.finish()?;
     Ok((weights, follows_household))
 }
 

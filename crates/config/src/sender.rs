@@ -10,9 +10,9 @@ use fairweir_core::units::Rate;
 use ipnet::IpNet;
 
 use crate::error::ConfigError;
-use crate::file::{Rules, Text, Trust};
+use crate::file::{DAEMON, Text};
 use crate::table::{Placed, Source, Table};
-use crate::target::{TARGET_KEYS, target};
+use crate::target::target;
 use crate::value::parse_match;
 use crate::{MetricsAt, VERSION};
 
@@ -25,16 +25,10 @@ pub const FREE_MAX: usize = 16;
 /// The most lists of stunts in a bundle.
 pub const STUNTS_MAX: usize = 15;
 
-/// Larger files are no list of bundles.
-const FILE_BYTES_MAX: u64 = 1 << 20;
 /// The most rules of a list.
 const MATCHES_MAX: usize = 64;
 /// The longest name.
 const NAME_MAX: usize = 64;
-
-const DOCUMENT_KEYS: [&str; 3] = ["version", "sender", "bundle"];
-const BUNDLE_KEYS: [&str; 8] =
-    ["name", "peers", "free", "stunts", "controller", "reverse", "min_rate", "congestion_control"];
 
 /// A valid file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,7 +94,7 @@ impl SenderFile {
     /// # Errors
     /// The first thing that is wrong: file, line, key, what is allowed.
     pub fn load(path: &Path) -> Result<SenderFile, ConfigError> {
-        let text = read_text(path)?;
+        let text = Text::read(path, &DAEMON)?;
         SenderFile::parse(text.source(&[]), path)
     }
 
@@ -110,7 +104,7 @@ impl SenderFile {
         let metrics = match top.table("sender")? {
             Some(mut table) => {
                 let metrics = table.parsed_by("metrics", MetricsAt::parse)?;
-                table.finish(&["metrics"])?;
+                table.finish()?;
                 metrics.map(|p| p.value)
             }
             None => None,
@@ -130,17 +124,9 @@ impl SenderFile {
         if bundles.is_empty() {
             return Err(top.missing("bundle", "at least one table [[bundle]]"));
         }
-        top.finish(&DOCUMENT_KEYS)?;
+        top.finish()?;
         Ok(SenderFile { path: path.to_owned(), metrics, bundles })
     }
-}
-
-/// Reads a file as [`SenderFile::load`] does, without looking at what it says.
-///
-/// # Errors
-/// If it cannot be read, or others may write it.
-pub fn read_text(path: &Path) -> Result<Text, ConfigError> {
-    Text::read(path, &Rules { bytes_max: FILE_BYTES_MAX, trust: Trust::OWNER, if_missing: "" })
 }
 
 impl BundleConfig {
@@ -186,7 +172,7 @@ fn bundle(mut table: Table<'_>) -> Result<BundleConfig, ConfigError> {
             format_args!("1 to {STUNTS_MAX} tables [[bundle.stunts]] with `match`"),
         ));
     }
-    table.finish(&BUNDLE_KEYS)?;
+    table.finish()?;
     let spec = BundleSpec { algorithm, reverse };
     Ok(BundleConfig { name: name.value, peers, spec, min_rate, congestion_control, free, stunts })
 }
@@ -194,7 +180,7 @@ fn bundle(mut table: Table<'_>) -> Result<BundleConfig, ConfigError> {
 fn free(mut table: Table<'_>) -> Result<FreeConfig, ConfigError> {
     let matches = matches(&mut table)?;
     let target = target(&mut table, None)?;
-    table.finish(&[&["match"][..], &TARGET_KEYS].concat())?;
+    table.finish()?;
     Ok(FreeConfig { matches, target })
 }
 
@@ -202,7 +188,7 @@ fn stunts(mut table: Table<'_>) -> Result<StuntsConfig, ConfigError> {
     let matches = matches(&mut table)?;
     let weight = table.integer("weight", 1, Weight::MAX.into())?;
     let weight = weight.map_or(Some(Weight::ONE), |p| Weight::new(p.value as u32));
-    table.finish(&["match", "weight"])?;
+    table.finish()?;
     Ok(StuntsConfig { matches, weight: weight.expect("invariant: the range was checked") })
 }
 

@@ -1,7 +1,9 @@
 //! Reading a TOML table key by key, so that every error can name line, key and what is allowed.
 //!
-//! The keys of a table are taken one by one; [`Table::finish`] refuses those that are left. Derived
-//! deserialisers are not used: they know the place of a wrong type but not of a wrong meaning.
+//! The keys of a table are taken one by one. [`Table::finish`] refuses those that are left, and lists those that
+//! were asked for as what is allowed: so a reader asks for every key of its table, also where only some
+//! combinations are valid. Derived deserialisers are not used: they know the place of a wrong type but not of a
+//! wrong meaning.
 
 use std::borrow::Cow;
 use std::fmt::{self, Display};
@@ -23,12 +25,20 @@ pub struct Source<'t> {
     overrides: &'t [Override],
     /// Whether messages may contain parts of the text; see [`crate::file`].
     is_shown: bool,
+    /// For each line of the text the line of `file` that it was made from; `None` if the text is the file's.
+    lines: Option<&'t [usize]>,
 }
 
 impl<'t> Source<'t> {
     /// A document with this text; `file` is the name of the file in errors.
     pub fn new(text: &'t str, file: &'t str, overrides: &'t [Override]) -> Self {
-        Source { text, file, overrides, is_shown: true }
+        Source { text, file, overrides, is_shown: true, lines: None }
+    }
+
+    /// The same document, made from another form of the file: errors name these lines, one for each line of the
+    /// text.
+    pub(crate) fn made_from(self, lines: &'t [usize]) -> Self {
+        Source { lines: Some(lines), ..self }
     }
 
     /// The same document, no part of which appears in messages.
@@ -51,7 +61,7 @@ impl<'t> Source<'t> {
             let at = self.text.len() + 1 + i;
             change.apply(&mut document, at).map_err(|what| self.error(at, "", what))?;
         }
-        Ok(Table { source: self, path: "".into(), at: 0, entries: entries(document) })
+        Ok(Table::new(Place { source: self, key: "".into(), at: 0 }, document))
     }
 
     /// The beginning of the document.
@@ -74,7 +84,8 @@ impl<'t> Source<'t> {
             return Origin::Override(change.clone());
         }
         let before = &self.text.as_bytes()[..at.min(self.text.len())];
-        let line = 1 + before.iter().filter(|&&b| b == b'\n').count();
+        let index = before.iter().filter(|&&b| b == b'\n').count();
+        let line = self.lines.and_then(|lines| lines.get(index)).copied().unwrap_or(index + 1);
         Origin::Line { file: self.file.to_owned(), line }
     }
 }
@@ -96,6 +107,8 @@ pub struct Table<'t> {
     path: Rc<str>,
     at: usize,
     entries: Entries<'t>,
+    /// The keys that a reader has asked for, in order, and whether the table may have each.
+    known: Vec<(Box<str>, bool)>,
 }
 
 /// The place of a value, for errors that only its meaning reveals.
@@ -146,17 +159,45 @@ pub struct Placed<'t, T> {
 pub type Texts<'t> = Placed<'t, Vec<Placed<'t, String>>>;
 
 impl<'t> Table<'t> {
+    fn new(Place { source, key, at }: Place<'t>, table: DeTable<'t>) -> Table<'t> {
+        Table { source, path: key, at, entries: entries(table), known: Vec::new() }
+    }
+
     /// Where the table begins.
     pub fn place(&self) -> Place<'t> {
         Place { source: self.source, key: Rc::clone(&self.path), at: self.at }
     }
 
     fn take(&mut self, key: &str) -> Option<(Place<'t>, DeValue<'t>)> {
+        self.note(key, true);
         let i = self.entries.iter().position(|(k, _)| k.get_ref() == key)?;
         let (key_spanned, value) = self.entries.remove(i);
         let at = key_spanned.span().start;
         let key = self.key(key);
         Some((Place { source: self.source, key, at }, value.into_inner()))
+    }
+
+    /// The first word about a key holds.
+    fn note(&mut self, key: &str, is_allowed: bool) {
+        if !self.known.iter().any(|(known, _)| **known == *key) {
+            self.known.push((key.into(), is_allowed));
+        }
+    }
+
+    /// Refuses a key that tables like this one have, but not this one; why is `what`.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if the key is there.
+    pub fn refuse<W: Display>(
+        &mut self,
+        key: &str,
+        what: impl FnOnce() -> W,
+    ) -> Result<(), ConfigError> {
+        self.note(key, false);
+        match self.find(key) {
+            Some(place) => Err(place.error(what())),
+            None => Ok(()),
+        }
     }
 
     fn key(&self, key: &str) -> Rc<str> {
@@ -391,7 +432,7 @@ impl<'t> Table<'t> {
     pub fn table(&mut self, key: &str) -> Result<Option<Table<'t>>, ConfigError> {
         let Some((place, value)) = self.take(key) else { return Ok(None) };
         match value {
-            DeValue::Table(table) => Ok(Some(self.inner(place, table))),
+            DeValue::Table(table) => Ok(Some(Table::new(place, table))),
             other => {
                 Err(place.error(format!("found {}, expected a table `[{key}]`", found(&other))))
             }
@@ -410,16 +451,12 @@ impl<'t> Table<'t> {
             let at = entry.span().start;
             match entry.into_inner() {
                 DeValue::Table(table) => {
-                    tables.push(self.inner(Place { at, ..place.clone() }, table));
+                    tables.push(Table::new(Place { at, ..place.clone() }, table));
                 }
                 other => return Err(wrong(&other)),
             }
         }
         Ok(tables)
-    }
-
-    fn inner(&self, place: Place<'t>, table: DeTable<'t>) -> Table<'t> {
-        Table { source: self.source, path: place.key, at: place.at, entries: entries(table) }
     }
 
     /// The error that a key is missing, or that the one which was probably meant is misspelt.
@@ -433,12 +470,17 @@ impl<'t> Table<'t> {
         self.source.error(self.at, &self.key(key), what)
     }
 
-    /// Refuses the first key that has not been taken.
-    pub fn finish(self, allowed: &[&str]) -> Result<(), ConfigError> {
+    /// Refuses the first key that nothing has asked for, and lists those that were asked for.
+    ///
+    /// # Errors
+    /// [`ConfigError`]: the key, the one that was probably meant, and all that are allowed.
+    pub fn finish(self) -> Result<(), ConfigError> {
         let Some((key, _)) = self.entries.iter().min_by_key(|(k, _)| k.span().start) else {
             return Ok(());
         };
-        let what = format_args!("unknown key{}", choices(key.get_ref(), allowed));
+        let allowed = self.known.iter().filter(|(_, is_allowed)| *is_allowed);
+        let allowed: Vec<&str> = allowed.map(|(key, _)| &**key).collect();
+        let what = format_args!("unknown key{}", choices(key.get_ref(), &allowed));
         Err(self.source.error(key.span().start, &self.key(key.get_ref()), what))
     }
 }

@@ -7,11 +7,8 @@ use fairweir_core::units::{Rate, Span, Time};
 
 use crate::{ConfigError, Table};
 
-/// The keys that [`target`] reads.
-pub const TARGET_KEYS: [&str; 5] = ["target", "trace", "shape", "sine", "connections"];
-
-/// One of the keys `target`, `trace`, `sine` and `connections`; a sine ends at `end`, and is not known
-/// if there is none.
+/// One of the keys `target`, `trace`, `sine` and `connections`; a sine ends at `end`, and is not
+/// accepted without one.
 ///
 /// # Errors
 /// What is wrong with them; that there is not exactly one of the four.
@@ -54,7 +51,7 @@ pub fn target(table: &mut Table<'_>, end: Option<Time>) -> Result<Target, Config
         let time = time.ok_or_else(|| table.missing("at", "a time such as 40s"))?;
         let rate = table.parsed::<Rate>("rate")?;
         let rate = rate.ok_or_else(|| table.missing("rate", "a rate such as 8mbit"))?;
-        table.finish(&["at", "rate"])?;
+        table.finish()?;
         all.push(Point { at: Time::ZERO + time.value, rate: rate.value });
     }
     let shape = shape.map_or(Shape::Linear, |p| p.value);
@@ -69,6 +66,6 @@ fn sine(mut table: Table<'_>, end: Time) -> Result<Result<Trace, TraceError>, Co
     let period = table.parsed("period")?;
     let period = period.ok_or_else(|| table.missing("period", "a time such as 40s"))?;
     let from = table.parsed("from")?.map_or(Span::ZERO, |p| p.value);
-    table.finish(&["mean", "amplitude", "period", "from"])?;
+    table.finish()?;
     Ok(Trace::sine(mean.value, amplitude.value, period.value, Time::ZERO + from, end))
 }

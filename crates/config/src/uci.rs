@@ -7,35 +7,21 @@
 //!         option name 'tv'          name = "tv"
 //!         list match 'host:tv'      match = ["host:tv"]
 //! ```
-//! A `config group` belongs to the device above it. Values are not judged here, but by the reader of the
-//! TOML. Source: <https://openwrt.org/docs/guide-user/base-system/uci>.
+//! A `config group` belongs to the device above it. Options that are texts in TOML are not known here: the reader
+//! of the TOML judges keys and values, and its errors name the line of the UCI file. Source:
+//! <https://openwrt.org/docs/guide-user/base-system/uci>.
 
 use std::fmt::Write;
 use std::path::Path;
 
 use crate::error::{ConfigError, Origin};
 use crate::file::{Rules, Text, Trust};
+use crate::host::{Config, Role};
+use crate::table::Source;
 use crate::value::parse_dev;
-use crate::words::choices;
+use crate::words::{choices, nearest};
 
 const FILE_BYTES_MAX: u64 = 1 << 18;
-const ROUTER_OPTIONS: [&str; 13] = [
-    "enabled",
-    "lan",
-    "wan",
-    "control",
-    "capacity",
-    "strict_priority",
-    "enforce",
-    "latency",
-    "probe",
-    "probe_interval",
-    "metrics",
-    "upload",
-    "upload_capacity",
-];
-const DEVICE_OPTIONS: [&str; 3] = ["name", "weight", "match"];
-
 /// A section, and where it begins.
 #[derive(Debug)]
 struct Section {
@@ -57,15 +43,40 @@ struct Setting {
 /// if it does not say `option enabled '1'`.
 ///
 /// # Errors
-/// If the file cannot be read, others than its owner may write to it, or it has a section or an option that
-/// a router has not.
+/// If the file cannot be read, others than its owner may write to it, or a router cannot have such a
+/// configuration.
 pub fn router_toml(path: &Path, lan: &str, wan: &str) -> Result<Option<String>, ConfigError> {
     let rules = Rules { bytes_max: FILE_BYTES_MAX, trust: Trust::OWNER, if_missing: "" };
     let text = Text::read(path, &rules)?;
-    translate(text.as_str(), &path.display().to_string(), lan, wan)
+    judged(text.as_str(), &path.display().to_string(), lan, wan)
 }
 
-fn translate(text: &str, file: &str, lan: &str, wan: &str) -> Result<Option<String>, ConfigError> {
+/// The same of a text.
+fn judged(text: &str, file: &str, lan: &str, wan: &str) -> Result<Option<String>, ConfigError> {
+    let written = translate(text, file, lan, wan)?;
+    let source = Source::new(&written.toml, file, &[]).made_from(&written.lines);
+    Config::read(Role::Router, &[source], Vec::new())?;
+    Ok(written.is_enabled.then_some(written.toml))
+}
+
+/// A configuration in TOML.
+#[derive(Debug, Default)]
+struct Written {
+    toml: String,
+    /// For each line of it the line that it was made from.
+    lines: Vec<usize>,
+    is_enabled: bool,
+}
+
+impl Written {
+    /// Adds text that was made from a line.
+    fn push(&mut self, line: usize, text: &str) {
+        let _ = writeln!(self.toml, "{text}");
+        self.lines.extend(std::iter::repeat_n(line, text.lines().count()));
+    }
+}
+
+fn translate(text: &str, file: &str, lan: &str, wan: &str) -> Result<Written, ConfigError> {
     let at = |line: usize, key: &str, what: String| {
         ConfigError::new(Origin::Line { file: file.to_owned(), line }, key, what)
     };
@@ -75,28 +86,30 @@ fn translate(text: &str, file: &str, lan: &str, wan: &str) -> Result<Option<Stri
     if let Some(second) = routers.next() {
         return Err(at(second.line, "router", "duplicate section; one is allowed".to_owned()));
     }
-    let mut toml =
-        "# Written from UCI; changes here are lost.\nversion = 1\n\n[router]\n".to_owned();
-    let (mut is_enabled, mut names) = (false, [("lan", lan), ("wan", wan)]);
+    let line = router.map_or(1, |router| router.line);
+    let mut written = Written::default();
+    written.push(line, "# Written from UCI; changes here are lost.\nversion = 1\n\n[router]");
+    let mut names = [("lan", lan, line), ("wan", wan, line)];
     for setting in router.map(|router| &router.options[..]).unwrap_or_default() {
         let wrong = |what| at(setting.line, &format!("router.{}", setting.key), what);
         match (setting.key.as_str(), setting.one().map_err(wrong)?) {
-            ("enabled", value) => is_enabled = truth(value).map_err(wrong)?,
-            ("lan", value) => names[0].1 = value,
-            ("wan", value) => names[1].1 = value,
+            ("enabled", value) => written.is_enabled = truth(value).map_err(wrong)?,
+            ("lan", value) => names[0] = ("lan", value, setting.line),
+            ("wan", value) => names[1] = ("wan", value, setting.line),
             (key @ ("upload" | "strict_priority"), value) => {
-                let _ = writeln!(toml, "{key} = {}", truth(value).map_err(wrong)?);
+                let truth = truth(value).map_err(wrong)?;
+                written.push(setting.line, &format!("{key} = {truth}"));
             }
-            (key, value) if ROUTER_OPTIONS.contains(&key) => {
-                let _ = writeln!(toml, "{key} = {}", quoted(value));
+            // The reader knows all keys but this one.
+            (key, _) if nearest(key, ["enabled"]).is_some() => {
+                return Err(wrong("unknown key (did you mean `enabled`?)".to_owned()));
             }
-            (key, _) => return Err(wrong(unknown("option", key, &ROUTER_OPTIONS))),
+            (key, value) => written.push(setting.line, &pair(key, value)),
         }
     }
-    for (key, value) in names {
-        let line = router.map_or(1, |router| router.line);
+    for (key, value, line) in names {
         let dev = parse_dev(value).map_err(|what| at(line, &format!("router.{key}"), what))?;
-        let _ = writeln!(toml, "{key} = {}", quoted(&dev));
+        written.push(line, &format!("{key} = {}", quoted(&dev)));
     }
     let mut has_device = false;
     for section in sections.iter().filter(|section| section.kind != "router") {
@@ -108,19 +121,19 @@ fn translate(text: &str, file: &str, lan: &str, wan: &str) -> Result<Option<Stri
                 return Err(at(section.line, "group", what.to_owned()));
             }
             kind => {
-                let what = unknown("section", kind, &["router", "device", "group"]);
-                return Err(at(section.line, "", what));
+                let known = choices(kind, &["router", "device", "group"]);
+                return Err(at(section.line, "", format!("unknown section `{kind}`{known}")));
             }
         };
         has_device = true;
-        let _ = writeln!(toml, "\n{header}");
+        written.push(section.line, &format!("\n{header}"));
         for setting in &section.options {
             let key = format!("{}.{}", section.kind, setting.key);
-            let line = setting.of_device().map_err(|what| at(setting.line, &key, what))?;
-            let _ = writeln!(toml, "{line}");
+            let text = setting.of_device().map_err(|what| at(setting.line, &key, what))?;
+            written.push(setting.line, &text);
         }
     }
-    Ok(is_enabled.then_some(toml))
+    Ok(written)
 }
 
 impl Setting {
@@ -135,7 +148,6 @@ impl Setting {
     /// The line of TOML, of a device or a group.
     fn of_device(&self) -> Result<String, String> {
         match self.key.as_str() {
-            "name" => Ok(format!("name = {}", quoted(self.one()?))),
             "weight" => {
                 let value = self.one()?;
                 let weight = value.parse::<u32>();
@@ -151,13 +163,19 @@ impl Setting {
                 let values: Vec<String> = self.values.iter().flat_map(split).collect();
                 Ok(format!("match = [{}]", values.join(", ")))
             }
-            key => Err(unknown("option", key, &DEVICE_OPTIONS)),
+            key => Ok(pair(key, self.one()?)),
         }
     }
 }
 
-fn unknown(what: &str, word: &str, known: &[&str]) -> String {
-    format!("unknown {what} `{word}`{}", choices(word, known))
+/// A key and its text as TOML.
+fn pair(key: &str, value: &str) -> String {
+    let is_bare = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let key = match key.is_empty() || !key.chars().all(is_bare) {
+        true => quoted(key),
+        false => key.to_owned(),
+    };
+    format!("{key} = {}", quoted(value))
 }
 
 fn quoted(text: &str) -> String {
@@ -264,7 +282,7 @@ mod tests {
     use super::*;
 
     fn toml(text: &str) -> Result<Option<String>, String> {
-        translate(text, "fairweir", "br-lan", "wan").map_err(|e| e.to_string())
+        judged(text, "fairweir", "br-lan", "wan").map_err(|e| e.to_string())
     }
 
     #[test]
@@ -301,7 +319,8 @@ mod tests {
         for (text, said) in [
             ("option a b\n", "fairweir:1: `option` before the first `config`"),
             ("config router\n\toption enabled 'x\n", "fairweir:2: no ' at the end of the value"),
-            ("config router\n\toption uplod 1\n", "upload"),
+            ("config router\n\toption uplod 1\n", "did you mean `upload`"),
+            ("config router\n\toption enabld 1\n", "did you mean `enabled`"),
             ("config router\n\toption upload maybe\n", "router.upload: `maybe` is neither 1 nor 0"),
             ("config router\n\tlist control none\n", "a list; expected `option`"),
             ("config router\n\toption wan a\n\toption wan b\n", "duplicate option `wan`"),
@@ -310,11 +329,50 @@ mod tests {
             ("config devise\n", "device"),
             ("config group\n", "no device is above this group"),
             ("config device\n\toption weight -1\n", "`-1` is not a weight"),
-            ("config device\n\toption colour red\n", "colour"),
+            (
+                "config device\n\toption name a\n\toption weight 1\n\tlist match ip:192.0.2.7\n\toption colour red\n",
+                "fairweir:5: device.colour: unknown key",
+            ),
             ("nonsense\n", "fairweir:1: this is no line of UCI"),
         ] {
             let error = toml(&format!("{text}{router}")).or_else(|_| toml(text)).unwrap_err();
             assert!(error.contains(said) && !error.contains('\n'), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_value_is_reported_at_its_line() {
+        let text = "config device\n\toption name tv\n\toption weight 4\n\tlist match ip:192.0.2.7\n\n\
+                    config router\n\toption enabled 1\n\toption wan eth9\n\
+                    config group\n\toption name film\n\toption weight 2\n\tlist match port:443\n";
+        assert!(toml(text).unwrap().is_some());
+        for (from, to, said) in [
+            ("enabled 1\n", "enabled 1\n\toption latency 5\n", "fairweir:8: router.latency: "),
+            (
+                "enabled 1\n",
+                "enabled 1\n\toption capacity 30Mbps\n",
+                "fairweir:8: router.capacity: ",
+            ),
+            ("enabled 1\n", "enabled 1\n\toption control crap\n", "fairweir:8: router.control: "),
+            ("enabled 1\n", "enabled 1\n\toption probe 127.0.0.1\n", "fairweir:8: router.probe: "),
+            ("enabled 1\n", "enabled 1\n\toption metrics x\n", "fairweir:8: router.metrics: "),
+            ("enabled 1\n", "enabled 1\n\toption latancy 5ms\n", "did you mean `latency`"),
+            (
+                "enabled 1\n",
+                "enabled 1\n\toption control static\n",
+                "fairweir:8: router.control: `static`",
+            ),
+            ("wan eth9", "wan br-lan", "fairweir:8: router.wan: `wan` is `br-lan`"),
+            ("weight 4", "weight 0", "fairweir:3: device.weight: "),
+            ("ip:192.0.2.7", "ip:192.0.2", "fairweir:4: device.match: "),
+            ("ip:192.0.2.7", "app:steam", "fairweir:4: device.match: "),
+            ("\toption weight 4\n", "", "fairweir:1: device.weight: missing"),
+            ("port:443", "port:0", "fairweir:12: device.group.match: "),
+            ("weight 2", "weight 70000", "fairweir:11: device.group.weight: "),
+        ] {
+            let wrong = text.replacen(from, to, 1);
+            let error = toml(&wrong).expect_err(&wrong);
+            assert!(error.contains(said) && !error.contains('\n'), "{said}\n{error}");
         }
     }
 
@@ -323,16 +381,17 @@ mod tests {
         fn no_value_leaves_its_string(value in ".{0,40}") {
             let value = value.replace(['\'', '\n', '\r'], "");
             let text = format!("config router\n\toption enabled 1\nconfig device\n\toption name '{value}'\n");
-            let toml = toml(&text).unwrap().unwrap();
-            let table: toml::Table = toml.parse().unwrap();
+            let written = translate(&text, "fairweir", "br-lan", "wan").unwrap();
+            let table: toml::Table = written.toml.parse().unwrap();
+            prop_assert_eq!(written.lines.len(), written.toml.lines().count());
             prop_assert_eq!(table["device"][0]["name"].as_str(), Some(value.as_str()));
             prop_assert_eq!(table.len(), 3);
         }
 
         #[test]
         fn whatever_a_file_contains_it_is_toml_or_an_error(text in "(config|option|list| |\t|\n|'|\"|\\\\|[a-z1]|router|device|group|enabled|é|\u{7f}){0,60}") {
-            if let Ok(Some(written)) = toml(&text) {
-                prop_assert!(written.parse::<toml::Table>().is_ok(), "{}", written);
+            if let Ok(written) = translate(&text, "fairweir", "br-lan", "wan") {
+                prop_assert!(written.toml.parse::<toml::Table>().is_ok(), "{}", written.toml);
             }
         }
     }

@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use fairweir_core::policy::{Match, MatchError};
-use fairweir_core::receiver::{CAPACITY_MIN_RBM, Control};
-use fairweir_core::units::Rate;
+use fairweir_core::receiver::{CAPACITY_MIN_RBM, Control, LATENCY_RANGE};
+use fairweir_core::units::{Rate, Span};
 
 use nix::unistd::User;
 
@@ -170,7 +171,7 @@ pub fn parse_inner_match(text: &str) -> Result<Match, String> {
 /// Kinds of match of a group within a device.
 const INNER_KINDS: [&str; 4] = ["ip:", "port:", "local-port:", "web:"];
 
-/// Of a text that is no match, in a message.
+/// The longest part of a text that is not a match, in a message.
 const SHOWN_MAX: usize = 80;
 
 /// A number needs no user; a name must be one that the system knows.
@@ -183,4 +184,21 @@ fn check_user(name: &str) -> Result<(), String> {
         Ok(None) => Err(format!("unknown user `{name}`; expected a name or number of a user")),
         Err(e) => Err(format!("cannot look up user `{name}`: {e}")),
     }
+}
+/// A target of the queue at the ISP, within [`LATENCY_RANGE`].
+pub(crate) fn parse_latency(text: &str) -> Result<Span, String> {
+    in_range(text, "latency", LATENCY_RANGE)
+}
+
+/// A span within `range`; `name` is what messages call it.
+pub(crate) fn in_range(
+    text: &str,
+    name: &str,
+    range: RangeInclusive<Span>,
+) -> Result<Span, String> {
+    let span: Span = text.parse().map_err(|e| format!("{e}"))?;
+    if range.contains(&span) {
+        return Ok(span);
+    }
+    Err(format!("{name} {span} is out of range ({} to {})", range.start(), range.end()))
 }

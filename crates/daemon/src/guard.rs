@@ -7,18 +7,23 @@ use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 
+use fairweir_core::units::{Span, Time};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
+use tracing::warn;
 
 /// What the daemon writes before it closes the pipe by itself; a beat is 0.
 const STOOD_DOWN: u8 = 1;
 
+/// A guard that cannot be started, or ends, is started again after this time.
+const RETRY_PAUSE: Span = Span::secs(10);
+
 /// As long as the BPF programs wait for a heartbeat.
 const PATIENCE_MS: u16 = 2_000;
 
-/// The guard as the daemon sees it.
+/// The guard's process.
 #[derive(Debug)]
-pub struct Guard {
+struct Guard {
     child: Child,
     pipe: ChildStdin,
 }
@@ -39,7 +44,7 @@ impl Guard {
     ///
     /// # Errors
     /// If it cannot be started.
-    pub fn start(command: &mut Command) -> io::Result<Guard> {
+    fn start(command: &mut Command) -> io::Result<Guard> {
         let mut child = command.stdin(Stdio::piped()).spawn()?;
         let pipe = child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
         Ok(Guard { child, pipe })
@@ -49,15 +54,72 @@ impl Guard {
     ///
     /// # Errors
     /// If the guard does not: how it ended.
-    pub fn beat(&mut self) -> Result<(), io::Result<ExitStatus>> {
+    fn beat(&mut self) -> Result<(), io::Result<ExitStatus>> {
         self.pipe.write_all(&[0]).map_err(|_| self.child.wait())
     }
 
     /// Ends the guard, and waits until it has done what it does then.
-    pub fn stand_down(mut self) {
+    fn stand_down(mut self) {
         let _ = self.pipe.write_all(&[STOOD_DOWN]);
         drop(self.pipe);
         let _ = self.child.wait();
+    }
+}
+
+/// The guard as the daemon sees it. One that cannot be started, or ends, is started again.
+#[derive(Debug)]
+pub struct StandingGuard {
+    /// The first argument of its process, which is this program.
+    name: &'static str,
+    /// What it guards, for the log.
+    of: &'static str,
+    running: Option<Guard>,
+    retry_at: Time,
+}
+
+impl StandingGuard {
+    /// A guard that does not run yet: `name` is the first argument of its process, and `of` what it guards, such
+    /// as "the diversion".
+    pub const fn new(name: &'static str, of: &'static str) -> StandingGuard {
+        StandingGuard { name, of, running: None, retry_at: Time::ZERO }
+    }
+
+    /// Whether its process runs, as far as is known.
+    pub fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
+    /// Tells the guard, if it runs, that the daemon lives.
+    pub fn beat(&mut self) {
+        if let Some(running) = &mut self.running
+            && let Err(ended) = running.beat()
+        {
+            warn!(?ended, "the guard of {} has ended", self.of);
+            self.running = None;
+        }
+    }
+
+    /// Makes sure that it runs; `add` completes the command that starts it.
+    pub fn stand_by(&mut self, now: Time, add: impl FnOnce(&mut Command)) {
+        self.beat();
+        if self.running.is_some() || now < self.retry_at {
+            return;
+        }
+        self.retry_at = now + RETRY_PAUSE;
+        let mut command = Command::new("/proc/self/exe");
+        command.arg(self.name).stdout(Stdio::null());
+        add(&mut command);
+        match Guard::start(&mut command) {
+            Ok(running) => self.running = Some(running),
+            Err(e) => warn!("cannot start the guard of {}: {e}", self.of),
+        }
+    }
+
+    /// Ends the guard, and waits until it has done what it does then.
+    pub fn stand_down(&mut self) {
+        let Some(running) = self.running.take() else { return };
+        running.stand_down();
+        self.retry_at = Time::ZERO;
     }
 }
 
@@ -92,5 +154,36 @@ pub fn stand_guard(mut act: impl FnMut(Alarm)) -> io::Result<()> {
             }
         }
         patience = PollTimeout::from(PATIENCE_MS);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread::sleep;
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_guard_that_ends_is_started_again_after_a_pause() {
+        // The process is this program of tests, which runs those of that name, and ends: there are none.
+        let mut guard = StandingGuard::new("no-test-has-this-name", "a test");
+        let at = |s| Time::ZERO + Span::secs(s);
+        guard.stand_by(at(1), |_| ());
+        assert!(guard.is_running());
+        for _ in 0..1_000 {
+            guard.beat();
+            if !guard.is_running() {
+                break;
+            }
+            sleep(Duration::from_millis(10));
+        }
+        assert!(!guard.is_running(), "it has ended");
+        guard.stand_by(at(10), |_| ());
+        assert!(!guard.is_running(), "too soon");
+        guard.stand_by(at(11), |_| ());
+        assert!(guard.is_running());
+        guard.stand_down();
+        assert!(!guard.is_running());
     }
 }

@@ -32,7 +32,7 @@ mod wire;
 pub use client::{Client, OnProgress};
 pub use error::Error;
 pub use events::Watched;
-pub use guard::{Alarm, Guard, stand_guard};
+pub use guard::{Alarm, StandingGuard, stand_guard};
 pub use lock::Lock;
 pub use metrics::{MetricValue, Metrics};
 pub use run_dir::{

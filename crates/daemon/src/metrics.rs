@@ -63,7 +63,7 @@ impl Metrics {
     /// The whole text.
     ///
     /// # Panics
-    /// If there is no memory for it.
+    /// If memory is exhausted.
     pub fn finish(self) -> String {
         let mut registry = Registry::default();
         registry.register_collector(Box::new(self));

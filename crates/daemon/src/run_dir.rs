@@ -71,7 +71,7 @@ pub fn instances(run_dir: &Path) -> Result<Vec<String>, Error> {
 /// Who may connect to a socket beside its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenTo {
-    /// Nobody.
+    /// No one but the owner.
     Owner,
     /// The members of a group.
     Group(Gid),

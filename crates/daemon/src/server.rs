@@ -10,7 +10,7 @@
 //!   and only where changes are allowed.
 //! - There are at most [`CLIENTS_MAX`] clients. For one more the oldest client goes of the user
 //!   who has most of them, so one user does not keep others out.
-//! - Clients of the socket that is open to everybody ([`Access::Claim`]) are counted by themselves,
+//! - Clients of the socket that is open to all users ([`Access::Claim`]) are counted by themselves,
 //!   send at most [`CLAIM_MAX`] bytes, and rest for [`CLAIM_PAUSE`] after each reply.
 
 use std::collections::BTreeMap;

@@ -71,7 +71,7 @@ pub trait Service {
         progress: &mut Progress<'_>,
     ) -> Answer;
 
-    /// A client has sent what is no request.
+    /// A client has sent something other than a request.
     fn handle_malformed(&mut self, _peer: Peer) {}
 
     /// Reads the configuration again and takes over what changed; `dry_run` only says what would
@@ -96,7 +96,7 @@ pub trait Service {
     /// Metrics as OpenMetrics text, with `top` members by name.
     ///
     /// # Errors
-    /// Why there are none.
+    /// Why they cannot be made.
     fn metrics(&mut self, top: usize, now: Time) -> Result<String, String>;
 
     /// Removes everything from the kernel; called once more after an error or a request to stop.
@@ -129,7 +129,7 @@ pub struct Spec {
     pub clock: fn() -> Time,
 }
 
-/// Says how far something is that takes long. Meanwhile other clients are told to ask again.
+/// Reports the progress of something that takes long. Meanwhile other clients are asked to try again.
 pub struct Progress<'f> {
     server: &'f mut Server,
     watchdog: &'f mut Watchdog,
@@ -140,7 +140,7 @@ pub struct Progress<'f> {
     is_start: bool,
 }
 
-/// Runs a daemon until it is told to stop. `start` makes the service, and attaches it.
+/// Runs a daemon until a signal or a request stops it. `start` makes the service, and attaches it.
 ///
 /// # Errors
 /// What keeps the daemon from starting, or ended it.

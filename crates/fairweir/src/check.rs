@@ -1,7 +1,6 @@
 //! `fairweir check`: prints how a configuration is read, or what is wrong with it.
 
 use std::io::{self, Write};
-use std::path::Path;
 
 use fairweir_core::policy::Branch;
 use fairweir_core::units::Rate;
@@ -16,25 +15,25 @@ use crate::proxy;
 use crate::sender;
 use crate::table::{self, Align};
 use fairweir_config::host::{Config, Role};
-use fairweir_config::text;
+use fairweir_config::{FileKind, text};
 
 pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
-    #[cfg(feature = "isp")]
-    if isp::is_isp_file(&args.file) {
-        return isp::check(&args.file, args.json);
+    match FileKind::at(&args.file) {
+        #[cfg(feature = "isp")]
+        FileKind::Isp => isp::check(&args.file, args.json),
+        FileKind::Sender => sender::check(&args.file, args.json),
+        #[cfg(feature = "proxy")]
+        FileKind::Proxy => proxy::check(&args.file, args.json),
+        #[cfg(feature = "market")]
+        FileKind::Agent => market::check(&args.file, args.json),
+        FileKind::Router => check_host(args, Role::Router),
+        FileKind::Host => check_host(args, Role::Host),
+        #[cfg(not(all(feature = "isp", feature = "market", feature = "proxy")))]
+        kind => anyhow::bail!("a file of `fairweir {kind}`, which this binary was built without"),
     }
-    if sender::is_sender_file(&args.file) {
-        return sender::check(&args.file, args.json);
-    }
-    #[cfg(feature = "proxy")]
-    if proxy::is_proxy_file(&args.file) {
-        return proxy::check(&args.file, args.json);
-    }
-    #[cfg(feature = "market")]
-    if market::is_agent_file(&args.file) {
-        return market::check(&args.file, args.json);
-    }
-    let role = if is_router_file(&args.file) { Role::Router } else { Role::Host };
+}
+
+fn check_host(args: &CheckArgs, role: Role) -> anyhow::Result<()> {
     let config = Config::load_as(role, &args.file)?;
     let out = &mut text::stdout();
     if args.json {
@@ -73,14 +72,6 @@ pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
         writeln!(out, "warning: {warning}")?;
     }
     Ok(())
-}
-
-/// Whether a file is a router's; one that is no TOML at all is one if it is called so.
-fn is_router_file(path: &Path) -> bool {
-    let is_called_so = path.file_name().is_some_and(|name| name == "router.toml");
-    let Ok(text) = fairweir_config::sender::read_text(path) else { return is_called_so };
-    let Ok(table) = text.as_str().parse::<toml::Table>() else { return is_called_so };
-    table.contains_key("router") || table.contains_key("device") || is_called_so
 }
 
 fn print_groups(out: &mut impl Write, config: &Config, role: Role) -> io::Result<()> {

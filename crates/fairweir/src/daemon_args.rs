@@ -36,8 +36,8 @@ pub(crate) struct ServiceArgs {
 }
 
 impl ServiceArgs {
-    /// What the frame has to know of the service `name`, which takes requests of so many bytes; what
-    /// only some services have is left out.
+    /// The frame's specification of the service `name`, whose requests have at most `request_max` bytes. Devices,
+    /// the admin group and metrics are left out: only some services have them.
     ///
     /// # Errors
     /// If the system has no such user group.

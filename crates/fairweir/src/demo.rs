@@ -24,7 +24,7 @@ use tempfile::TempDir;
 
 use crate::cli::DemoArgs;
 use crate::exit::Usage;
-use crate::page::link;
+use crate::page::ask::new_link;
 use crate::{lab, play};
 
 const SCENARIO: &str = include_str!("../../../scenarios/demo.toml");
@@ -51,7 +51,7 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
          Mbit/s, for {}. Move the weights on the page:\n  {}",
         args.duration, page.link
     )?;
-    if !args.no_browser && open_browser(&link::new_link(&page.dir(dir.path()))?) {
+    if !args.no_browser && open_browser(&new_link(&page.dir(dir.path()))?) {
         writeln!(out, "A browser opens it.")?;
     }
     out.flush()?;
@@ -121,7 +121,7 @@ impl Page {
 
     fn first_link(&mut self, dir: &Path) -> anyhow::Result<String> {
         for _ in 0..TRIES {
-            if let Ok(link) = link::new_link(&self.dir(dir)) {
+            if let Ok(link) = new_link(&self.dir(dir)) {
                 return Ok(link);
             }
             if self.child.try_wait()?.is_some() {
@@ -145,7 +145,7 @@ impl Drop for Page {
 }
 
 /// Opens the link in the browser of the person who started this, if there is a desktop. Root's browser is
-/// not started for somebody else.
+/// not started for another user.
 fn open_browser(link: &str) -> bool {
     if env::var_os("DISPLAY").is_none() && env::var_os("WAYLAND_DISPLAY").is_none() {
         return false;

@@ -8,7 +8,7 @@ use fairweir_config::nearest;
 /// Checks that there is an interface `dev`.
 ///
 /// # Errors
-/// If there is none: names those that there are.
+/// If there is no such interface; the message lists those that exist.
 pub(crate) fn check_exists(dev: &str) -> anyhow::Result<()> {
     let names: Vec<String> = link::all()?.into_iter().map(|link| link.name).collect();
     if names.iter().any(|name| name == dev) {

@@ -51,7 +51,7 @@ fn escaped_byte(text: &[u8]) -> Option<u8> {
 /// `\xNN`.
 const ESCAPE_LEN: usize = 4;
 
-/// What tells one run of a daemon from another: counters begin anew with it.
+/// Distinguishes the runs of a daemon: counters begin at zero with each.
 pub(crate) fn new_run() -> String {
     let number = getrandom::u64().expect("invariant: Linux has getrandom(2)");
     format!("{number:016x}")

@@ -86,7 +86,7 @@ fn main() -> ExitCode {
     ended(run(cli.command))
 }
 
-/// What the shell is told.
+/// The exit code, after the error was printed.
 fn ended(outcome: anyhow::Result<()>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -171,7 +171,7 @@ fn wait_for_end(run_dir: &Path, name: &str, pid: i32) -> anyhow::Result<()> {
     }
 }
 
-/// Removes a socket at which nobody listens, and says so.
+/// Removes a socket without a listener, and says so.
 ///
 /// # Errors
 /// If the kernel refuses.
@@ -184,7 +184,7 @@ pub(crate) fn remove_socket(run_dir: &Path, name: &str) -> anyhow::Result<Option
     }
 }
 
-/// Removes what a killed proxy left; none begins or ends meanwhile.
+/// Removes what a killed proxy left; no proxy begins or ends meanwhile.
 fn clean_proxy(run_dir: &Path) -> anyhow::Result<Vec<String>> {
     let _lock = Lock::acquire(run_dir, PROXY)?;
     let removed = Divert::sweep()?;

@@ -99,7 +99,7 @@ impl Count {
         Count { words: [verb, noun], next_at: Mutex::new((Instant::now() + QUIET, false)) }
     }
 
-    /// So many of so many are done.
+    /// `done` of `of` are done.
     pub(crate) fn show(&self, done: usize, of: usize) {
         let mut state = self.next_at.lock().unwrap_or_else(|e| e.into_inner());
         if Instant::now() < state.0 {

@@ -58,7 +58,7 @@ impl Questions {
         }
     }
 
-    /// One of `names` by its number, or none of them.
+    /// One of `names` by its number, or `None`.
     pub(crate) fn choose(
         &mut self,
         question: &str,

@@ -18,7 +18,7 @@ use crate::cli::SetupArgs;
 use crate::device::check_exists;
 use crate::exit::Usage;
 use crate::init::{Wishes, configuration, group_names, is_example, observe, write};
-use crate::page::link;
+use crate::page::ask::new_link;
 use crate::questions::Questions;
 
 /// Where systemd runs, this directory exists. Source: sd_booted(3).
@@ -99,10 +99,10 @@ fn start(dev: &str) -> anyhow::Result<()> {
 
 fn wait_for_link(page_dir: &Path) -> anyhow::Result<String> {
     for _ in 1..TRIES {
-        if let Ok(link) = link::new_link(page_dir) {
+        if let Ok(link) = new_link(page_dir) {
             return Ok(link);
         }
         sleep(TRY_PAUSE);
     }
-    link::new_link(page_dir)
+    new_link(page_dir)
 }

@@ -58,7 +58,7 @@ pub(crate) fn play_all(
     played
 }
 
-/// Says before the start if so many packets will take long.
+/// Says before the start if that many packets will take long.
 fn announce(packets: u64, cores: usize) {
     let seconds = packets / PACKETS_PER_S / cores as u64;
     if seconds > ANNOUNCED_ABOVE_S {

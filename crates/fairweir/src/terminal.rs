@@ -8,7 +8,7 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers
 use ratatui::style::{Color, Style};
 use ratatui::text::{Line, Span};
 
-/// A view of a daemon that is drawn anew until the user leaves.
+/// A view of a daemon that is redrawn until the user leaves.
 pub(crate) trait Live {
     /// How often the daemon is asked.
     const PERIOD: Duration;

@@ -12,8 +12,8 @@ use fairweir_linux::netns::Netns;
 use nix::unistd::{SysconfVar, sysconf};
 
 use crate::Error;
-use crate::home::{DEVICE_INTERFACE, Home, WAN_DEVICE};
-use crate::plan::Plan;
+use crate::home::{DEVICE_INTERFACE, Home};
+use crate::layout::{Layout, WAN_DEVICE};
 use crate::process::Process;
 use crate::watch::{STATUS, ask};
 
@@ -51,20 +51,25 @@ pub(crate) struct Place<'p> {
 
 impl<'p> Place<'p> {
     /// The daemon of the home: of a host, or of the router of its devices.
-    pub(crate) fn home(home: &'p Home, plan: &Plan<'_>, control: Control, dir: &Path) -> Place<'p> {
+    pub(crate) fn home(
+        home: &'p Home,
+        layout: &Layout<'_>,
+        control: Control,
+        dir: &Path,
+    ) -> Place<'p> {
         Place {
             netns: &home.home,
             role: if home.devices.is_empty() { "host" } else { "router" },
             dev: WAN_DEVICE,
             control,
-            configuration: plan.configuration(control),
+            configuration: layout.configuration(control),
             dir: dir.to_owned(),
         }
     }
 
     /// The daemons of the devices that have a control.
-    pub(crate) fn devices(home: &'p Home, plan: &Plan<'_>, dir: &Path) -> Vec<Place<'p>> {
-        let all = plan.scenario.devices.iter().zip(&home.devices).zip(plan.scenario.hosts());
+    pub(crate) fn devices(home: &'p Home, layout: &Layout<'_>, dir: &Path) -> Vec<Place<'p>> {
+        let all = layout.scenario.devices.iter().zip(&home.devices).zip(layout.scenario.hosts());
         let controls = |control| !matches!(control, Control::None | Control::Wfq);
         all.filter(|((device, _), groups)| controls(device.control) && !groups.is_empty())
             .map(|((device, netns), groups)| Place {
@@ -72,7 +77,7 @@ impl<'p> Place<'p> {
                 role: "host",
                 dev: DEVICE_INTERFACE,
                 control: device.control,
-                configuration: plan.host_configuration(device.control, &groups),
+                configuration: layout.host_configuration(device.control, &groups),
                 dir: dir.join(format!("device-{}", device.name)),
             })
             .collect()
@@ -84,7 +89,7 @@ impl Daemon {
     pub(crate) fn start(
         executable: &Path,
         place: &Place<'_>,
-        plan: &Plan<'_>,
+        layout: &Layout<'_>,
         watchers: Option<&Watchers>,
     ) -> Result<Daemon, Error> {
         let Place { netns, role, dev, control, configuration, dir } = place;
@@ -104,7 +109,7 @@ impl Daemon {
         if let Some(Watchers { admin_group, .. }) = watchers {
             command.args(["--admin-group", admin_group]);
         }
-        if let Some(remembered) = plan.scenario.control.remembered {
+        if let Some(remembered) = layout.scenario.control.remembered {
             let rate = format!("{}bit", remembered.as_bps());
             command.args(["--remembered-capacity", &rate]);
         }
@@ -134,10 +139,10 @@ impl Daemon {
 pub(crate) fn start_proxy(
     executable: &Path,
     place: &Place<'_>,
-    plan: &Plan<'_>,
+    layout: &Layout<'_>,
     run_dir: &Path,
 ) -> Result<Option<Process>, Error> {
-    let Some(configuration) = plan.proxy_configuration() else { return Ok(None) };
+    let Some(configuration) = layout.proxy_configuration() else { return Ok(None) };
     let config = place.dir.join("proxy.toml");
     fs::write(&config, configuration)
         .map_err(|e| Error::io(format!("write {}", config.display()), e))?;

@@ -12,12 +12,10 @@ use fairweir_scenario::{IPV6_MTU_MIN, Scenario};
 use ipnet::IpNet;
 
 use crate::Error;
-use crate::plan::{INTERNET, LAN, Plan, WAN, device_address, uses_ecn, uses_timestamps};
+use crate::layout::{
+    INTERNET, LAN, LAN_DEVICE, Layout, WAN, WAN_DEVICE, device_address, uses_ecn, uses_timestamps,
+};
 
-/// The device in the home at which downloads arrive.
-pub(crate) const WAN_DEVICE: &str = "wan";
-/// The bridge of the devices, where the home is a router, and their own interface.
-pub(crate) const LAN_DEVICE: &str = "br-lan";
 pub(crate) const DEVICE_INTERFACE: &str = "eth0";
 /// The ISP's device towards the home.
 pub(crate) const ISP_DEVICE: &str = "lan0";
@@ -38,26 +36,26 @@ pub(crate) struct Home {
 }
 
 impl Home {
-    pub(crate) fn new(plan: &Plan<'_>) -> Result<Home, Error> {
-        let mtu = plan.scenario.link.mtu;
+    pub(crate) fn new(layout: &Layout<'_>) -> Result<Home, Error> {
+        let mtu = layout.scenario.link.mtu;
         let (internet, isp, home) = (Netns::new()?, Netns::new()?, Netns::new()?);
         let net0 = internet.run(|| -> Result<OwnedFd, Error> {
-            tune_tcp(plan.scenario)?;
-            let timestamps = if uses_timestamps(plan.scenario) { "1" } else { "0" };
+            tune_tcp(layout.scenario)?;
+            let timestamps = if uses_timestamps(layout.scenario) { "1" } else { "0" };
             sysctl("ipv4/tcp_timestamps", timestamps)?;
-            set_up_internet(&plan.server_addresses(), mtu)
+            set_up_internet(&layout.server_addresses(), mtu)
         })?;
         home.run(|| -> Result<(), Error> {
-            tune_tcp(plan.scenario)?;
+            tune_tcp(layout.scenario)?;
             set_up_home(&isp, mtu)
         })?;
         let acc0 = isp.run(|| set_up_isp(mtu))?;
         let mut made = Home { internet, home, isp, devices: Vec::new(), net0, acc0 };
-        if !plan.scenario.devices.is_empty() {
+        if !layout.scenario.devices.is_empty() {
             made.add_router(mtu)?;
         }
-        for index in 0..plan.scenario.devices.len() {
-            made.add_device(plan.scenario, index)?;
+        for index in 0..layout.scenario.devices.len() {
+            made.add_device(layout.scenario, index)?;
         }
         Ok(made)
     }

@@ -19,7 +19,7 @@ use crate::Error;
 use crate::clock::Clock;
 use crate::daemon::wait_until_ready;
 use crate::home::ISP_DEVICE;
-use crate::plan::{Plan, WAN, quoted};
+use crate::layout::{Layout, WAN, quoted};
 use crate::process::Process;
 use crate::watch::{self, STATUS, ask};
 
@@ -40,14 +40,14 @@ impl Isp {
     pub(crate) fn start(
         executable: &Path,
         isp: &Netns,
-        plan: &Plan<'_>,
+        layout: &Layout<'_>,
         dir: &Path,
     ) -> Result<Option<Isp>, Error> {
-        let Some(police) = plan.scenario.police.iter().find(|police| police.by_daemon) else {
+        let Some(police) = layout.scenario.police.iter().find(|police| police.by_daemon) else {
             return Ok(None);
         };
         let config = dir.join("isp.toml");
-        fs::write(&config, configuration(plan, police))
+        fs::write(&config, configuration(layout, police))
             .map_err(|e| Error::io(format!("write {}", config.display()), e))?;
         let run = dir.join("isp-run");
         let mut command = Command::new(executable);
@@ -92,7 +92,7 @@ fn counted(answer: &Value) -> Counted {
 }
 
 /// What the daemon is told.
-fn configuration(plan: &Plan<'_>, police: &Police) -> String {
+fn configuration(layout: &Layout<'_>, police: &Police) -> String {
     let spec = &police.spec;
     let mut text = format!(
         "version = 1\n[isp]\ndevice = \"{ISP_DEVICE}\"\n[[plan]]\nname = \"{SUBSCRIBER}\"\n\
@@ -108,7 +108,7 @@ fn configuration(plan: &Plan<'_>, police: &Police) -> String {
             "bundle = {{ free = {free}, stunts = {stunts}, download = \"{target}bit\" }}"
         );
     }
-    write_share(&mut text, "plan", &spec.share, plan, police);
+    write_share(&mut text, "plan", &spec.share, layout, police);
     let addresses = WAN.map(|(wan, _)| format!("\"{}\"", wan.addr())).join(", ");
     let _ = writeln!(
         text,
@@ -117,7 +117,13 @@ fn configuration(plan: &Plan<'_>, police: &Police) -> String {
     text
 }
 
-fn write_share(text: &mut String, table: &str, share: &Share, plan: &Plan<'_>, police: &Police) {
+fn write_share(
+    text: &mut String,
+    table: &str,
+    share: &Share,
+    layout: &Layout<'_>,
+    police: &Police,
+) {
     let (word, classes) = match share {
         Share::Flows(queues) => {
             let _ = writeln!(text, "queues = {queues}");
@@ -135,9 +141,9 @@ fn write_share(text: &mut String, table: &str, share: &Share, plan: &Plan<'_>, p
         // In the scenario a class is known by a DSCP, here by the addresses of its servers.
         if !matches.is_empty() {
             let members = police.flows.iter().zip(&police.class_of).filter(|(_, c)| *c == name);
-            let servers = members.map(|(flow, _)| format!("\"ip:{}\"", plan.servers[*flow].ip()));
+            let servers = members.map(|(flow, _)| format!("\"ip:{}\"", layout.servers[*flow].ip()));
             let _ = writeln!(text, "match = [{}]", servers.collect::<Vec<_>>().join(", "));
         }
-        write_share(text, &format!("{table}.class"), share, plan, police);
+        write_share(text, &format!("{table}.class"), share, layout, police);
     }
 }

@@ -50,7 +50,7 @@ pub(crate) struct Seat {
 pub(crate) enum Part {
     /// It has this rate at these times, and what lies on a line between.
     Trace(Vec<(Time, Rate)>),
-    /// It has as much as so many connections of the bundle.
+    /// It has as much as this number of connections of the bundle.
     Connections(Weight),
     /// It answers for others.
     Stunt { weight: Weight, min_rate: Rate },

@@ -13,7 +13,7 @@
 //!
 //! | module | its job |
 //! |---|---|
-//! | `plan` | addresses, ports and names of everything in a scenario |
+//! | `layout` | addresses, ports and names of everything in a scenario |
 //! | `job` | what agents are told, and what they tell |
 //! | `home` | namespaces, devices, routes |
 //! | `relay` | the access link in real time |
@@ -25,7 +25,10 @@
 //!
 //! Without the feature `tls` there are no `browser` and `sites`, and flows of kind `quic` and `browser` are refused.
 #![forbid(unsafe_code)]
-#![cfg_attr(not(feature = "tls"), allow(dead_code, unused_mut, reason = "it serves flows that are left out"))]
+#![cfg_attr(
+    not(feature = "tls"),
+    allow(dead_code, unused_mut, reason = "it serves flows that are left out")
+)]
 
 mod agent;
 #[cfg(feature = "tls")]
@@ -35,7 +38,7 @@ mod daemon;
 mod home;
 mod isp;
 mod job;
-mod plan;
+mod layout;
 mod process;
 mod relay;
 mod run;
@@ -46,7 +49,7 @@ mod watch;
 
 pub use agent::{agent_main, is_agent};
 pub use daemon::Watchers;
-pub use plan::refuse_unplayable;
+pub use layout::refuse_unplayable;
 pub use run::{Options, Progress, run, run_all, run_once};
 
 use std::io;

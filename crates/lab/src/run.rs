@@ -25,7 +25,7 @@ use crate::daemon::{self, Daemon, Place, Watchers};
 use crate::home::Home;
 use crate::isp::Isp;
 use crate::job::Ready;
-use crate::plan::{self, Plan};
+use crate::layout::{self, Layout};
 use crate::process::Process;
 use crate::relay::{Outcome, Relay};
 use crate::sender::{self, Sender};
@@ -82,7 +82,7 @@ pub fn run_all(
     progress: &(dyn Fn(Progress) + Sync),
 ) -> Result<Vec<Report>, Error> {
     let rate_max = scenario.link.capacity.max(scenario.end());
-    let has_browser = plan::sites(scenario).next().is_some();
+    let has_browser = layout::sites(scenario).next().is_some();
     let fits = if rate_max <= PARALLEL_RATE_MAX && !has_browser { 2 } else { 1 };
     let parallel = options.parallel.unwrap_or(fits).clamp(1, controls.len().max(1));
     let next = AtomicUsize::new(0);
@@ -139,13 +139,14 @@ pub fn run_once(
     if options.cancel.load(Ordering::Relaxed) {
         return Err(Error::Interrupted);
     }
-    plan::refuse_unplayable(scenario)?;
-    if control == Control::Wfq && plan::sites(scenario).next().is_some() {
+    layout::refuse_unplayable(scenario)?;
+    if control == Control::Wfq && layout::sites(scenario).next().is_some() {
         return Err(Error::NotPlayed("sites with the control `wfq`"));
     }
-    let plan = Plan::new(scenario);
-    let mut stage = Stage::set_up(&plan, control, options)?;
-    let (mut outcome, bundled, daemon_cpu_cores) = stage.play(&plan, control, options, progress)?;
+    let layout = Layout::new(scenario);
+    let mut stage = Stage::set_up(&layout, control, options)?;
+    let (mut outcome, bundled, daemon_cpu_cores) =
+        stage.play(&layout, control, options, progress)?;
     let outcomes = stage.outcomes(scenario)?;
     let mut pages = Vec::new();
     #[cfg(feature = "tls")]
@@ -192,14 +193,14 @@ struct Stage {
 }
 
 impl Stage {
-    fn set_up(plan: &Plan<'_>, control: Control, options: &Options) -> Result<Stage, Error> {
+    fn set_up(layout: &Layout<'_>, control: Control, options: &Options) -> Result<Stage, Error> {
         if !options.executable.is_file() {
             return Err(Error::NoExecutable(options.executable.clone()));
         }
         let dir = TempDir::with_prefix("fairweir-lab-")
             .map_err(|e| Error::io("make a temporary directory", e))?;
-        let home = Home::new(plan)?;
-        let mut jobs = plan.jobs();
+        let home = Home::new(layout)?;
+        let mut jobs = layout.jobs();
 
         let mut command = Command::new(&options.executable);
         command.arg(SERVE);
@@ -212,26 +213,26 @@ impl Stage {
         if options.with_daemon {
             let at_home = if control == Control::Wfq { Control::None } else { control };
             let executable = &options.executable;
-            let place = Place::home(&home, plan, at_home, dir.path());
-            daemons.push(Daemon::start(executable, &place, plan, options.watchers.as_ref())?);
-            proxy = daemon::start_proxy(executable, &place, plan, &daemons[0].run_dir)?;
-            for place in Place::devices(&home, plan, dir.path()) {
-                daemons.push(Daemon::start(executable, &place, plan, None)?);
+            let place = Place::home(&home, layout, at_home, dir.path());
+            daemons.push(Daemon::start(executable, &place, layout, options.watchers.as_ref())?);
+            proxy = daemon::start_proxy(executable, &place, layout, &daemons[0].run_dir)?;
+            for place in Place::devices(&home, layout, dir.path()) {
+                daemons.push(Daemon::start(executable, &place, layout, None)?);
             }
         }
-        let isp = Isp::start(&options.executable, &home.isp, plan, dir.path())?;
-        let sender = Sender::start(&options.executable, &home.internet, plan, dir.path())?;
+        let isp = Isp::start(&options.executable, &home.isp, layout, dir.path())?;
+        let sender = Sender::start(&options.executable, &home.internet, layout, dir.path())?;
         #[cfg(feature = "tls")]
-        let sites = Sites::start(plan, &home, daemons.first(), options, dir.path())?;
+        let sites = Sites::start(layout, &home, daemons.first(), &options.executable, dir.path())?;
         let mut fetches = Vec::new();
         for (i, job) in jobs.iter().enumerate() {
             let flow = &job.flow;
-            let app = plan.app(flow);
+            let app = layout.app(flow);
             let file = executable_named(&app, &options.executable, dir.path())?;
             let mut command = Command::new(file);
             command.arg(FETCH);
             let log = dir.path().join(format!("fetch-{i}.log"));
-            let netns = home.of_group(plan.scenario, flow.group);
+            let netns = home.of_group(layout.scenario, flow.group);
             let mut fetch = Process::start(&app, command, netns, log)?;
             fetch.tell(&json(job)?)?;
             fetches.push(fetch);
@@ -254,14 +255,14 @@ impl Stage {
     /// many cores the daemon used.
     fn play(
         &mut self,
-        plan: &Plan<'_>,
+        layout: &Layout<'_>,
         control: Control,
         options: &Options,
         progress: &(dyn Fn(Progress) + Sync),
     ) -> Result<(Outcome, Vec<BundleSamples>, Option<f64>), Error> {
         let clock = Clock::starting_in(LEAD);
         let (net0, acc0) = self.home.tuns()?;
-        let relay = Relay::start(plan, control, clock, net0, acc0)?;
+        let relay = Relay::start(layout, control, clock, net0, acc0)?;
         let watch = self.isp.as_ref().map(|isp| isp.watch(clock));
         let bundles = self.sender.as_ref().map(|sender| sender.watch(clock));
         let epoch = clock.epoch_nanos().to_string();
@@ -271,7 +272,7 @@ impl Stage {
         }
         clock.sleep_until(Time::ZERO);
         let cpu_before = self.cpu_time()?;
-        let end = plan.scenario.end();
+        let end = layout.scenario.end();
         while clock.now() < end {
             if options.cancel.load(Ordering::Relaxed) {
                 return Err(Error::Interrupted);
@@ -284,10 +285,10 @@ impl Stage {
             if let Some(sites) = &mut self.sites {
                 sites.handle_time(clock.now(), &self.home)?;
             }
-            progress(Progress { control, at: clock.now(), of: plan.scenario.duration });
+            progress(Progress { control, at: clock.now(), of: layout.scenario.duration });
             thread::sleep(CHECK);
         }
-        progress(Progress { control, at: end, of: plan.scenario.duration });
+        progress(Progress { control, at: end, of: layout.scenario.duration });
         let cpu_after = self.cpu_time()?;
         let seconds = clock.now().as_secs_f64().max(f64::MIN_POSITIVE);
         let cores = |(before, after): (Duration, Duration)| {
@@ -304,10 +305,10 @@ impl Stage {
             policed.record_elsewhere(&watch.finish()?);
         }
         let mut bundled = match bundles {
-            Some(watch) => watch.finish(plan.scenario)?,
-            None => sender::undelegated(plan.scenario),
+            Some(watch) => watch.finish(layout.scenario)?,
+            None => sender::undelegated(layout.scenario),
         };
-        if plan.jobs().iter().any(|job| job.seat.is_some()) {
+        if layout.jobs().iter().any(|job| job.seat.is_some()) {
             let told: BTreeMap<usize, BundleSamples> = parsed(&self.server.hear()?)?;
             told.into_iter().for_each(|(nth, samples)| bundled[nth] = samples);
         }

@@ -20,7 +20,7 @@ use serde_json::Value;
 use crate::Error;
 use crate::clock::Clock;
 use crate::daemon::wait_until_ready;
-use crate::plan::{INTERNET_PEERS, Plan, quoted, trace_points};
+use crate::layout::{INTERNET_PEERS, Layout, quoted, trace_points};
 use crate::process::Process;
 use crate::watch::{self, STATUS, ask};
 
@@ -39,14 +39,14 @@ impl Sender {
     pub(crate) fn start(
         executable: &Path,
         internet: &Netns,
-        plan: &Plan<'_>,
+        layout: &Layout<'_>,
         dir: &Path,
     ) -> Result<Option<Sender>, Error> {
-        if delegated(plan).next().is_none() {
+        if delegated(layout).next().is_none() {
             return Ok(None);
         }
         let config = dir.join("sender.toml");
-        fs::write(&config, configuration(plan))
+        fs::write(&config, configuration(layout))
             .map_err(|e| Error::io(format!("write {}", config.display()), e))?;
         let run = dir.join("sender-run");
         let mut command = Command::new(executable);
@@ -148,22 +148,22 @@ fn tally(signals: &Value) -> Tally {
 }
 
 /// The bundles whose signals the daemon answers.
-fn delegated<'p>(plan: &'p Plan<'_>) -> impl Iterator<Item = (&'p Bundle, BundleSpec)> {
-    let of_tcp = plan.scenario.bundles.iter().filter(|bundle| !plan.is_of_quic(bundle));
+fn delegated<'p>(layout: &'p Layout<'_>) -> impl Iterator<Item = (&'p Bundle, BundleSpec)> {
+    let of_tcp = layout.scenario.bundles.iter().filter(|bundle| !layout.is_of_quic(bundle));
     of_tcp.filter_map(|bundle| Some((bundle, bundle.delegation?)))
 }
 
 /// What the daemon is told.
-fn configuration(plan: &Plan<'_>) -> String {
-    let scenario = plan.scenario;
+fn configuration(layout: &Layout<'_>) -> String {
+    let scenario = layout.scenario;
     let mut text = "version = 1\n".to_owned();
     let rules = |group: usize| {
         let flows =
-            scenario.flows.iter().zip(&plan.servers).filter(|(flow, _)| flow.group == group);
+            scenario.flows.iter().zip(&layout.servers).filter(|(flow, _)| flow.group == group);
         let rules = flows.map(|(_, server)| format!("\"local-port:tcp/{}\"", server.port()));
         rules.collect::<Vec<_>>().join(", ")
     };
-    for (bundle, spec) in delegated(plan) {
+    for (bundle, spec) in delegated(layout) {
         let controller = Algorithm::ALL.iter().find(|(_, a)| *a == spec.algorithm);
         let controller = controller.map_or("track", |(name, _)| *name);
         let reverse = if spec.reverse == Reverse::Own { "own" } else { "exact" };

@@ -16,9 +16,8 @@ use crate::browser::site::{self, Servers};
 use crate::browser::{self, Browser, Extension};
 use crate::daemon::Daemon;
 use crate::home::Home;
-use crate::plan::{Plan, SITE_PORT, sites};
+use crate::layout::{Layout, SITE_PORT, sites};
 use crate::relay::Shared;
-use crate::run::Options;
 use crate::watch::{STATUS, ask};
 
 /// Until the daemon has heard of the extension.
@@ -30,7 +29,7 @@ const ASKED_WITHIN: Span = Span::secs(3);
 
 /// A page that is to be opened.
 #[derive(Debug)]
-struct Opening {
+struct Visit {
     at: Time,
     site: String,
 }
@@ -42,28 +41,28 @@ pub(crate) struct Sites {
     browser: Option<Browser>,
     servers: Servers,
     /// The next one last.
-    openings: Vec<Opening>,
+    visits: Vec<Visit>,
     /// Pages of which nothing has been asked yet, and when they were opened.
-    opened: Vec<Opening>,
+    opened: Vec<Visit>,
 }
 
 impl Sites {
     /// Starts servers and browser, if there is any site; waits until the daemon has heard of the extension,
     /// if its rules need it.
     pub(crate) fn start(
-        plan: &Plan<'_>,
+        layout: &Layout<'_>,
         home: &Home,
         daemon: Option<&Daemon>,
-        options: &Options,
+        executable: &Path,
         dir: &Path,
     ) -> Result<Option<Sites>, Error> {
-        let scenario = plan.scenario;
+        let scenario = layout.scenario;
         let Some((first_flow, first)) = sites(scenario).next() else { return Ok(None) };
         let is_web = |matched: &Match| matches!(matched, Match::Web(_));
         let has_rule = scenario.groups.iter().any(|group| group.matches.iter().any(is_web));
         let listening = daemon.filter(|_| has_rule);
-        let extension = listening.map(|_| Extension::find(&options.executable)).transpose()?;
-        let shared = plan.shared_hosts();
+        let extension = listening.map(|_| Extension::find(executable)).transpose()?;
+        let shared = layout.shared_hosts();
         let names = shared.iter().map(|(name, _)| name.clone());
         let names = names.chain(sites(scenario).map(|(_, site)| site.site.clone()));
         let identity = site::identity(names.collect())?;
@@ -96,11 +95,11 @@ impl Sites {
         if let Some(daemon) = listening {
             wait_until_heard(daemon)?;
         }
-        let opening =
-            |(flow, site): (&Flow, &Site)| Opening { at: flow.start, site: site.site.clone() };
-        let mut openings: Vec<_> = sites(scenario).map(opening).collect();
-        openings.sort_by_key(|opening| std::cmp::Reverse(opening.at));
-        Ok(Some(Sites { browser: Some(browser), servers, openings, opened: Vec::new() }))
+        let visit =
+            |(flow, site): (&Flow, &Site)| Visit { at: flow.start, site: site.site.clone() };
+        let mut visits: Vec<_> = sites(scenario).map(visit).collect();
+        visits.sort_by_key(|visit| std::cmp::Reverse(visit.at));
+        Ok(Some(Sites { browser: Some(browser), servers, visits, opened: Vec::new() }))
     }
 
     /// Opens the pages that are due, and looks whether all is well.
@@ -108,17 +107,17 @@ impl Sites {
         self.servers.check()?;
         let Some(browser) = &mut self.browser else { return Ok(()) };
         browser.check()?;
-        while let Some(opening) = self.openings.pop_if(|opening| opening.at <= now) {
-            browser.open(&home.home, &opening.site)?;
-            self.opened.push(Opening { at: now, site: opening.site });
+        while let Some(visit) = self.visits.pop_if(|visit| visit.at <= now) {
+            browser.open(&home.home, &visit.site)?;
+            self.opened.push(Visit { at: now, site: visit.site });
         }
-        if self.opened.iter().any(|opening| now.since(opening.at) >= ASKED_WITHIN) {
+        if self.opened.iter().any(|visit| now.since(visit.at) >= ASKED_WITHIN) {
             let requests = self.servers.requests();
-            self.opened.retain(|opening| requests.iter().all(|r| r.site != opening.site));
-            for opening in &mut self.opened {
-                if now.since(opening.at) >= ASKED_WITHIN {
-                    browser.open(&home.home, &opening.site)?;
-                    opening.at = now;
+            self.opened.retain(|visit| requests.iter().all(|r| r.site != visit.site));
+            for visit in &mut self.opened {
+                if now.since(visit.at) >= ASKED_WITHIN {
+                    browser.open(&home.home, &visit.site)?;
+                    visit.at = now;
                 }
             }
         }

@@ -20,7 +20,7 @@ pub struct ClassCounts {
     pub bytes: [u64; 2],
 }
 
-/// Those of the rules, and behind them one for what is in none.
+/// Those of the rules, followed by one for all other connections.
 #[derive(Debug, Default)]
 pub(crate) struct Classes(Vec<Class>);
 
@@ -86,7 +86,7 @@ impl Classes {
         class.scheduler.handle_idle(id);
     }
 
-    /// Begins to sum the alphas anew; [`Classes::count_alpha`] follows for each connection.
+    /// Begins a new sum of the alphas; [`Classes::count_alpha`] follows for each connection.
     pub(crate) fn forget_alphas(&mut self) {
         self.0.iter_mut().for_each(|class| class.alphas = 0);
     }
@@ -108,5 +108,5 @@ impl Classes {
     }
 }
 
-/// The class of connections that are in none of the rules.
+/// The class of connections that no rule names.
 const UNCLASSIFIED: &str = "default";

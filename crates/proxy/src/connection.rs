@@ -15,7 +15,7 @@ use crate::socket;
 /// Ethernet, IP, TCP with timestamps: what a segment has on the wire beside its payload.
 const HEADERS: [u64; 2] = [14 + 20 + 32, 14 + 40 + 32];
 
-/// What a client sends is relayed at most so much at a time, so that others have their turn.
+/// The most bytes of a client that are relayed at a time, so that others have their turn.
 const UP_TURN: usize = 256 << 10;
 
 /// The first receive buffer of a connection with a rate, as large as the kernel's own first window.
@@ -73,7 +73,7 @@ pub(crate) enum Turn {
     Again,
     /// Its client begins to name a server; look again after this time.
     Names(Time),
-    /// Its client has named a server, or none.
+    /// Its client has named a server, or has sent other data.
     Named,
     /// Both directions have ended.
     Ended,

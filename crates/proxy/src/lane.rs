@@ -35,7 +35,7 @@ pub(crate) struct Lane {
     pub(crate) can_write: bool,
     /// The source has said that it sends nothing more.
     has_ended: bool,
-    /// And so was the sink told.
+    /// And the sink has been closed as well.
     is_done: bool,
 }
 

@@ -8,14 +8,14 @@
 //!
 //! One thread and one `epoll` for all connections; payload stays in the kernel (`splice`), but for a
 //! look at a client's first bytes, which name the server. The caller keeps first packets of connections
-//! back ([`Proxy::handle_opening`]), delivers them to [`Proxy::ports`] if the server is there
+//! back ([`Proxy::handle_syn`]), delivers them to [`Proxy::ports`] if the server is there
 //! ([`Proxy::poll_answer`]), and calls [`Proxy::handle`].
 //!
 //! | module | its job |
 //! |---|---|
 //! | [`rules`] | to which class a connection belongs, and its priority there |
 //! | [`proxy`] | all connections: events, deadlines, grants |
-//! | [`openings`] | connections that are about to open |
+//! | [`handshakes`] | connections that are about to open |
 //! | [`classes`] | what the connections of a class have together: rate, payload, receive buffers |
 //! | [`usage`] | what each device and application has transferred |
 //! | [`connection`] | one connection: its two sockets and what is between them |
@@ -29,15 +29,15 @@
 
 mod classes;
 mod connection;
+mod handshakes;
 mod lane;
-mod openings;
 mod proxy;
 mod rules;
 mod socket;
 mod usage;
 
 pub use classes::ClassCounts;
-pub use openings::Answer;
+pub use handshakes::Answer;
 pub use proxy::{CONNECTIONS_MAX, Counts, Kernel, Proxy};
 pub use rules::{App, Class, Known, Rules};
 pub use usage::Usage;

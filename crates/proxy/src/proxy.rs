@@ -16,8 +16,8 @@ use socket2::SockRef;
 
 use crate::classes::{ClassCounts, Classes};
 use crate::connection::{Connection, Naming, Turn};
+use crate::handshakes::{Answer, Handshakes};
 use crate::lane::Pipes;
-use crate::openings::{Answer, Openings};
 use crate::rules::Rules;
 use crate::usage::{self, Usage};
 use crate::{Error, socket};
@@ -82,7 +82,7 @@ pub struct Proxy {
     /// IPv4 and IPv6; none while it is full.
     listeners: [Option<TcpListener>; 2],
     ports: [u16; 2],
-    openings: Openings,
+    handshakes: Handshakes,
     slots: Vec<Slot>,
     free: Vec<usize>,
     of_client: HashMap<IpAddr, usize>,
@@ -117,7 +117,7 @@ impl Proxy {
             epoll: epoll.map_err(|e| Error::of("make an epoll", e))?,
             listeners: [None, None],
             ports: [0, 0],
-            openings: Openings::default(),
+            handshakes: Handshakes::default(),
             slots: Vec::new(),
             free: Vec::new(),
             of_client: HashMap::new(),
@@ -154,7 +154,7 @@ impl Proxy {
     }
 
     /// A client's first packet, which was kept back.
-    pub fn handle_opening(&mut self, syn: Syn, now: Time) {
+    pub fn handle_syn(&mut self, syn: Syn, now: Time) {
         if let Some(mac) = syn.mac()
             && self.devices.handle_syn(mac, &syn, now)
         {
@@ -164,11 +164,11 @@ impl Proxy {
         if self.is_full() {
             return;
         }
-        let Some((id, generation, upstream)) = self.openings.begin(syn, self.kernel.mark, now)
+        let Some((id, generation, upstream)) = self.handshakes.begin(syn, self.kernel.mark, now)
         else {
             return;
         };
-        let event = EpollEvent::new(SOCKET, OPENING | token(id, generation, true));
+        let event = EpollEvent::new(SOCKET, HANDSHAKE | token(id, generation, true));
         if let Err(e) = self.epoll.add(upstream, event) {
             tracing::debug!("connection not relayed: {e}");
         }
@@ -203,7 +203,7 @@ impl Proxy {
 
     /// What becomes of a client's first packet.
     pub fn poll_answer(&mut self) -> Option<(Syn, Answer)> {
-        let (syn, answer) = self.openings.poll_answer()?;
+        let (syn, answer) = self.handshakes.poll_answer()?;
         self.counts.unreachable += u64::from(answer != Answer::Deliver);
         Some((syn, answer))
     }
@@ -228,7 +228,7 @@ impl Proxy {
         self.slots.len() - self.free.len()
     }
 
-    /// The classes of the rules, and what is in none of them.
+    /// The classes of the rules, and the one of all other connections.
     pub fn classes(&self) -> impl Iterator<Item = (&str, ClassCounts)> {
         self.classes.counts()
     }
@@ -271,8 +271,9 @@ impl Proxy {
         }
         let first = self.timers.first().map(|(at, ..)| *at);
         let follow = (self.connections() > 0).then_some(self.follow_at);
-        let opening = self.openings.deadline();
-        let all = self.classes.deadline(now).into_iter().chain(first).chain(follow).chain(opening);
+        let handshake = self.handshakes.deadline();
+        let all =
+            self.classes.deadline(now).into_iter().chain(first).chain(follow).chain(handshake);
         all.min().unwrap_or(now + FOLLOW_PERIOD)
     }
 
@@ -294,9 +295,9 @@ impl Proxy {
                     self.accept(usize::from(listener == LISTENER6), now);
                 }
                 WATCHED => {}
-                token if token & OPENING != 0 => {
-                    let (id, generation, _) = parts_of(token & !OPENING);
-                    self.openings.handle_event(id, generation, now);
+                token if token & HANDSHAKE != 0 => {
+                    let (id, generation, _) = parts_of(token & !HANDSHAKE);
+                    self.handshakes.handle_event(id, generation, now);
                 }
                 token => self.handle_event(token, event.events(), now),
             }
@@ -308,7 +309,7 @@ impl Proxy {
             }
         }
         self.handle_timers(now);
-        self.openings.handle_timers(now);
+        self.handshakes.handle_timers(now);
         let has_served = self.serve(now);
         if now >= self.follow_at {
             self.follow(now);
@@ -381,7 +382,7 @@ impl Proxy {
             socket::reset(&client);
             return;
         }
-        let Some((upstream, mac)) = self.openings.take(peer, server) else {
+        let Some((upstream, mac)) = self.handshakes.take(peer, server) else {
             // The client took longer than its server was to wait.
             socket::reset(&client);
             return;
@@ -536,9 +537,9 @@ impl Proxy {
         usage::add(&mut self.usage, &self.rules, &connection);
     }
 
-    /// Listens, unless there is no room for more.
+    /// Listens, unless there are as many connections as fit.
     fn mind_room(&mut self) {
-        let all = self.connections() + self.openings.len();
+        let all = self.connections() + self.handshakes.len();
         let used = DESCRIPTORS_ELSEWHERE + 2 * (all + self.pipes.number);
         if all >= CONNECTIONS_MAX || used >= self.descriptors_max {
             self.shut();
@@ -556,7 +557,7 @@ impl Proxy {
             self.counts.full += 1;
             self.listeners = [None, None];
             // Nothing would accept them; what is sent again passes.
-            self.openings.clear();
+            self.handshakes.clear();
             tracing::warn!(connections = self.connections(), "full: new connections pass directly");
         }
     }
@@ -581,8 +582,8 @@ const SOCKET: EpollFlags = EpollFlags::EPOLLIN
     .union(EpollFlags::EPOLLRDHUP)
     .union(EpollFlags::EPOLLET);
 
-/// Of the events of sockets of openings.
-const OPENING: u64 = 1 << 63;
+/// Of the events of sockets of handshakes.
+const HANDSHAKE: u64 = 1 << 63;
 const WATCHED: u64 = u64::MAX - 2;
 const LISTENER4: u64 = u64::MAX;
 const LISTENER6: u64 = u64::MAX - 1;

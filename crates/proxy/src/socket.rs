@@ -51,7 +51,7 @@ pub(crate) fn connect_as(client: IpAddr, server: SocketAddr, mark: u32) -> io::R
     Ok(socket.into())
 }
 
-/// Whether a connection has opened; false while nobody has answered.
+/// Whether a connection has opened; false while there is no answer.
 ///
 /// # Errors
 /// Why it cannot open.

@@ -8,7 +8,7 @@
 //! |---|---|---|---|
 //! | main file of `host`, `isp.toml` | its owner, and who its mode allows | groups, weights, which interface is shaped, plans, who may use the socket | as root: [`Trust::OWNER`] |
 //! | `conf.d` and its entries | owner and mode of the directory and of each entry | the same; the directory is read without being named on the command line | always [`Trust::OWNER`]; no symbolic links |
-//! | table of subscribers (CSV) | often a billing system with its own user | any address in any plan of `isp.toml` | as root: [`Trust::NOT_EVERYBODY`] |
+//! | table of subscribers (CSV) | often a billing system with its own user | any address in any plan of `isp.toml` | as root: [`Trust::NOT_OTHERS`] |
 //! | state files, the journal of `isp` | the daemon alone | the capacity that control begins with, plans and subscribers | always [`Trust::OWNER`]; no symbolic links ([`read_own`]) |
 //! | plan files, `import` files, scenarios, traces | the user who runs the command | what that user can do anyway | [`Trust::ANYBODY`] |
 //!
@@ -76,17 +76,20 @@ pub struct Trust {
 }
 
 impl Trust {
-    /// Everybody.
+    /// Any user.
     pub const ANYBODY: Trust =
         Trust { other_owner: true, group: true, others: true, always: false };
     /// Any owner and its group.
-    pub const NOT_EVERYBODY: Trust =
+    pub const NOT_OTHERS: Trust =
         Trust { other_owner: true, group: true, others: false, always: false };
     /// Root and the calling user.
     pub const OWNER: Trust =
         Trust { other_owner: false, group: false, others: false, always: false };
     const OWNER_ALWAYS: Trust = Trust { always: true, ..Trust::OWNER };
 }
+
+/// The main file of a daemon other than `isp`. Larger files are refused.
+pub const DAEMON: Rules = Rules { bytes_max: 1 << 20, trust: Trust::OWNER, if_missing: "" };
 
 /// A scenario file. 4,096 flows with 1 kB each fit.
 pub const SCENARIO: Rules = Rules { bytes_max: 16 << 20, trust: Trust::ANYBODY, if_missing: "" };

@@ -97,7 +97,7 @@ fn root_reads_no_file_that_other_users_can_change() {
         assert_eq!(error(&path, &RULES), format!("{shown}: {says}"));
         let anybody = Rules { trust: Trust::ANYBODY, ..RULES };
         assert!(Text::read(&path, &anybody).is_ok());
-        let table = Rules { trust: Trust::NOT_EVERYBODY, ..RULES };
+        let table = Rules { trust: Trust::NOT_OTHERS, ..RULES };
         assert_eq!(Text::read(&path, &table).is_ok(), mode & 0o002 == 0);
     }
     set_mode(&path, 0o644);
@@ -245,7 +245,7 @@ fn only_stated_writers_are_trusted() {
         assert!(fault(owner, 0o664, Trust::OWNER).is_some());
     }
     assert!(fault(other, 0o600, Trust::OWNER).is_some());
-    assert_eq!(fault(other, 0o664, Trust::NOT_EVERYBODY), None);
-    assert!(fault(other, 0o666, Trust::NOT_EVERYBODY).is_some());
+    assert_eq!(fault(other, 0o664, Trust::NOT_OTHERS), None);
+    assert!(fault(other, 0o666, Trust::NOT_OTHERS).is_some());
     assert_eq!(fault(other, 0o666, Trust::ANYBODY), None);
 }

@@ -170,6 +170,15 @@ impl Config {
         let mut texts = vec![(main.to_owned(), Text::read(main, &rules)?)];
         texts.extend(Text::read_dir(&role.conf_d(main), FILE_BYTES_MAX)?);
         let sources: Vec<Source<'_>> = texts.iter().map(|(_, text)| text.source(&[])).collect();
+        Config::read(role, &sources, texts.iter().map(|(path, _)| path.clone()).collect())
+    }
+
+    /// Reads documents that are merged, the main one first; `files` is where they are.
+    pub(crate) fn read(
+        role: Role,
+        sources: &[Source<'_>],
+        files: Vec<PathBuf>,
+    ) -> Result<Config, ConfigError> {
         let mut draft = Draft {
             role,
             host: HostKeys::default(),
@@ -177,10 +186,10 @@ impl Config {
             relayed: Vec::new(),
             set: SetKeys::default(),
         };
-        for source in &sources {
+        for source in sources {
             draft.add(*source)?;
         }
-        draft.finish(sources[0], texts.iter().map(|(path, _)| path.clone()).collect())
+        draft.finish(sources[0], files)
     }
 }
 

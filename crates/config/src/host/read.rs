@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
 use fairweir_core::policy::{Branch, DEFAULT_GROUP, Group, Match, Policy, PolicyError};
-use fairweir_core::receiver::{Control, Enforce, LATENCY, LATENCY_RANGE};
+use fairweir_core::receiver::{Control, Enforce, LATENCY};
 use fairweir_core::share::{DEPTH_MAX, Weight};
 use fairweir_core::units::{Rate, Span};
 
@@ -15,45 +15,13 @@ use crate::VERSION;
 use crate::error::ConfigError;
 use crate::table::{Place, Placed, Source, Table};
 use crate::value::{
-    parse_capacity, parse_control, parse_dev, parse_inner_match, parse_match, parse_router_match,
+    in_range, parse_capacity, parse_control, parse_dev, parse_inner_match, parse_latency,
+    parse_match, parse_router_match,
 };
 use crate::words::did_you_mean;
 
 /// More frequent probes disturb others, rarer ones say nothing about a queue.
 const PROBE_INTERVALS: RangeInclusive<Span> = Span::millis(10)..=Span::secs(10);
-
-const DOCUMENT_KEYS: [&str; 4] = ["version", "host", "group", "set"];
-const ROUTER_DOCUMENT_KEYS: [&str; 4] = ["version", "router", "device", "set"];
-const HOST_KEYS: [&str; 11] = [
-    "dev",
-    "control",
-    "capacity",
-    "strict_priority",
-    "enforce",
-    "latency",
-    "probe",
-    "probe_interval",
-    "metrics",
-    "upload",
-    "upload_capacity",
-];
-const ROUTER_KEYS: [&str; 12] = [
-    "lan",
-    "wan",
-    "control",
-    "capacity",
-    "strict_priority",
-    "enforce",
-    "latency",
-    "probe",
-    "probe_interval",
-    "metrics",
-    "upload",
-    "upload_capacity",
-];
-const GROUP_KEYS: [&str; 3] = ["name", "weight", "match"];
-const DEVICE_KEYS: [&str; 5] = ["name", "weight", "match", "via", "group"];
-const INNER_KEYS: [&str; 4] = ["name", "weight", "match", "group"];
 
 /// The content of one file.
 pub(super) struct Document<'t> {
@@ -83,16 +51,16 @@ pub(super) struct HostKeys<'t> {
 }
 
 pub(super) fn document(source: Source<'_>, role: Role) -> Result<Document<'_>, ConfigError> {
-    let (section, group_table, keys) = match role {
-        Role::Host => ("host", "group", &DOCUMENT_KEYS),
-        Role::Router => ("router", "device", &ROUTER_DOCUMENT_KEYS),
+    let (section, group_table) = match role {
+        Role::Host => ("host", "group"),
+        Role::Router => ("router", "device"),
     };
     let mut top = source.top()?;
     top.version(VERSION)?;
     let host = top.table(section)?;
     let groups = top.tables(group_table)?;
     let set = top.table("set")?;
-    top.finish(keys)?;
+    top.finish()?;
     let mut relayed = Vec::new();
     let group = |table| top_group(table, role, &mut relayed);
     let groups = groups.into_iter().map(group).collect::<Result<_, _>>()?;
@@ -123,10 +91,7 @@ fn host_keys(mut table: Table<'_>, role: Role) -> Result<HostKeys<'_>, ConfigErr
         upload: table.truth_placed("upload")?,
         upload_capacity: table.parsed_by("upload_capacity", parse_capacity)?,
     };
-    match role {
-        Role::Host => table.finish(&HOST_KEYS)?,
-        Role::Router => table.finish(&ROUTER_KEYS)?,
-    }
+    table.finish()?;
     Ok(keys)
 }
 
@@ -244,17 +209,12 @@ fn group<'t>(
         ));
     }
     let mut beneath = Vec::new();
-    if kind == Kind::Group {
-        table.finish(&GROUP_KEYS)?;
-    } else {
+    if kind != Kind::Group {
         for inner in table.tables("group")? {
             beneath.push(group(inner, Kind::Inner, &path, places)?.value);
         }
-        match kind {
-            Kind::Device => table.finish(&DEVICE_KEYS)?,
-            Kind::Group | Kind::Inner => table.finish(&INNER_KEYS)?,
-        }
     }
+    table.finish()?;
     Ok(Placed { value: Branch { group: Group { name, weight, matches }, beneath }, place })
 }
 
@@ -360,20 +320,8 @@ fn parse_enforce(text: &str) -> Result<Enforce, String> {
     text.parse().map_err(|_| crate::not_one_of(text, &allowed))
 }
 
-pub(super) fn parse_latency(text: &str) -> Result<Span, String> {
-    in_range(text, "latency", LATENCY_RANGE)
-}
-
 fn parse_probe_interval(text: &str) -> Result<Span, String> {
     in_range(text, "interval", PROBE_INTERVALS)
-}
-
-fn in_range(text: &str, name: &str, range: RangeInclusive<Span>) -> Result<Span, String> {
-    let span: Span = text.parse().map_err(|e| format!("{e}"))?;
-    if range.contains(&span) {
-        return Ok(span);
-    }
-    Err(format!("{name} {span} is out of range ({} to {})", range.start(), range.end()))
 }
 
 fn parse_probe(text: &str) -> Result<ProbeChoice, String> {

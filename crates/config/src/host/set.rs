@@ -11,10 +11,10 @@ use fairweir_core::share::Weight;
 use fairweir_core::units::Span;
 use serde::{Deserialize, Serialize};
 
-use super::read::parse_latency;
 use crate::VERSION;
 use crate::error::ConfigError;
 use crate::table::{Placed, Table};
+use crate::value::parse_latency;
 
 /// The file in `conf.d` that daemons write. It is read after all files whose names begin with a
 /// letter below `z` or a digit.
@@ -39,7 +39,6 @@ pub enum Setting {
     Text(String),
 }
 
-const KEYS: [&str; 3] = ["latency", "paused", WEIGHT];
 const WEIGHT: &str = "weight";
 
 /// The keys that are set.
@@ -63,7 +62,7 @@ impl<'t> SetKeys<'t> {
                 weights.push(Placed { value: (name, weight), place: placed.place });
             }
         }
-        table.finish(&KEYS)?;
+        table.finish()?;
         Ok(SetKeys { latency, paused, weights })
     }
 
@@ -111,14 +110,15 @@ impl<'t> SetKeys<'t> {
     }
 }
 
-/// Where a key lies below `[set]`, the tables before its name; `None` if there is no such key.
+/// The path of a key below `[set]`, the tables before its name; `None` if there is no such key.
 pub type PathOf = fn(&str) -> Option<Vec<&str>>;
 
 /// [`PathOf`] of a host and a router: `latency`, `paused` and `weight.GROUP`.
 pub fn path_of(key: &str) -> Option<Vec<&str>> {
-    match key.split_once('.') {
-        Some((WEIGHT, group)) => Some(vec![WEIGHT, group]),
-        _ => (key != WEIGHT && KEYS.contains(&key)).then(|| vec![key]),
+    match (key.split_once('.'), key) {
+        (Some((WEIGHT, group)), _) => Some(vec![WEIGHT, group]),
+        (_, "latency" | "paused") => Some(vec![key]),
+        _ => None,
     }
 }
 

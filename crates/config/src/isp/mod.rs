@@ -29,19 +29,15 @@ use address::{as_texts, parse_address};
 /// The main file if the command line names none.
 pub const DEFAULT_PATH: &str = "/etc/fairweir/isp.toml";
 
-/// Larger files are no list of subscribers: two million with two addresses each fit.
-const FILE_SIZE_MAX: u64 = 256 << 20;
+/// Larger files are refused: two million with two addresses each fit.
+pub(crate) const FILE_SIZE_MAX: u64 = 256 << 20;
 
 /// Source: L2 overheads of access technologies, down to that of a device that counts what the
 /// wire does not carry.
 const OVERHEAD_RANGE: (i64, i64) = (-64, 256);
 
-const ISP_KEYS: [&str; 6] = ["device", "uplink", "hook", "overhead", "group", "metrics"];
-const DOCUMENT_KEYS: [&str; 9] =
-    ["version", "isp", "plan", "segment", "subscriber", "subscribers", "radius", "leases", "usage"];
 /// Source: the kernel's table has 256 entries, and a segment needs two.
 const SEGMENTS_MAX: usize = 128;
-const SUBSCRIBER_KEYS: [&str; 3] = ["name", "addresses", "plan"];
 
 /// A file whose parts are valid one by one. Whether they fit together is checked by the daemon's
 /// registry: each address belongs to one subscriber, each subscriber's plan exists.
@@ -75,7 +71,7 @@ pub struct IspFile {
 /// The place of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// So many bytes behind the beginning of the main file.
+    /// In the main file, at this offset in bytes.
     File(usize),
     /// A row of the table.
     Table {
@@ -147,7 +143,7 @@ impl IspFile {
     pub fn load(path: &Path) -> Result<IspFile, ConfigError> {
         let mut file = IspFile::parse(read_text(path, Trust::OWNER)?, path)?;
         if let Some(table) = &file.table {
-            let text = read_text(table, Trust::NOT_EVERYBODY)?;
+            let text = read_text(table, Trust::NOT_OTHERS)?;
             let rows = csv::Table::read(text.as_str()).map_err(|bad| in_table(&text, &bad))?;
             if let Some(bad) = rows.bad.first() {
                 return Err(in_table(&text, bad));
@@ -175,7 +171,7 @@ impl IspFile {
         for mut table in top.tables("plan")? {
             let at = table.place().offset();
             let entry = PlanEntry::read(&mut table)?;
-            table.finish(&PlanEntry::keys())?;
+            table.finish()?;
             plans.push((Origin::File(at), entry));
         }
         let mut subscribers = Vec::new();
@@ -192,7 +188,7 @@ impl IspFile {
         let leases = top.table("leases")?;
         let leases = leases.map(|table| LeasesSection::read(table, path, &names)).transpose()?;
         let usage = top.table("usage")?.map(UsageSection::read).transpose()?;
-        top.finish(&DOCUMENT_KEYS)?;
+        top.finish()?;
         let path = path.to_owned();
         Ok(IspFile {
             path,
@@ -279,7 +275,7 @@ fn isp_section(mut table: TomlTable<'_>) -> Result<IspSection, ConfigError> {
         },
     };
     let metrics = table.parsed_by("metrics", MetricsAt::parse)?;
-    table.finish(&ISP_KEYS)?;
+    table.finish()?;
     Ok(IspSection {
         device: device.value,
         uplink: uplink.map(|p| p.value),
@@ -307,7 +303,7 @@ fn subscriber(mut table: TomlTable<'_>) -> Result<SubscriberSpec, ConfigError> {
     let addresses = texts.value.iter().map(parsed).collect::<Result<_, _>>()?;
     let wanted = "the name of a [[plan]]";
     let plan = table.text("plan")?.ok_or_else(|| table.missing("plan", wanted))?;
-    table.finish(&SUBSCRIBER_KEYS)?;
+    table.finish()?;
     Ok(SubscriberSpec { name: name.value, addresses, plan: plan.value })
 }
 
@@ -324,7 +320,7 @@ fn in_table(table: &Text, bad: &csv::BadRow) -> ConfigError {
 ///
 /// # Errors
 /// If it cannot be read, is too large, or is not UTF-8.
-pub fn read_text(path: &Path, trust: Trust) -> Result<Text, ConfigError> {
+fn read_text(path: &Path, trust: Trust) -> Result<Text, ConfigError> {
     Text::read(path, &Rules { bytes_max: FILE_SIZE_MAX, trust, if_missing: "" })
 }
 

@@ -6,7 +6,7 @@ use fairweir_core::phantom::{
 use fairweir_core::units::{Rate, Span};
 use serde_json::{Value, json};
 
-use crate::plan::{ByMatch, KEYS, Sharing, sharing};
+use crate::plan::{ByMatch, Sharing, sharing};
 use crate::table::Placed;
 use crate::{ConfigError, Source, Table};
 
@@ -21,7 +21,7 @@ pub struct PlanEntry {
     pub upload: Option<Rate>,
     /// The longest round-trip time whose connections can reach the rates.
     pub rtt_max: Span,
-    /// How senders are told.
+    /// How senders are signalled.
     pub signal: Signal,
     /// Who gets what.
     pub share: Share,
@@ -29,7 +29,7 @@ pub struct PlanEntry {
     pub bundle: Option<BundleEntry>,
 }
 
-/// A bundle of a plan: whoever has the plan agrees that flows of one class give way to another.
+/// A bundle of a plan: its subscribers agree that flows of one class give way to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BundleEntry {
     /// The class that has a target.
@@ -85,11 +85,6 @@ impl PlanEntry {
         })
     }
 
-    /// The keys of the table.
-    pub fn keys() -> Vec<&'static str> {
-        ["name", "download", "upload", "bundle"].into_iter().chain(KEYS).collect()
-    }
-
     /// Reads the same as JSON, as it comes over the socket.
     ///
     /// # Errors
@@ -105,7 +100,7 @@ impl PlanEntry {
             let mut tables = top.tables("plan")?;
             let mut table = tables.remove(0);
             let plan = PlanEntry::read(&mut table)?;
-            table.finish(&PlanEntry::keys())?;
+            table.finish()?;
             Ok(plan)
         };
         read().map_err(|e: ConfigError| format!("{}: {}", e.key(), e.what()))
@@ -191,7 +186,7 @@ impl BundleEntry {
         let stunts = table.text("stunts")?.ok_or_else(|| table.missing("stunts", class))?;
         let targets = [table.parsed::<Rate>("download")?, table.parsed::<Rate>("upload")?];
         let (place, nothing) = (table.place(), table.missing("download", TARGET));
-        table.finish(&["free", "stunts", "download", "upload"])?;
+        table.finish()?;
         if targets.iter().all(Option::is_none) {
             return Err(nothing);
         }
@@ -351,7 +346,7 @@ mod tests {
             let mut top = Source::new(&text, "isp.toml", &[]).top()?;
             let mut table = top.tables("plan")?.remove(0);
             let plan = PlanEntry::read(&mut table)?;
-            table.finish(&PlanEntry::keys())?;
+            table.finish()?;
             Ok(plan)
         };
         read().map_err(|e: ConfigError| e.to_string())

@@ -28,9 +28,6 @@ pub enum MemberPattern {
     Prefix(String),
 }
 
-const KEYS: [&str; 6] =
-    ["name", "download", "upload", "guarantee_download", "guarantee_upload", "members"];
-
 impl SegmentEntry {
     /// Reads a table `[[segment]]`.
     ///
@@ -61,7 +58,7 @@ impl SegmentEntry {
             Ok(if is_prefix { MemberPattern::Prefix(name) } else { MemberPattern::Name(name) })
         };
         let members = texts.value.into_iter().map(pattern).collect::<Result<_, ConfigError>>()?;
-        table.finish(&KEYS)?;
+        table.finish()?;
         Ok(SegmentEntry { name: name.value, capacity, guarantee: [download?, upload?], members })
     }
 }

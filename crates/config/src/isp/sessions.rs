@@ -55,8 +55,6 @@ const CLIENTS_MAX: usize = 256;
 const FILES_MAX: usize = 8;
 /// A secret's length. Source: RFC 2865 §3 prefers 16 bytes at least.
 const SECRET_RANGE: std::ops::RangeInclusive<usize> = 16..=128;
-const RADIUS_KEYS: [&str; 4] = ["listen", "clients", "secret_file", "plan"];
-const LEASES_KEYS: [&str; 2] = ["files", "plan"];
 
 impl RadiusSection {
     /// Reads the table of the file at `path`, and the secret. `plans` are the file's.
@@ -88,7 +86,7 @@ impl RadiusSection {
             table.text("secret_file")?.ok_or_else(|| table.missing("secret_file", wanted))?;
         let secret = secret(&super::beside(path, &named.value))?;
         let plan = plan(&mut table, plans)?;
-        table.finish(&RADIUS_KEYS)?;
+        table.finish()?;
         Ok(RadiusSection { listen, clients, secret, plan })
     }
 }
@@ -111,7 +109,7 @@ impl LeasesSection {
         let files = texts.value.iter().map(|named| super::beside(path, &named.value)).collect();
         let plan = plan(&mut table, plans)?;
         let plan = plan.ok_or_else(|| table.missing("plan", "the name of a [[plan]]"))?;
-        table.finish(&LEASES_KEYS)?;
+        table.finish()?;
         Ok(LeasesSection { files, plan })
     }
 }

@@ -16,7 +16,7 @@ pub struct UsageSection {
     pub interval: Span,
     /// For how many days files are kept.
     pub days: u64,
-    /// Who is told the same by IPFIX.
+    /// The collector that receives the same by IPFIX.
     pub collector: Option<Collector>,
 }
 
@@ -83,7 +83,7 @@ impl UsageSection {
         };
         let days = table.integer("days", 1, DAYS_MAX)?.map_or(DAYS_DEFAULT, |days| days.value);
         let collector = table.parsed::<Collector>("collector")?.map(|placed| placed.value);
-        table.finish(&["interval", "days", "collector"])?;
+        table.finish()?;
         Ok(UsageSection { interval, days, collector })
     }
 }

@@ -13,8 +13,6 @@ use crate::error::ConfigError;
 use crate::table::{Place, Placed, Table};
 use crate::words::not_one_of;
 
-/// The keys that [`sharing`] takes of a table.
-pub const KEYS: [&str; 5] = ["rtt_max", "signal", "queues", "share", "class"];
 /// The round-trip time for which a plan is sized by default: that of a host on another continent.
 pub const RTT_MAX: Span = Span::millis(100);
 /// How many queues a plan without classes has by default.
@@ -24,9 +22,6 @@ pub const QUEUES_OF_CLASS: u8 = 1;
 
 /// The keys that name the traffic of a class.
 pub trait Members {
-    /// Their names.
-    fn keys(&self) -> &'static [&'static str];
-
     /// Takes them from the table of the class `name`; no criteria mean all traffic that no other
     /// class takes.
     ///
@@ -40,10 +35,6 @@ pub trait Members {
 pub struct ByMatch;
 
 impl Members for ByMatch {
-    fn keys(&self) -> &'static [&'static str] {
-        &["match"]
-    }
-
     fn take(&mut self, table: &mut Table<'_>, _: &str) -> Result<Vec<Criterion>, ConfigError> {
         let Some(Placed { value, place }) = table.texts("match")? else { return Ok(Vec::new()) };
         if value.is_empty() {
@@ -96,7 +87,7 @@ impl Sharing<'_> {
     }
 }
 
-/// Takes [`KEYS`] from a table and leaves other keys in it.
+/// Takes the keys `rtt_max`, `signal`, `queues`, `share` and `class` from a table and leaves other keys in it.
 ///
 /// # Errors
 /// [`ConfigError`]: the first thing that is wrong with one of them.
@@ -174,8 +165,7 @@ fn class<'t>(
     places.push((name.value.clone(), name.place));
     let matches = members.take(&mut table, &name.value)?;
     let share = share(&mut table, members, QUEUES_OF_CLASS, places)?;
-    let keys = ["name", "weight", "queues", "share", "class"];
-    table.finish(&keys.into_iter().chain(members.keys().iter().copied()).collect::<Vec<_>>())?;
+    table.finish()?;
     Ok(Class { name: name.value, weight: weight.map_or(1, |p| p.value as u16), matches, share })
 }
 

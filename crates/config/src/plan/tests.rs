@@ -4,7 +4,7 @@ use crate::table::Source;
 fn read(text: &str) -> Result<(Share, Sharing<'_>), ConfigError> {
     let mut table = Source::new(text, "isp.toml", &[]).top()?;
     let sharing = sharing(&mut table, &mut ByMatch)?;
-    table.finish(&KEYS)?;
+    table.finish()?;
     Ok((sharing.share.clone(), sharing))
 }
 

@@ -179,7 +179,7 @@ impl Fix {
             Fix::Leftovers { dev } => Ok(off::clean(&args.run_dir.run_dir, dev)?.join("; ")),
             Fix::Socket { name } => {
                 let run_dir = &args.run_dir.run_dir;
-                // Nobody becomes this daemon meanwhile.
+                // No process becomes this daemon meanwhile.
                 let _lock = Lock::acquire(run_dir, name)?;
                 Ok(off::remove_socket(run_dir, name)?.unwrap_or_default())
             }

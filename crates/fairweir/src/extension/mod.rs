@@ -109,7 +109,7 @@ fn chosen(args: &PlaceArgs) -> Vec<Browser> {
     if args.browser.is_empty() { Browser::ALL.to_vec() } else { args.browser.clone() }
 }
 
-/// Root installs for every user, if not told otherwise.
+/// Root installs for every user by default.
 fn place(args: &PlaceArgs) -> anyhow::Result<Place> {
     let root = args.root.as_deref();
     if args.user || !geteuid().is_root() {

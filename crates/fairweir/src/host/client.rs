@@ -37,7 +37,7 @@ pub(crate) fn instance_of(run_dir: &Path, dev: &str) -> Result<String, Error> {
 /// Connects to the daemon of `dev`, or to the only one that runs.
 ///
 /// # Errors
-/// If there is none, or if there are several: says which.
+/// If no daemon runs, or if several do; the message names them.
 pub(crate) fn find(run_dir: &Path, dev: Option<&str>, access: Access) -> anyhow::Result<Client> {
     let running = devices(run_dir)?;
     let dev = match (dev, running.as_slice()) {

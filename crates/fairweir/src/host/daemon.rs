@@ -1,7 +1,7 @@
 //! The daemon's state machine: every tick from what arrived to what each class may carry.
 //!
 //! Invariant: whenever this is unsure of the kernel's state, everything passes unshaped. It says
-//! so, and comes back by itself: after [`Opening`] pauses if its own parts broke, as soon as the
+//! so, and comes back by itself: after [`FailOpen`] pauses if its own parts broke, as soon as the
 //! device is there again if that went away.
 
 use std::collections::VecDeque;
@@ -20,14 +20,15 @@ use super::kept::KeptFile;
 use super::leases::LeaseControl;
 use super::memory::Memories;
 use super::point::Point;
-use super::report;
 use super::settings::Settings;
 use super::sites::SiteControl;
+use super::stored::put;
 use super::upload::Upload;
 use super::via::{self, Teller};
 use super::windows::WindowControl;
-use super::stored::put;
-use super::wire::{CLAIMS_VERSION, Change, Changed, ClaimsReply, ClaimsRequest, Remembered};
+use super::wire::{
+    CLAIMS_VERSION, Change, Changed, ClaimsReply, ClaimsRequest, GroupRate, Remembered,
+};
 use crate::words::chained;
 
 /// What was done before and may interest a person who looks.
@@ -60,7 +61,7 @@ pub(super) struct Daemon {
     /// `None` while the device is gone.
     pub(super) host: Option<Point>,
     /// Set while everything passes because something broke.
-    pub(super) opening: Option<Opening>,
+    pub(super) fail_open: Option<FailOpen>,
     /// The upload, if it is shared.
     pub(super) upload: Option<Upload>,
     /// Whose windows are bounded.
@@ -105,7 +106,7 @@ fn log_tick(observation: &Observation, decision: &Decision) {
 
 /// Everything passes unshaped until the next attempt.
 #[derive(Clone, Debug)]
-pub(super) struct Opening {
+pub(super) struct FailOpen {
     pub(super) reason: String,
     pub(super) retry_at: Time,
 }
@@ -135,7 +136,7 @@ impl Daemon {
             upload: Upload::of(&settings),
             settings,
             host: Some(host),
-            opening: None,
+            fail_open: None,
             windows: WindowControl::default(),
             changes: VecDeque::new(),
             act_noted: None,
@@ -164,7 +165,7 @@ impl Daemon {
     /// Whether downloads are shaped now.
     pub(super) fn enforces(&self) -> bool {
         self.host.is_some()
-            && self.opening.is_none()
+            && self.fail_open.is_none()
             && self.control.is_enforcing()
             && self.settings.mode() == Mode::Shape
     }
@@ -179,7 +180,7 @@ impl Daemon {
                 Health::DeviceGone => self.lose_device(now),
             },
         }
-        if self.opening.as_ref().is_some_and(|o| self.host.is_some() && now >= o.retry_at) {
+        if self.fail_open.as_ref().is_some_and(|o| self.host.is_some() && now >= o.retry_at) {
             self.repair(now);
         }
         if let Some(step) = self.guarantee.handle_tick(now) {
@@ -235,7 +236,29 @@ impl Daemon {
         let generation = self.sites.generation();
         let is_known = request.generation == Some(generation);
         let config = (!is_known).then(|| self.sites.claims_config(self.settings.policy()));
-        ClaimsReply { version: CLAIMS_VERSION, generation, config, rates: report::rates(self) }
+        ClaimsReply { version: CLAIMS_VERSION, generation, config, rates: self.rates() }
+    }
+
+    /// What each group receives.
+    fn rates(&self) -> Vec<GroupRate> {
+        let decided = &self.control.decision().groups;
+        let totals = self.control.totals().iter().enumerate();
+        let rate = totals.map(|(i, totals)| {
+            let decision = decided.get(i).copied().unwrap_or_default();
+            GroupRate { rate_bps: totals.rate, share_bps: decision.share, state: decision.state }
+        });
+        rate.collect()
+    }
+
+    /// An act in words. It names a group by its index; people know it by name.
+    pub(super) fn reason(&self, act: &Act) -> String {
+        let group = match *act {
+            Act::Reclaim { group } | Act::Lend { group } | Act::Probe { group, .. } => {
+                self.settings.policy().groups().get(group)
+            }
+            _ => None,
+        };
+        group.map_or_else(|| act.to_string(), |g| format!("{act} ({})", g.name))
     }
 
     /// Takes in what a slot of the credit market has bought.
@@ -328,7 +351,7 @@ impl Daemon {
             let kept = self.sites.kept(self.settings.policy());
             self.sites = SiteControl::new(&mut point, new.policy(), Some(kept))?;
             self.host = Some(point);
-            self.opening = None;
+            self.fail_open = None;
             self.control.handle_lost_state();
         } else if let Some(host) = &mut self.host {
             let old = self.settings.policy();
@@ -394,7 +417,7 @@ impl Daemon {
             self.delay.handle_upload(Rate::from_volume(sample.sent, interval), read_at);
         }
         let probe = self.delay.take_sample(&samples, interval, read_at);
-        if self.opening.is_some() || self.settings.config.host.paused {
+        if self.fail_open.is_some() || self.settings.config.host.paused {
             // What arrives unshaped says nothing about what the classes would let arrive.
             return;
         }
@@ -415,7 +438,7 @@ impl Daemon {
         if let Some(sample) = upload {
             self.share_upload(now, &observation, sample);
         }
-        if self.opening.is_none()
+        if self.fail_open.is_none()
             && let Some(host) = &mut self.host
             && let Err(e) = host.beat()
         {
@@ -439,7 +462,7 @@ impl Daemon {
 
     /// Makes real what was decided, unless everything is to pass.
     fn enforce(&mut self, now: Time) {
-        let shaping = self.settings.mode() == Mode::Shape && self.opening.is_none();
+        let shaping = self.settings.mode() == Mode::Shape && self.fail_open.is_none();
         let Some(host) = self.host.as_mut().filter(|_| shaping) else { return };
         if let Err(e) = self.control.enforce(&mut self.windows.enforcer(host)) {
             self.open(now, e.to_string());
@@ -448,7 +471,7 @@ impl Daemon {
 
     /// Decides how much may leave, and makes it so.
     fn share_upload(&mut self, now: Time, seen: &Observation, sample: UploadSample) {
-        let shapes = self.settings.mode() == Mode::Shape && self.opening.is_none();
+        let shapes = self.settings.mode() == Mode::Shape && self.fail_open.is_none();
         let (Some(upload), Some(host)) = (&mut self.upload, &mut self.host) else { return };
         let sent = Rate::from_volume(sample.sent, seen.interval);
         let plan = upload.decide(seen, self.control.decision(), sample, &self.settings, shapes);
@@ -499,7 +522,7 @@ impl Daemon {
         self.changes.push_back(Change {
             at_s: now.since(self.started).as_secs_f64(),
             act,
-            reason: report::reason(&act, self.settings.policy().groups()),
+            reason: self.reason(&act),
         });
     }
 
@@ -508,7 +531,7 @@ impl Daemon {
 
     /// Lets everything pass, for a while.
     fn open(&mut self, now: Time, reason: String) {
-        if self.opening.is_some() {
+        if self.fail_open.is_some() {
             return;
         }
         if now.since(self.failed_at) > PAUSE_FORGOTTEN {
@@ -531,7 +554,7 @@ impl Daemon {
 
     fn put_off(&mut self, now: Time, reason: String) {
         self.failed_at = now;
-        self.opening = Some(Opening { reason, retry_at: now + self.pause });
+        self.fail_open = Some(FailOpen { reason, retry_at: now + self.pause });
         self.pause = (self.pause * 2).min(PAUSE_MAX);
     }
 
@@ -542,7 +565,7 @@ impl Daemon {
             return self.put_off(now, e.to_string());
         }
         info!(dev = self.settings.dev, "repaired");
-        self.opening = None;
+        self.fail_open = None;
         self.failed_at = now;
         // Nothing is redirected before a heartbeat; the observation of this tick brings it.
         self.control.handle_lost_state();
@@ -557,10 +580,10 @@ impl Daemon {
         self.store_capacity(now, true);
         self.host = None;
         let reason = format!("the interface `{gone}` is gone");
-        self.opening = Some(Opening { reason, retry_at: now });
+        self.fail_open = Some(FailOpen { reason, retry_at: now });
     }
 
-    /// What the kernel was told of devices with names may be gone.
+    /// What the kernel had of devices with names may be gone.
     fn handle_hosts_changed(&mut self) {
         if let Some(leases) = &mut self.leases {
             leases.handle_change();
@@ -568,7 +591,7 @@ impl Daemon {
     }
 
     fn look_for_device(&mut self, now: Time) {
-        let waiting = self.opening.as_ref().is_some_and(|o| now < o.retry_at);
+        let waiting = self.fail_open.as_ref().is_some_and(|o| now < o.retry_at);
         let is_missing = |dev: &str| fairweir_linux::link::index(dev).is_none();
         if waiting || self.settings.devices().any(is_missing) {
             return;
@@ -584,7 +607,7 @@ impl Daemon {
                 self.host = Some(host);
                 self.sites = sites;
                 self.handle_hosts_changed();
-                self.opening = None;
+                self.fail_open = None;
                 self.control.skip_to(monotonic_now());
                 self.network_at = now;
                 self.control.handle_lost_state();
@@ -592,10 +615,10 @@ impl Daemon {
             }
             Err(e) => {
                 let reason = format!("{e:#}");
-                if self.opening.as_ref().is_none_or(|o| o.reason != reason) {
+                if self.fail_open.as_ref().is_none_or(|o| o.reason != reason) {
                     warn!(dev = self.settings.dev, "cannot attach: {reason}");
                 }
-                self.opening = Some(Opening { reason, retry_at: now + RETURN_PAUSE });
+                self.fail_open = Some(FailOpen { reason, retry_at: now + RETURN_PAUSE });
             }
         }
     }
@@ -603,7 +626,7 @@ impl Daemon {
     // --------------------------------------------------------------------------------------------
     // The remembered capacity
 
-    /// Looks which network this is. In another one than before, the control begins anew with what
+    /// Looks which network this is. In another one than before, the control starts again with what
     /// is remembered of that one; the same if nothing is learned yet and the network shows up late.
     fn recognise_network(&mut self, now: Time) -> anyhow::Result<()> {
         let network = network::identity(&self.settings.dev);
@@ -618,7 +641,7 @@ impl Daemon {
             self.store_capacity(now, true);
             self.memories.download.handle_moved();
             self.memories.upload.handle_moved();
-            // It was told of the network in which the daemon began.
+            // It is that of the network in which the daemon began.
             self.told_capacity = None;
         }
         let recalled = self.memories.download.recall(&self.settings.dev, &network);
@@ -640,7 +663,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// What a controller that begins now, in the same network, is told.
+    /// What a controller that begins now, in the same network, starts with.
     fn starting_capacity(&self) -> Option<Rate> {
         let remembered = self.remembered.map(|r| r.capacity_bps);
         self.control.controller().learned_capacity().or(remembered).or(self.told_capacity)

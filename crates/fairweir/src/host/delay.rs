@@ -14,13 +14,13 @@ use super::wire::ProbeStatus;
 /// With less the link is idle. Answers to the most eager probe are 65 kbit/s.
 const IN_USE_MIN: Rate = Rate::kbit(100);
 
-/// Users pause; the link is idle after so much silence.
+/// Silence after which the link is idle: users pause.
 const IDLE_AFTER: Span = Span::secs(2);
 
 /// How long to wait when a probe cannot start.
 const RETRY_PAUSE: Span = Span::secs(10);
 
-/// So many ticks (5 s) in which the link was in use say whether the delay is known.
+/// Ticks of use (5 s) that show whether the delay is known.
 const SIGHT_TICKS: usize = 25;
 
 /// A control that gets fewer samples in this time may never see that the link is busy: an answer a second
@@ -88,7 +88,7 @@ impl Delay {
         Some(probe.take_sample())
     }
 
-    /// So much was sent in an interval that ends `now`.
+    /// `sent` is the upload of an interval that ends `now`.
     pub(super) fn handle_upload(&mut self, sent: Rate, now: Time) {
         if sent >= IN_USE_MIN {
             self.used_at = now;
@@ -130,7 +130,7 @@ impl Delay {
         }
     }
 
-    /// What there is to say of it; `None` if none is wanted.
+    /// The status of the probe; `None` if it is off.
     pub(super) fn status(&self) -> Option<ProbeStatus> {
         let Some((_, probe)) = &self.running else {
             let error = self.error.clone()?;

@@ -1,7 +1,7 @@
 //! A process that lifts the bounds of receive windows if the daemon is killed or hangs.
 //!
 //! A bound is a property of the socket and outlives the process that set it, so a second process
-//! ([`fairweir_daemon::Guard`]) lifts all bounds of the network namespace if the daemon hangs; a daemon
+//! ([`fairweir_daemon::StandingGuard`]) lifts all bounds of the network namespace if the daemon hangs; a daemon
 //! that was only slow sets them again at its next pass. When the daemon has ended, the guard lifts them
 //! once more, detaches the program that lets bounds expire, and exits.
 //!
@@ -13,44 +13,36 @@
 //! stays attached until `fairweir off` or the next start.
 
 use std::io;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
-use fairweir_core::units::{Span, Time};
-use fairweir_daemon::{Alarm, Guard as Process, stand_guard};
+use fairweir_daemon::{Alarm, StandingGuard, stand_guard};
 use fairweir_linux::{ExpiryProgram, detach_expiry, lift, monotonic_now, sweep};
 use tracing::{debug, info, warn};
 
 /// The first argument by which the daemon starts the guard.
 const NAME: &str = "window-guard";
 
-/// A guard that cannot be started, or ends, is started again after this time.
-const RETRY_PAUSE: Span = Span::secs(10);
-
+/// The guard as the daemon sees it.
 #[derive(Debug)]
-struct Running {
-    process: Process,
+pub(super) struct Guard {
+    standing: StandingGuard,
     /// The number of the program that it detaches.
     program: Option<u32>,
-}
-
-/// The guard as the daemon sees it.
-#[derive(Debug, Default)]
-pub(super) struct Guard {
-    running: Option<Running>,
     /// Interfaces that are swept if the daemon is killed.
     swept: Vec<String>,
-    retry_at: Time,
+}
+
+impl Default for Guard {
+    fn default() -> Guard {
+        let standing = StandingGuard::new(NAME, "the windows");
+        Guard { standing, program: None, swept: Vec::new() }
+    }
 }
 
 impl Guard {
     /// Tells the guard, if there is one, that the daemon lives.
     pub(super) fn beat(&mut self) {
-        if let Some(running) = &mut self.running
-            && let Err(ended) = running.process.beat()
-        {
-            warn!(?ended, "the guard of the windows has ended");
-            self.running = None;
-        }
+        self.standing.beat();
     }
 
     /// From the next [`Guard::stand_by`] on these interfaces are swept if the daemon is killed.
@@ -60,32 +52,27 @@ impl Guard {
 
     /// Whether a guard was started.
     pub(super) fn is_running(&self) -> bool {
-        self.running.is_some()
+        self.standing.is_running()
     }
 
     /// Makes sure that a guard runs that detaches `program`.
     pub(super) fn stand_by(&mut self, program: Option<ExpiryProgram>) {
-        self.beat();
         let id = program.as_ref().map(|program| program.id);
-        if self.running.as_ref().is_some_and(|running| running.program != id) {
+        if self.program != id {
             self.stand_down();
+            self.program = id;
         }
-        let now = monotonic_now();
-        if self.running.is_some() || now < self.retry_at {
-            return;
-        }
-        self.retry_at = now + RETRY_PAUSE;
-        match start(program, &self.swept) {
-            Ok(running) => self.running = Some(running),
-            Err(e) => warn!("cannot start the guard of the windows: {e}"),
-        }
+        self.standing.stand_by(monotonic_now(), |command| {
+            command.args(&self.swept);
+            if let Some(program) = program {
+                command.stdout(Stdio::from(program.descriptor));
+            }
+        });
     }
 
     /// Ends the guard. It lifts what is still bounded.
     pub(super) fn stand_down(&mut self) {
-        let Some(running) = self.running.take() else { return };
-        running.process.stand_down();
-        self.retry_at = Time::ZERO;
+        self.standing.stand_down();
     }
 }
 
@@ -130,12 +117,4 @@ fn sweep_dev(dev: &str) {
         Ok(removed) => removed.iter().for_each(|what| info!(dev, "removed {what}")),
         Err(e) => warn!(dev, "what the daemon left cannot be removed: {e}"),
     }
-}
-
-fn start(program: Option<ExpiryProgram>, devs: &[String]) -> io::Result<Running> {
-    let id = program.as_ref().map(|program| program.id);
-    let mut command = Command::new("/proc/self/exe");
-    let output = program.map_or_else(Stdio::null, |program| Stdio::from(program.descriptor));
-    command.arg(NAME).args(devs).stdout(output);
-    Ok(Running { process: Process::start(&mut command)?, program: id })
 }

@@ -5,21 +5,19 @@
 //!
 //! Method: at its end the daemon writes the names into a file of its own in the run directory, which does not
 //! outlive the machine; the next one takes them over if it starts soon, and removes the file. A daemon that
-//! was killed leaves none. What the wire said counts under any policy, what an extension said only while the
+//! was killed leaves no file. What the wire said counts under any policy, what an extension said only while the
 //! groups have the same names and patterns.
 //!
-//! Whoever could write the file could move connections between groups: it lies in a directory that only the
-//! daemon's user may change, and what is in it is bounded and checked as what the wire says is.
+//! A user who could write the file could move connections between groups: it is in a directory that only the
+//! daemon's user may change, and its content is bounded and checked in the same way as packets.
 
 use std::path::Path;
 
-use fairweir_core::policy::Policy;
+use fairweir_core::policy::{Group, Match, Policy};
 use fairweir_core::sites::{KEPT_MAX, Kept};
 use fairweir_daemon::{StateDir, unix_now};
 use serde::{Deserialize, Serialize};
 use tracing::warn;
-
-use super::sites::patterns;
 
 /// Below the run directory.
 const DIR: &str = "connections";
@@ -43,6 +41,15 @@ pub(super) struct KeptConnections {
 struct GroupPatterns {
     name: String,
     sites: Vec<String>,
+}
+
+/// The `web:` patterns of a group.
+pub(super) fn patterns(group: &Group) -> Vec<String> {
+    let sites = group.matches.iter().filter_map(|matched| match matched {
+        Match::Web(site) => Some(site.to_string()),
+        _ => None,
+    });
+    sites.collect()
 }
 
 fn all_patterns(policy: &Policy) -> Vec<GroupPatterns> {
@@ -92,7 +99,7 @@ impl KeptFile {
         }
     }
 
-    /// Reads it once: it is removed. `None` if there is none, or one that is too old or broken.
+    /// Reads and removes it. `None` if it does not exist, is too old or is broken.
     pub(super) fn take(&self) -> Option<KeptConnections> {
         let read = self.dir.read(&self.name, FILE_SIZE_MAX).and_then(|text| {
             self.dir.remove(&self.name)?;

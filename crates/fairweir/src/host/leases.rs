@@ -23,9 +23,9 @@ use super::wire::HostStatus;
 #[derive(Debug)]
 pub(super) struct LeaseControl {
     leases: Leases,
-    /// As the kernel was told.
+    /// As the kernel has it.
     bound: Vec<Binding>,
-    /// The kernel has to be told anew.
+    /// The kernel has to be updated.
     is_stale: bool,
     dir: StateDir,
     file: String,
@@ -34,7 +34,7 @@ pub(super) struct LeaseControl {
     store_at: Option<Time>,
 }
 
-/// A device is in its group so much later at most.
+/// The longest delay until a device is in its group.
 const PAUSE: Span = Span::millis(20);
 /// After a change, so that a flood of requests does not write all the time.
 const STORE_PAUSE: Span = Span::secs(10);
@@ -84,7 +84,7 @@ impl LeaseControl {
         self.pauses_until.is_none().then(|| router.dhcp_fd())
     }
 
-    /// The router was attached anew, or has another policy.
+    /// The router was attached again, or has another policy.
     pub(super) fn handle_change(&mut self) {
         self.is_stale = true;
     }

@@ -1,7 +1,7 @@
 //! The capacity that a network was last seen to have, so that control begins near it.
 //!
 //! One file for each direction: a list of entries, each for a device and the network that it was connected to. A file
-//! that cannot be read is logged and counts as empty: the capacity is learned anew. A dry run reads
+//! that cannot be read is logged and counts as empty: the capacity is learned again. A dry run reads
 //! it and writes nothing.
 //!
 //! Only a capacity that stayed the same while the link was used for a minute is stored, so that a

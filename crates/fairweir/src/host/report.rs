@@ -2,7 +2,7 @@
 
 use fairweir_config::host::Role;
 use fairweir_core::policy::{Branch, Group, Policy};
-use fairweir_core::receiver::{Act, Control, GroupDecision, GroupTotals};
+use fairweir_core::receiver::{Control, GroupDecision, GroupTotals};
 use fairweir_core::units::{Rate, Span, Time};
 
 use super::daemon::Daemon;
@@ -10,8 +10,8 @@ use super::point::Point;
 use super::sites::evidence_status;
 use super::windows::{Count, Seen};
 use super::wire::{
-    ConnectionStatus, Connections, DelayStatus, EvidenceStatus, GroupRate, GroupStatus, LimitedBy,
-    Status, WithinStatus,
+    ConnectionStatus, Connections, DelayStatus, EvidenceStatus, GroupStatus, LimitedBy, Status,
+    WithinStatus,
 };
 
 /// What fairweir does not cover, wherever it runs.
@@ -113,7 +113,7 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
         dry_run: settings.dry_run,
         paused: settings.config.host.paused,
         enforcing: daemon.enforces(),
-        open_reason: daemon.opening.as_ref().map(|o| o.reason.clone()),
+        open_reason: daemon.fail_open.as_ref().map(|o| o.reason.clone()),
         capacity_bps: decision.capacity,
         guaranteed_bps: daemon.guarantee.rate(),
         latency_ms: daemon.control.controller().queue_target().map(Span::as_millis_f64),
@@ -121,7 +121,7 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
         network: daemon.network.clone(),
         since_s: now.since(daemon.started).as_secs_f64(),
         act: decision.act,
-        reason: reason(&decision.act, groups),
+        reason: daemon.reason(&decision.act),
         changes: daemon.changes.iter().cloned().collect(),
         groups: groups.iter().enumerate().map(group).collect(),
         limits: limits(settings.role).into_iter().map(str::to_owned).chain(host_limits).collect(),
@@ -140,17 +140,6 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
         upload: daemon.upload.as_ref().map(|upload| upload.status(settings)),
         config_error: daemon.config_error.clone(),
     }
-}
-
-/// What each group receives.
-pub(super) fn rates(daemon: &Daemon) -> Vec<GroupRate> {
-    let decided = &daemon.control.decision().groups;
-    let totals = daemon.control.totals().iter().enumerate();
-    let rate = totals.map(|(i, totals)| {
-        let decision = decided.get(i).copied().unwrap_or_default();
-        GroupRate { rate_bps: totals.rate, share_bps: decision.share, state: decision.state }
-    });
-    rate.collect()
 }
 
 /// What each leaf of `policy` is in.
@@ -190,15 +179,4 @@ fn group_status(
         connections: count.connections,
         bounded_connections: count.bounded,
     }
-}
-
-/// An act names a group by its index; people know it by name.
-pub(super) fn reason(act: &Act, groups: &[Group]) -> String {
-    let group = match *act {
-        Act::Reclaim { group } | Act::Lend { group } | Act::Probe { group, .. } => {
-            groups.get(group)
-        }
-        _ => None,
-    };
-    group.map_or_else(|| act.to_string(), |g| format!("{act} ({})", g.name))
 }

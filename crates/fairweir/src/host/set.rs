@@ -7,9 +7,9 @@ use fairweir_config::text;
 use fairweir_daemon::Access;
 
 use super::cli::SetArgs;
-use crate::exit::Usage;
 use super::client;
 use super::wire::{Changed, HostRequest};
+use crate::exit::Usage;
 
 pub(crate) fn run(args: &SetArgs) -> anyhow::Result<()> {
     let changes = args.settings.iter().map(|text| change(text)).collect::<Result<Changes, _>>()?;

@@ -4,10 +4,10 @@ use std::io::{self, Write};
 
 use fairweir_core::units::{Bytes, Rate};
 
-use crate::table::{self, Align};
 use super::wire::{
     GroupStatus, HostStatus, ProbeStatus, SitesStatus, Status, UploadStatus, WithinStatus,
 };
+use crate::table::{self, Align};
 use crate::words::{count, mbit};
 
 /// Device, control, capacity and whether downloads are shaped, on one line.

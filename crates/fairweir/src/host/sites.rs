@@ -12,13 +12,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use fairweir_core::policy::{Group, Match, Policy};
+use fairweir_core::policy::Policy;
 use fairweir_core::sites::{CLAIMANT_SPAN, Command, Connection, Evidence, Flow, Kept, Resolver};
 use fairweir_core::units::{Span, Time};
 use fairweir_linux::{Error, monotonic_now, random};
 
 use super::claims::{Checks, Told};
-use super::kept::KeptConnections;
+use super::kept::{KeptConnections, patterns};
 use super::point::Point;
 use super::wire::{ClaimsConfig, ClaimsGroup, ClaimsRequest, EvidenceStatus, SitesStatus};
 
@@ -39,7 +39,7 @@ pub(super) struct SiteControl {
 /// A generation is a number that JavaScript can count.
 const GENERATION_SHIFT: u32 = 16;
 
-/// A connection is decided so much later at most.
+/// The longest delay until a connection is decided.
 const PAUSE: Span = Span::millis(5);
 
 impl SiteControl {
@@ -149,7 +149,7 @@ impl SiteControl {
         self.bind(point)
     }
 
-    /// A client has sent what is no request.
+    /// A client has sent something other than a request.
     pub(super) fn handle_malformed(&mut self) {
         self.checks.counts.malformed += 1;
     }
@@ -214,16 +214,7 @@ impl SiteControl {
     }
 }
 
-/// The `web:` patterns of a group.
-pub(super) fn patterns(group: &Group) -> Vec<String> {
-    let sites = group.matches.iter().filter_map(|matched| match matched {
-        Match::Web(site) => Some(site.to_string()),
-        _ => None,
-    });
-    sites.collect()
-}
-
-/// `with_name` tells which host, which not everybody is to know who may read the status.
+/// `with_name` includes the host, which not every user who may read the status may know.
 pub(super) fn evidence_status(evidence: &Evidence, with_name: bool) -> EvidenceStatus {
     let name = evidence.name.as_ref().filter(|_| with_name);
     EvidenceStatus {

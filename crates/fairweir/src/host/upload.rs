@@ -88,7 +88,7 @@ impl Upload {
         self.first = self.first.smoothed(first, 4).max(first);
         let total = self.control.total()?;
         self.enforcing = shapes;
-        // Steps of 1/16, so that the classes are not made anew in each tick.
+        // Steps of 1/16, so that the classes are not replaced in each tick.
         let step = (total / 16).as_bps().max(1);
         let first = Rate::bps(self.first.as_bps().div_ceil(step) * step);
         let demands = self.demands(&sample, settings, seen, total / IDLE_PARTS);
@@ -112,7 +112,7 @@ impl Upload {
         }
     }
 
-    /// What each group wants, in the policy's order, at `least` so much; `None` is more than it has.
+    /// What each group wants, in the policy's order, not less than `least`; `None` is more than it has.
     fn demands(
         &mut self,
         sample: &UploadSample,
@@ -130,7 +130,7 @@ impl Upload {
                 want.waited_at = Some(seen.at);
             }
             let waits = want.waited_at.is_some_and(|at| seen.at.since(at) < WAITED);
-            // In steps, so that the classes are not made anew in each tick.
+            // In steps, so that the classes are not replaced in each tick.
             let step = |rate: Rate| Rate::bps(rate.as_bps().max(1).next_power_of_two());
             (!waits).then(|| step(want.rate).max(least))
         };
@@ -229,7 +229,7 @@ fn round_trips(seen: &Observation, decision: &Decision) -> Vec<RoundTrip> {
 const DOWNLOAD_SHORT: Span = Span::millis(8);
 /// A download below this has no queue: answers to the probe, and acknowledgements of uploads.
 const DOWNLOAD_IDLE: Rate = Rate::mbit(1);
-/// An idle group keeps so much of the total for its first packets.
+/// An idle group keeps 1/128 of the total for its first packets.
 const IDLE_PARTS: u64 = 128;
 /// A group that had to wait within this time wants more than it gets.
 const WAITED: Span = Span::secs(2);

@@ -1,7 +1,7 @@
 //! Tells the proxy beside a router whose connections to relay, and what each device may have.
 //!
-//! A thread of its own asks it, so that a proxy that hangs delays nothing. What is told ends by itself, and so
-//! it is told again; a router that is killed leaves no device behind the proxy.
+//! A thread of its own asks it, so that a proxy that hangs delays nothing. What it is told expires, so
+//! it is repeated: a router that is killed leaves no device behind the proxy.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use crate::instance::PROXY;
 
 /// A daemon answers within a tick.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// What has not changed is told again after this time, and is over after [`FOR_MS`].
+/// What has not changed is sent again after this time; it expires after [`FOR_MS`].
 const AGAIN_AFTER: Span = Span::secs(1);
 const FOR_MS: u64 = 3_000;
 const _: () = assert!(FOR_MS <= FOR_MS_MAX);
@@ -36,7 +36,7 @@ enum Request {
 /// See the module.
 pub(super) struct Teller {
     asks: SyncSender<Told>,
-    /// What was told last, and when.
+    /// What was sent last, and when.
     told: Option<(Vec<ToldDevice>, Time)>,
 }
 
@@ -44,7 +44,7 @@ impl Teller {
     /// Of the proxy whose socket is in a directory.
     ///
     /// # Errors
-    /// If there is no thread.
+    /// If the thread cannot be started.
     pub(super) fn start(run_dir: &Path) -> io::Result<Teller> {
         let (asks, asked) = sync_channel(1);
         let run_dir = run_dir.to_owned();
@@ -63,7 +63,7 @@ impl Teller {
         }
         match self.asks.try_send(Told { devices: devices.clone(), for_ms: FOR_MS }) {
             Ok(()) => self.told = Some((devices, now)),
-            // The proxy hangs; what is told then is what is true then.
+            // The proxy hangs; when it answers again, it is sent what holds then.
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {}
         }
     }

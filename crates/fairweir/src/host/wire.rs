@@ -36,7 +36,7 @@ pub(crate) struct Status {
     pub(crate) capacity_bps: Option<Rate>,
     /// Target of the queue at the ISP that is in force; null if the control has none.
     pub(crate) latency_ms: Option<f64>,
-    /// What the household's agent of the credit market says that the slot has bought; null if none does.
+    /// What the household's agent of the credit market says that the slot has bought; null if no agent does.
     #[serde(default)]
     pub(crate) guaranteed_bps: Option<Rate>,
     /// What was remembered of this network when the control began.
@@ -112,7 +112,7 @@ pub(crate) struct UploadGroupStatus {
     pub(crate) backlog_bytes: Bytes,
 }
 
-/// A `host:` match, and whose it is.
+/// A `host:` match, and the device that has the name.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct HostStatus {
     /// The name.
@@ -218,9 +218,9 @@ pub(crate) struct ClaimsStatus {
     pub(crate) users: u64,
     /// About a connection that is known.
     pub(crate) counted: u64,
-    /// About none that is known: another interface, another user, a name that was not heard.
+    /// About an unknown connection: another interface, another user, a name that was not seen.
     pub(crate) unmatched: u64,
-    /// Of another form, or requests that are none.
+    /// In another form, or not requests at all.
     pub(crate) malformed: u64,
     /// More than a user may send.
     pub(crate) over_rate: u64,
@@ -290,7 +290,7 @@ pub(crate) struct DelayStatus {
 /// A probe of the access link.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ProbeStatus {
-    /// The host that answers or is asked; null while none was found.
+    /// The host that answers or is asked; null while no host was found.
     pub(crate) reflector: Option<String>,
     /// Requests that were answered or lost since the probe's start.
     pub(crate) sent: u64,
@@ -383,7 +383,7 @@ pub(crate) struct ClaimsRequest {
 pub(crate) struct ClaimEvent {
     /// SHA-256 of the salt and the server's name, in hex.
     pub(crate) host: String,
-    /// The server's address; none, as `start_ms`, of a request that leaves.
+    /// The server's address; null, as `start_ms`, for a request that leaves.
     pub(crate) address: Option<std::net::IpAddr>,
     /// Its port.
     pub(crate) port: u16,

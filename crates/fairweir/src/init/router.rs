@@ -68,7 +68,7 @@ fn likely_lan<'l>(links: &'l [Link], neighbours: &[Neighbour], wan: &str) -> Opt
 /// The devices behind an interface; those with names first.
 fn devices(lan: u32, neighbours: &[Neighbour], names: &BTreeMap<Mac, String>) -> Vec<Device> {
     let mut found: BTreeMap<Mac, BTreeSet<IpAddr>> = BTreeMap::new();
-    // What has a group address is no device.
+    // A group address is not that of a device.
     let here = |n: &&Neighbour| n.device == lan && n.mac.0[0] & 1 == 0 && n.mac.0 != [0; 6];
     for neighbour in neighbours.iter().filter(here) {
         found.entry(neighbour.mac).or_default().insert(neighbour.address);

@@ -2,7 +2,6 @@
 
 use std::io::{self, Write};
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::{anyhow, bail};
 use fairweir_config::ConfigError;
@@ -11,9 +10,9 @@ use fairweir_config::file::{Rules, Trust};
 use fairweir_config::isp::{PlanEntry, SubscriberSpec};
 use fairweir_daemon::{Access, Client, Error, Lock, StateDir};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
+use super::asker::{Asker, PATIENCE};
 use super::cli::{
     AddArgs, ChangeArgs, ImportArgs, IspCommand, ListArgs, MetricsArgs, PlanCommand, PlanFileArgs,
     RevertArgs,
@@ -22,13 +21,9 @@ use super::journal::Journal;
 use super::wire::{Addresses, Imported, Listing, Request};
 use super::{NAME, show, top};
 use crate::daemon_args::RunDir;
-use crate::progress::Count;
 use crate::table::{self, Align};
 use crate::words::count;
 use fairweir_config::text;
-
-/// How long a daemon may say nothing, not even how far it is.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 pub(super) fn run(command: &IspCommand) -> anyhow::Result<()> {
     match command {
@@ -58,57 +53,6 @@ pub(super) fn run(command: &IspCommand) -> anyhow::Result<()> {
         IspCommand::Metrics(args) => metrics(args),
         IspCommand::Usage(args) => tell(&args.run_dir, &Request::Usage),
     }
-}
-
-/// A connection to the daemon that says on stderr how far a long request is.
-pub(super) struct Asker {
-    client: Client,
-}
-
-impl Asker {
-    /// Connects, to ask for what needs `access`.
-    ///
-    /// # Errors
-    /// If no daemon listens there.
-    pub(super) fn connect(run_dir: &RunDir, access: Access) -> anyhow::Result<Asker> {
-        let client = Client::connect(&run_dir.run_dir, NAME, access, PATIENCE);
-        let client = client.map_err(|e| match e {
-            Error::NotRunning { ref source, .. } if is_absent(source) => anyhow!(
-                "{e}; start it with `sudo fairweir isp` or `sudo systemctl start fairweir-isp`"
-            ),
-            e => e.into(),
-        })?;
-        Ok(Asker { client })
-    }
-
-    /// Asks for a value.
-    ///
-    /// # Errors
-    /// What the daemon says if it refuses.
-    pub(super) fn ask<T: DeserializeOwned>(
-        &mut self,
-        request: &impl Serialize,
-    ) -> anyhow::Result<T> {
-        let count = Count::new("done:", "subscribers");
-        let value = self.client.ask_slowly(request, &mut |done, of| count.show(done, of));
-        count.end();
-        Ok(value?)
-    }
-
-    /// Asks for something to be done.
-    ///
-    /// # Errors
-    /// Why it was not.
-    pub(super) fn tell(&mut self, request: &impl Serialize) -> anyhow::Result<String> {
-        let count = Count::new("done:", "subscribers");
-        let message = self.client.tell(request, &mut |done, of| count.show(done, of));
-        count.end();
-        Ok(message?)
-    }
-}
-
-fn is_absent(e: &io::Error) -> bool {
-    matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
 }
 
 fn tell(run_dir: &RunDir, request: &impl Serialize) -> anyhow::Result<()> {
@@ -224,9 +168,9 @@ fn plans(args: &PlanFileArgs, request: impl Fn(Value) -> Request) -> anyhow::Res
         let mut plans = Vec::new();
         for mut table in top.tables("plan")? {
             plans.push(PlanEntry::read(&mut table)?);
-            table.finish(&PlanEntry::keys())?;
+            table.finish()?;
         }
-        top.finish(&["version", "plan"])?;
+        top.finish()?;
         Ok(plans)
     };
     let plans = read()?;

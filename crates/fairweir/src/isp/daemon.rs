@@ -19,6 +19,7 @@ use super::meter::Meter;
 use super::radius::Radius;
 use super::registry::{Change, Effects, Origin, Registry, RegistryError, Undo};
 use super::segments::Segments;
+use super::sessions::Subscribers;
 use super::usage::Usage;
 use super::wire::Imported;
 use crate::exit::usage;
@@ -27,7 +28,7 @@ use crate::words::{chained, count};
 /// How often a link that is gone is attached again, and rates are measured.
 pub(super) const TICK: Span = Span::secs(1);
 
-/// So many bad rows are told.
+/// The most bad rows that are reported.
 const BAD_ROWS_MAX: usize = 1_000;
 
 /// A reload removes no more subscribers than these, or this part of all if that is more.
@@ -201,23 +202,6 @@ impl Daemon {
             radius.handle_ready(self, now);
             self.radius = Some(radius);
         }
-    }
-
-    /// Lets sessions or leases begin and end; returns which of them could not be.
-    ///
-    /// # Errors
-    /// If the disk or the kernel refuses; then nothing has changed.
-    pub(super) fn change_sessions(
-        &mut self,
-        changes: &[Change],
-    ) -> anyhow::Result<Vec<Result<(), RegistryError>>> {
-        let mut undo = Undo::default();
-        let make = |change| self.registry.make(change, &mut undo);
-        let results: Vec<_> = changes.iter().map(make).collect();
-        if !self.registry.effects(&undo).is_empty() {
-            self.commit(undo, &mut |_, _| ())?;
-        }
-        Ok(results)
     }
 
     fn measure(&mut self, now: Time) {
@@ -438,6 +422,25 @@ impl Daemon {
         let hidden = self.registry.hidden();
         counts[2] = hidden.plans.len() + hidden.subscribers.len();
         counts
+    }
+}
+
+impl Subscribers for Daemon {
+    fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    fn change_sessions(
+        &mut self,
+        changes: &[Change],
+    ) -> anyhow::Result<Vec<Result<(), RegistryError>>> {
+        let mut undo = Undo::default();
+        let make = |change| self.registry.make(change, &mut undo);
+        let results: Vec<_> = changes.iter().map(make).collect();
+        if !self.registry.effects(&undo).is_empty() {
+            self.commit(undo, &mut |_, _| ())?;
+        }
+        Ok(results)
     }
 }
 

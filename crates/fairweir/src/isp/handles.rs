@@ -22,7 +22,7 @@ impl Handles {
     }
 
     /// # Errors
-    /// If the kernel was never told of it.
+    /// If the kernel does not have it.
     pub(super) fn known(&self, name: &str) -> anyhow::Result<SubscriberId> {
         self.of(name).with_context(|| format!("the kernel has no subscriber `{name}`"))
     }

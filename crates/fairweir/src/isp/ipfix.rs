@@ -5,6 +5,7 @@
 //! fits into any IPv6 packet. By UDP each message has the template; by TCP the first of a connection. What is
 //! lost on the way, or by a collector that ends its connection, is not known: the files have all of it.
 
+use std::fmt;
 use std::io::Write;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,10 +17,10 @@ use std::time::Duration;
 use fairweir_config::isp::Collector;
 use fairweir_core::policy::Transport;
 use fairweir_daemon::unix_now;
-use fairweir_linux::police::Direction;
+use fairweir_linux::police::{Counters, Direction};
 use tracing::{info, warn};
 
-use super::usage::Row;
+use super::kernel::direction_name;
 use super::wire::CollectorStatus;
 
 /// Of messages that wait: a million rows fit.
@@ -31,7 +32,7 @@ const RECORDS_BYTES: usize = 1_280 - 48 - 16 - 4 - TEMPLATE_BYTES;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long the daemon waits at its end for what is to be sent.
 const END_PATIENCE: Duration = Duration::from_secs(2);
-/// After so many messages by UDP there is a pause, since a collector may lose what comes at once.
+/// Messages by UDP between two pauses: a collector may lose more that come at once.
 const BURST: u32 = 10;
 const BURST_PAUSE: Duration = Duration::from_millis(1);
 
@@ -53,6 +54,33 @@ const FIELDS: [(u16, u16); 8] = [
 ];
 /// The set with the template.
 const TEMPLATE_BYTES: usize = 4 + 4 + 4 * FIELDS.len();
+
+/// What a subscriber used of a class; as text, a row of the files.
+pub(super) struct Row<'r> {
+    /// From when until when, Unix time.
+    pub(super) span_s: (u64, u64),
+    pub(super) subscriber: &'r str,
+    pub(super) plan: &'r str,
+    pub(super) class: &'r str,
+    pub(super) direction: Direction,
+    pub(super) used: Counters,
+}
+
+impl fmt::Display for Row<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Row { span_s: (from_s, until_s), subscriber, plan, class, direction, used } = self;
+        let direction = direction_name(*direction);
+        // Other names have no character that would have to be quoted.
+        let class = match class.contains([',', '"']) {
+            true => &*format!("\"{}\"", class.replace('"', "\"\"")),
+            false => class,
+        };
+        let Counters { passed, dropped_packets, marked_packets } = used;
+        let passed = passed.as_u64();
+        write!(f, "{from_s},{until_s},{subscriber},{plan},{class},{direction},")?;
+        write!(f, "{passed},{dropped_packets},{marked_packets}")
+    }
+}
 
 /// Collects records, and hands them to the thread that sends.
 pub(super) struct Exporter {
@@ -191,7 +219,7 @@ impl Sender {
         match wire {
             Wire::Udp(socket) => {
                 let message = message(batch, self.sequence, true);
-                // An earlier message may have met nobody, which is told now.
+                // An earlier message may have found no listener; the kernel reports it now.
                 socket.send(&message).or_else(|_| socket.send(&message)).map(drop)
             }
             Wire::Tcp(stream) => stream.write_all(&message(batch, self.sequence, is_new)),

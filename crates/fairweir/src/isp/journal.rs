@@ -19,7 +19,7 @@ use tracing::warn;
 
 use super::registry::{Origin, Registry, Undo};
 
-/// So many outdated edits are kept before the journal is written anew.
+/// The most outdated edits before the journal is rewritten.
 const OUTDATED_MAX: usize = 10_000;
 
 /// In the state directory.
@@ -62,7 +62,7 @@ pub(super) struct Journal {
     path: PathBuf,
     file: File,
     length: u64,
-    /// Edits since it was last written anew.
+    /// Edits since it was last rewritten.
     edits: usize,
 }
 
@@ -125,7 +125,7 @@ impl Journal {
         (self.length, self.edits) = (mark.length, mark.edits);
     }
 
-    /// Writes the journal anew if most of it is outdated.
+    /// Rewrites the journal if most of it is outdated.
     pub(super) fn tidy(&mut self, registry: &Registry) {
         let hidden = registry.hidden();
         let needed = hidden.plans.len()
@@ -392,7 +392,7 @@ mod tests {
         assert_eq!(overlay.subscribers["alice"], None);
         assert_eq!(overlay.subscribers.get("eve"), None);
         assert_eq!(overlay.subscribers["bob"], Some(spec("bob", "192.0.2.2")));
-        // Written anew it says the same, and takes more.
+        // Rewritten, it says the same, and more can be appended.
         journal.rewrite(&all_edits(&registry)).unwrap();
         journal.append(&[Edit::RevertSubscriber("alice".into())]).unwrap();
         drop(journal);

@@ -1,6 +1,6 @@
 //! The registry's effects, done in the kernel: all of them, or none.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -14,12 +14,22 @@ use ipnet::IpNet;
 use tracing::{info, warn};
 
 use super::handles::Handles;
-use super::meter::Snapshot;
 use super::registry::{Effects, Record, Registry};
 use crate::words::chained;
 
+/// Of every subscriber, download and upload.
+pub(super) type Snapshot = HashMap<Arc<str>, [Counters; 2]>;
+
 /// Both directions in the order of all pairs here.
 pub(super) const DIRECTIONS: [Direction; 2] = [Direction::Download, Direction::Upload];
+
+/// As in the status, the API and the files.
+pub(super) fn direction_name(direction: Direction) -> &'static str {
+    match direction {
+        Direction::Download => "download",
+        Direction::Upload => "upload",
+    }
+}
 
 /// The numbers of a plan's two directions.
 type Ids = [Option<PlanId>; 2];
@@ -99,7 +109,7 @@ impl Kernel {
     /// Attaches wherever `isp` says, by the first way that works.
     ///
     /// # Errors
-    /// If none works; then nothing is attached.
+    /// If no way works; then nothing is attached.
     pub(super) fn attach(&mut self, isp: &IspSection) -> anyhow::Result<()> {
         let ways = ways(isp);
         for (i, way) in ways.iter().enumerate() {
@@ -199,7 +209,7 @@ impl Kernel {
         Ok([of(download)?, of(upload)?])
     }
 
-    /// Tells the same of everybody, for each direction by its index.
+    /// The same for all subscribers, for each direction by its index.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -214,7 +224,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// What became of the packets of everybody.
+    /// What became of the packets of all subscribers.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -381,7 +391,7 @@ impl Kernel {
         Ok(PlanId(id))
     }
 
-    /// Adds who is new, all of them or none.
+    /// Adds new subscribers, all of them or none.
     fn add_all(&mut self, effects: &Effects, step: &mut dyn FnMut(usize)) -> anyhow::Result<()> {
         let added = effects.subscribers.iter().filter(|(_, before, _)| before.is_none());
         let added = added.filter_map(|(name, _, after)| Some((name, after.as_ref()?)));

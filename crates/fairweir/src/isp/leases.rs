@@ -17,8 +17,8 @@ use fairweir_linux::monotonic_now;
 use ipnet::IpNet;
 use tracing::warn;
 
-use super::daemon::Daemon;
 use super::registry::{ADDRESSES_MAX, Change, Origin};
+use super::sessions::Subscribers;
 use super::wire::LeasesStatus;
 use crate::words::chained;
 
@@ -26,7 +26,7 @@ use crate::words::chained;
 const FILE_BYTES_MAX: u64 = 256 << 20;
 /// Leases end without a change of the file.
 const READ_PERIOD: Span = Span::secs(60);
-/// Reading takes at most one part of so many of the time.
+/// Reading takes at most 1/20 of the time.
 const READ_PART: u64 = 20;
 
 /// See the module.
@@ -36,7 +36,7 @@ pub(super) struct Leases {
     read_at: Option<Time>,
     /// Not before this, as the last reading took long.
     not_before: Time,
-    /// What the registry was told, by MAC address.
+    /// What the registry has, by MAC address.
     given: BTreeMap<String, Vec<IpNet>>,
     /// Those that the last reading lacked.
     missing: BTreeSet<String>,
@@ -69,7 +69,7 @@ impl Leases {
     }
 
     /// Once a second: reads the files if they changed.
-    pub(super) fn handle_tick(&mut self, daemon: &mut Daemon, now: Time) {
+    pub(super) fn handle_tick(&mut self, daemon: &mut impl Subscribers, now: Time) {
         let stamps: Vec<Option<Stamp>> = self.section.files.iter().map(|f| stamp(f)).collect();
         let is_due = self.read_at.is_none_or(|at| now.since(at) >= READ_PERIOD);
         let is_wanted = is_due || stamps != self.stamps || !self.missing.is_empty();
@@ -95,8 +95,7 @@ impl Leases {
     /// # Errors
     /// If one cannot be read.
     fn read(&mut self) -> Result<BTreeMap<String, Vec<IpNet>>, String> {
-        let rules =
-            Rules { bytes_max: FILE_BYTES_MAX, trust: Trust::NOT_EVERYBODY, if_missing: "" };
+        let rules = Rules { bytes_max: FILE_BYTES_MAX, trust: Trust::NOT_OTHERS, if_missing: "" };
         let mut leases: BTreeMap<String, Vec<IpNet>> = BTreeMap::new();
         let mut skipped = 0;
         for file in &self.section.files {
@@ -122,7 +121,7 @@ impl Leases {
     /// If the disk or the kernel refuses.
     fn take(
         &mut self,
-        daemon: &mut Daemon,
+        daemon: &mut impl Subscribers,
         leases: BTreeMap<String, Vec<IpNet>>,
     ) -> anyhow::Result<()> {
         let gone = self.given.keys().filter(|name| !leases.contains_key(*name));

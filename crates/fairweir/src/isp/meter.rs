@@ -1,12 +1,12 @@
 //! Rates: what the counters grew by.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 use fairweir_linux::police::{Counters, Totals};
 
-use super::kernel::Kernel;
+use super::kernel::{Kernel, Snapshot};
 use super::registry::Registry;
 use super::wire::{Busiest, Busy, BusyDirection, Directions, TotalsStatus};
 
@@ -14,9 +14,6 @@ use super::wire::{Busiest, Busy, BusyDirection, Directions, TotalsStatus};
 const SNAPSHOT_AGE_MIN: Span = Span::millis(900);
 /// Older ones say nothing of who is busy now.
 const SNAPSHOT_AGE_MAX: Span = Span::secs(120);
-
-/// Of every subscriber, download and upload.
-pub(super) type Snapshot = HashMap<Arc<str>, [Counters; 2]>;
 
 /// What was counted when.
 #[derive(Default)]
@@ -26,7 +23,7 @@ pub(super) struct Meter {
     plans: BTreeMap<Arc<str>, [(Totals, TotalsStatus); 2]>,
     unknown: [(Totals, TotalsStatus); 2],
     snapshot: Option<(Time, Snapshot)>,
-    /// When it was told, how many were wanted, and who they were.
+    /// When it was asked, for how many, and who they were.
     busiest: Option<(Time, usize, Busiest)>,
 }
 

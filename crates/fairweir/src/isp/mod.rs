@@ -8,7 +8,7 @@
 //! |---|---|
 //! | [`registry`] | plans, subscribers, and the rules that they obey (pure) |
 //! | [`journal`], [`assemble`] | what the API changed, and how it overrides the files |
-//! | [`kernel`], [`handles`], [`meter`] | what the kernel is told, and what it counted |
+//! | [`kernel`], [`handles`], [`meter`] | what is set in the kernel, and what it counted |
 //! | [`radius`], [`leases`] | subscribers that access servers and DHCP servers report |
 //! | [`usage`], [`ipfix`] | what each subscriber used, in files and for a collector |
 //! | [`segments`] | who shares a capacity, and how it is divided |
@@ -33,6 +33,7 @@ use crate::progress::Count;
 use crate::words::{chained, count};
 use fairweir_config::text;
 
+mod asker;
 mod assemble;
 pub(crate) mod cli;
 mod commands;
@@ -47,12 +48,13 @@ mod radius;
 mod registry;
 mod report;
 mod segments;
+mod sessions;
 mod show;
 mod top;
 mod usage;
 mod wire;
 
-pub(crate) use show::{check, is_isp_file};
+pub(crate) use show::check;
 
 use cli::{DaemonArgs, IspArgs};
 use daemon::{Daemon, TICK};

@@ -15,8 +15,8 @@ use fairweir_core::units::{Span, Time};
 use fairweir_daemon::unix_now;
 use tracing::warn;
 
-use super::daemon::Daemon;
 use super::registry::{Change, Origin};
+use super::sessions::Subscribers;
 use super::wire::RadiusStatus;
 use crate::words::chained;
 
@@ -75,7 +75,7 @@ impl Radius {
     }
 
     /// Handles the packets that wait.
-    pub(super) fn handle_ready(&mut self, daemon: &mut Daemon, now: Time) {
+    pub(super) fn handle_ready(&mut self, daemon: &mut impl Subscribers, now: Time) {
         // A byte more than is allowed shows that there was more.
         let mut bytes = [0; PACKET_MAX + 1];
         for _ in 0..BURST_MAX {
@@ -89,7 +89,13 @@ impl Radius {
         }
     }
 
-    fn handle_packet(&mut self, daemon: &mut Daemon, bytes: &[u8], from: SocketAddr, now: Time) {
+    fn handle_packet(
+        &mut self,
+        daemon: &mut impl Subscribers,
+        bytes: &[u8],
+        from: SocketAddr,
+        now: Time,
+    ) {
         let source = from.ip().to_canonical();
         if !self.section.clients.iter().any(|client| client.contains(&source)) {
             return self.count("foreign", from, "not of [radius] clients", now);
@@ -97,7 +103,7 @@ impl Radius {
         let secret = self.section.secret.as_bytes();
         let read = Accounting::read(bytes, secret).map(|packet| {
             let owns = |user: &str, addresses: &[_]| {
-                let record = daemon.registry.subscribers().get(user);
+                let record = daemon.registry().subscribers().get(user);
                 record.is_some_and(|record| {
                     record.origin == Origin::Radius
                         && (addresses.is_empty()
@@ -139,7 +145,7 @@ impl Radius {
     /// Makes what a packet says true; returns why it cannot be, if it was the packet's fault.
     fn apply(
         &self,
-        daemon: &mut Daemon,
+        daemon: &mut impl Subscribers,
         packet: &Accounting,
         verdict: &Verdict,
     ) -> anyhow::Result<Option<String>> {
@@ -148,8 +154,8 @@ impl Radius {
             Verdict::Again | Verdict::Nothing => return Ok(None),
             Verdict::Has => {
                 let named = packet.plan.as_ref();
-                let known = |plan: &&String| daemon.registry.plans().contains_key(plan.as_str());
-                // A Filter-Id may name a filter of the access server that is no plan.
+                let known = |plan: &&String| daemon.registry().plans().contains_key(plan.as_str());
+                // A Filter-Id may name a filter of the access server instead of a plan.
                 let Some(plan) = named.filter(known).or(self.section.plan.as_ref()) else {
                     let user = &packet.user;
                     return Ok(Some(match named {

@@ -7,7 +7,7 @@ use fairweir_linux::police::{Counters, Direction, Hook};
 use serde_json::Value;
 
 use super::daemon::Daemon;
-use super::kernel::{Attachment, DIRECTIONS};
+use super::kernel::{Attachment, DIRECTIONS, direction_name};
 use super::leases::Leases;
 use super::radius::Radius;
 use super::registry::{Origin, PlanRecord, Record};
@@ -83,13 +83,6 @@ fn hook_name(hook: Hook) -> &'static str {
     }
 }
 
-pub(super) fn direction_name(direction: Direction) -> &'static str {
-    match direction {
-        Direction::Download => "download",
-        Direction::Upload => "upload",
-    }
-}
-
 fn origin_name(origin: Origin) -> &'static str {
     match origin {
         Origin::File => "file",
@@ -149,7 +142,7 @@ pub(super) fn find(daemon: &Daemon, text: &str) -> anyhow::Result<Found> {
 /// One subscriber, and what became of its packets.
 ///
 /// # Errors
-/// If there is none of that name, or the kernel refuses.
+/// If no subscriber has that name, or the kernel refuses.
 pub(super) fn subscriber(daemon: &Daemon, name: &str) -> anyhow::Result<SubscriberStatus> {
     let found = daemon.registry.subscribers().get(name);
     let record = found.ok_or_else(|| anyhow::anyhow!("no subscriber `{name}`"))?;

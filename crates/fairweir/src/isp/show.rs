@@ -3,16 +3,15 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use fairweir_config::file::Trust;
 use fairweir_config::isp::address::address_text;
-use fairweir_config::isp::{IspFile, SegmentEntry, read_text};
+use fairweir_config::isp::{IspFile, SegmentEntry};
 use fairweir_core::units::{Bytes, Rate};
 use fairweir_daemon::{Access, StateDir};
 use serde_json::{Value, json};
 
+use super::asker::Asker;
 use super::assemble::assemble;
 use super::cli::{DaemonArgs, ShowArgs, StatusArgs};
-use super::commands::Asker;
 use super::journal::{self, Overlay};
 use super::kernel::ways;
 use super::registry::{PlanRecord, Registry};
@@ -27,18 +26,6 @@ use crate::progress::Count;
 use crate::table::{self, Align};
 use crate::words::{count, mbit};
 use fairweir_config::text;
-
-/// Whether a file is an ISP's; one that is no TOML at all is not.
-pub(crate) fn is_isp_file(path: &Path) -> bool {
-    let Ok(text) = read_text(path, Trust::OWNER) else { return false };
-    let Ok(table) = text.as_str().parse::<toml::Table>() else { return is_called_isp(path) };
-    let has = |keys: &[&str]| keys.iter().any(|key| table.contains_key(*key));
-    has(&["isp", "plan", "subscriber", "subscribers"]) || (is_called_isp(path) && !has(&["host"]))
-}
-
-fn is_called_isp(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| name == "isp.toml")
-}
 
 /// `fairweir check` of an ISP's file.
 pub(crate) fn check(path: &Path, as_json: bool) -> anyhow::Result<()> {

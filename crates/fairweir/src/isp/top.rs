@@ -11,8 +11,8 @@ use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::Line;
 use ratatui::widgets::{Paragraph, Row, Table};
 
+use super::asker::Asker;
 use super::cli::TopArgs;
-use super::commands::Asker;
 use super::show::headline;
 use super::wire::{Busiest, Busy, BusyDirection, Request, SegmentStatus, SegmentUse, Status};
 use crate::table::{self, Align};
@@ -109,7 +109,7 @@ fn segment_lines(status: &Status) -> Vec<Line<'static>> {
     lines.into_iter().map(|(_, text)| Line::from(text)).collect()
 }
 
-/// So many are shown.
+/// The most segments that are shown.
 const SEGMENTS_MAX: usize = 5;
 
 fn draw(frame: &mut Frame<'_>, status: &Status, busiest: &Busiest) {

@@ -10,7 +10,7 @@
 //! removed are lost and counted, and the others come later with all that was counted.
 
 use std::collections::HashMap;
-use std::fmt::{self, Write as _};
+use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -20,19 +20,18 @@ use anyhow::Context;
 use fairweir_config::isp::{NAME_MAX, PlanEntry, UsageSection};
 use fairweir_core::units::Time;
 use fairweir_daemon::{StateDir, unix_now};
-use fairweir_linux::police::{Counters, Direction};
+use fairweir_linux::police::Counters;
 use tracing::warn;
 
-use super::ipfix::Exporter;
+use super::ipfix::{Exporter, Row};
 use super::kernel::{DIRECTIONS, Gone, Kernel};
 use super::registry::{Effects, PlanEffect, Registry};
-use super::report::direction_name;
 use super::wire::UsageStatus;
 use crate::words::chained;
 
 /// Of waiting rows, in bytes: a million subscribers with both directions fit.
 const WAITING_MAX: usize = 256 << 20;
-/// Rows of subscribers that are removed are written when they are so many bytes.
+/// Bytes of rows of removed subscribers at which they are written.
 const WRITE_AT: usize = 1 << 20;
 /// An incomplete last line is shorter.
 const LINE_MAX: u64 = 4_096;
@@ -289,33 +288,6 @@ impl Usage {
             error: self.error.clone(),
             collector: self.exporter.as_ref().map(Exporter::status),
         }
-    }
-}
-
-/// What a subscriber used of a class.
-pub(super) struct Row<'r> {
-    /// From when until when, Unix time.
-    pub(super) span_s: (u64, u64),
-    pub(super) subscriber: &'r str,
-    pub(super) plan: &'r str,
-    pub(super) class: &'r str,
-    pub(super) direction: Direction,
-    pub(super) used: Counters,
-}
-
-impl fmt::Display for Row<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Row { span_s: (from_s, until_s), subscriber, plan, class, direction, used } = self;
-        let direction = direction_name(*direction);
-        // Other names have no character that would have to be quoted.
-        let class = match class.contains([',', '"']) {
-            true => &*format!("\"{}\"", class.replace('"', "\"\"")),
-            false => class,
-        };
-        let Counters { passed, dropped_packets, marked_packets } = used;
-        let passed = passed.as_u64();
-        write!(f, "{from_s},{until_s},{subscriber},{plan},{class},{direction},")?;
-        write!(f, "{passed},{dropped_packets},{marked_packets}")
     }
 }
 

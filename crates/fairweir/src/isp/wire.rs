@@ -255,7 +255,7 @@ pub(crate) struct UsageStatus {
     pub(crate) collector: Option<CollectorStatus>,
 }
 
-/// Who is told what subscribers used by IPFIX.
+/// The collector of what subscribers used, by IPFIX.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct CollectorStatus {
     pub(crate) collector: String,
@@ -335,7 +335,7 @@ pub(crate) struct PlanStatus {
 pub(crate) struct SegmentStatus {
     pub(crate) name: String,
     pub(crate) members: usize,
-    /// Matching subscribers that are no members, because there are too many.
+    /// Matching subscribers that are not members, because there are too many.
     pub(crate) left_out: usize,
     pub(crate) lease: Option<LeaseStatus>,
     /// Null if the segment does not share that direction.

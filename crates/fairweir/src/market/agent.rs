@@ -157,14 +157,6 @@ pub(super) fn why(args: &WhyArgs) -> anyhow::Result<()> {
     say(&sentences.collect::<Vec<_>>().join("\n"))
 }
 
-/// Whether a file is an agent's; one that is no TOML at all is one if it is called so.
-pub(crate) fn is_agent_file(path: &Path) -> bool {
-    let is_called_so = path.file_name().is_some_and(|name| name == "agent.toml");
-    let Ok(text) = fairweir_config::agent::read_text(path) else { return is_called_so };
-    let Ok(table) = text.as_str().parse::<toml::Table>() else { return is_called_so };
-    ["agent", "always", "time"].iter().any(|key| table.contains_key(*key)) || is_called_so
-}
-
 /// `fairweir check` of an agent's file.
 pub(crate) fn check(path: &Path, as_json: bool) -> anyhow::Result<()> {
     let AgentFile { preferences: Preferences { always, times }, warnings, .. } =

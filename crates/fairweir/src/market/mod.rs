@@ -31,7 +31,7 @@ pub(crate) mod cli;
 mod enforce;
 mod tell;
 
-pub(crate) use agent::{check, is_agent_file};
+pub(crate) use agent::check;
 
 use cli::{AskArgs, CodeArgs, InitArgs, MarketCommand, ServeArgs, VerifyArgs};
 use enforce::IspSegment;

@@ -1,6 +1,6 @@
 //! Accepts connections, so that no local user or web page can use up the process.
 //!
-//! Everybody on this machine can connect, and so can every page that a browser here shows. There are
+//! Every user of this machine can connect, and so can every page that a browser here shows. There are
 //! at most [`CONNECTIONS_MAX`] connections. For one more the oldest goes that has not shown the cookie
 //! of a session, and only without such a one the oldest of all. A connection that sends no whole
 //! request ends after [`PATIENCE`]. What a reader does not take is not made.
@@ -76,7 +76,7 @@ pub(super) async fn serve(listener: TcpListener, router: Router) {
             });
             let mut builder = http1::Builder::new();
             builder.timer(TokioTimer::new()).header_read_timeout(PATIENCE).max_buf_size(BUFFER_MAX);
-            // How it ended matters to nobody.
+            // How it ended does not matter.
             let _ = builder.serve_connection(TokioIo::new(stream), answer).await;
             let mut all = to_end.lock().unwrap_or_else(|e| e.into_inner());
             all.retain(|c| c.number != number);

@@ -1,6 +1,6 @@
 //! Which requests are answered at all, and what every answer says.
 //!
-//! A browser lets any web page send requests to 127.0.0.1. Those are told apart here:
+//! A browser lets any web page send requests to 127.0.0.1. This module tells them apart:
 //!
 //! - `Host` must be this page's own. A name that an attacker's DNS server maps to 127.0.0.1 (DNS
 //!   rebinding) is a different `Host`.

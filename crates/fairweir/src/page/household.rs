@@ -3,11 +3,10 @@
 
 use fairweir_config::applications::KINDS;
 use fairweir_core::market::ledger::Credits;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 
-use super::history::GroupSample;
-use super::history::record::Heard;
-use super::view::{DaemonView, TableView};
+use super::heard::{GroupSample, Heard};
+use super::shown::{DaemonView, HouseholdView, TableView, WantedView};
 use crate::words::{count, mbit};
 
 /// Rows of a table that are shown; `fairweir proxy status --json` has all.
@@ -21,26 +20,6 @@ const CLASSES: [&str; 5] = ["Class", "Rate", "Connections", "Downloaded", "Uploa
 const USAGE: [&str; 4] = ["Device", "Application", "Downloaded", "Uploaded"];
 const PRIORITY: [&str; 2] = ["Kind of use", "Worth now"];
 const DEVICES: [&str; 4] = ["Device", "System", "Kind", "Evidence"];
-
-/// What a household wants. `page.ts` declares the same types.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub(super) struct HouseholdView {
-    pub(super) kinds: Vec<String>,
-    /// `always` first.
-    pub(super) rows: Vec<WantedView>,
-}
-
-/// What it wants at a time of the week.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub(super) struct WantedView {
-    pub(super) name: String,
-    /// When that is.
-    pub(super) when: String,
-    /// Before the kind in keys of settings.
-    pub(super) key: String,
-    /// By kind, 0 to 3; null if this time does not say.
-    pub(super) importance: Vec<Option<u8>>,
-}
 
 /// What `fairweir market agent` says; docs/market.md.
 #[derive(Deserialize)]

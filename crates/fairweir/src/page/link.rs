@@ -9,59 +9,20 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context;
 use fairweir_config::text;
-use fairweir_daemon::{Access, Answer, Client};
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Serialize};
+use fairweir_daemon::Answer;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::timeout;
 
-use super::NAME;
+use super::ask::{PATIENCE, Request, new_link};
 use super::routes::State;
-use crate::page::history::suggest::Suggested;
-use crate::page::history::{Points, Query};
-
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The longest request, in bytes.
 const REQUEST_MAX: usize = 1_024;
 
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
-enum Request {
-    /// Answered by a text: a link that signs one browser in.
-    Open,
-    /// Answered by [`Points`].
-    History(Query),
-    /// Answered by a list of [`Suggested`].
-    Suggest,
-}
-
 /// `fairweir page --open`: prints a link of the page that runs.
 pub(super) fn print(page_dir: &Path) -> anyhow::Result<()> {
     Ok(writeln!(text::stdout(), "{}", new_link(page_dir)?)?)
-}
-
-/// A link of the page that runs.
-pub(crate) fn new_link(page_dir: &Path) -> anyhow::Result<String> {
-    ask(page_dir, &Request::Open)
-}
-
-/// Asks the page that runs for a part of the history.
-pub(crate) fn ask_history(page_dir: &Path, query: &Query) -> anyhow::Result<Points> {
-    ask(page_dir, &Request::History(query.clone()))
-}
-
-/// Asks it for weights that would have helped.
-pub(crate) fn ask_suggestions(page_dir: &Path) -> anyhow::Result<Vec<Suggested>> {
-    ask(page_dir, &Request::Suggest)
-}
-
-fn ask<T: DeserializeOwned>(page_dir: &Path, request: &Request) -> anyhow::Result<T> {
-    let client = Client::connect(page_dir, NAME, Access::Change, PATIENCE);
-    let client = client.context("`fairweir page` does not run; `systemctl start fairweir-page`");
-    Ok(client?.ask(request)?)
 }
 
 /// Prints a link at the start if a person reads it; logs keep what they are given.

@@ -35,17 +35,20 @@ use crate::cli::PageArgs;
 use crate::exit::Usage;
 use crate::page::history::record::History;
 
+pub(crate) mod ask;
 mod connections;
 mod daemons;
 mod guard;
+mod heard;
 pub(crate) mod history;
 mod household;
 mod html;
-pub(crate) mod link;
+mod link;
 mod operator;
 mod past;
 mod routes;
 mod sessions;
+mod shown;
 mod view;
 
 /// The file of the history, in `--state-dir`.

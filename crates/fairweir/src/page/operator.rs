@@ -1,6 +1,6 @@
 //! What the page shows of `fairweir isp`: plans and segments, each direction on a row of its own.
 
-use super::view::{DaemonView, TableView};
+use super::shown::{DaemonView, TableView};
 use crate::isp::{self, Directions, SegmentUse, Status};
 use crate::words::{count, mbit};
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::view::DaemonView;
+use super::shown::DaemonView;
 use crate::page::history::Point;
 use crate::page::history::suggest::Suggested;
 
@@ -119,7 +119,7 @@ pub(super) fn past_view(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::page::view::{GroupView, LinkView};
+    use crate::page::shown::{GroupView, LinkView};
 
     #[test]
     fn points_become_series_of_the_groups_in_their_order() {

@@ -28,13 +28,14 @@ use super::guard::{Hosts, guard};
 use super::html::{self, Forms};
 use super::past::{self, PastSpan, PastView, Recorded};
 use super::sessions::{Sessions, SignedIn, Undo};
-use super::view::{DaemonView, View, Watcher};
-use crate::page::history::record::History;
-use crate::page::history::suggest::Suggested;
-use crate::page::history::{self, Points};
+use super::shown::{DaemonView, View};
+use super::view::Watcher;
 use crate::host::wire::{Changed, HostRequest};
 use crate::instance::PROXY;
 use crate::isp;
+use crate::page::history::record::History;
+use crate::page::history::suggest::Suggested;
+use crate::page::history::{self, Points};
 
 /// The longest body of a request, in bytes.
 const BODY_MAX: usize = 4 << 10;
@@ -114,8 +115,7 @@ impl State {
         let of = |daemon: &DaemonView| {
             (daemon.name.clone(), past::past_view(daemon, span, from, to, &points))
         };
-        let is_recorded =
-            |daemon: &&DaemonView| daemon.link.is_some() || daemon.name == PROXY;
+        let is_recorded = |daemon: &&DaemonView| daemon.link.is_some() || daemon.name == PROXY;
         Ok(view.daemons.iter().filter(is_recorded).map(of).collect())
     }
 

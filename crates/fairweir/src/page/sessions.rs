@@ -3,7 +3,7 @@
 //! A code of a link signs one browser in, within [`CODE_AGE_MAX`], once. The browser then has a cookie
 //! with a random token, which scripts cannot read and which other sites cannot make it send. A request
 //! that changes something must also contain the session's second token, which only a document of
-//! this page has. Tokens are kept in memory alone: a restart of the page signs everybody out.
+//! this page has. Tokens are kept in memory alone: a restart of the page ends all sessions.
 
 use std::sync::{Mutex, MutexGuard};
 

@@ -1,7 +1,7 @@
-//! What the page shows: the numbers of each daemon, and a sentence where a number needs one.
+//! Asks the daemons for what the page shows: the numbers of each, and a sentence where a number needs one.
 //!
-//! The document and the stream of events are made of the same [`View`]. Daemons are asked at most
-//! once in [`PERIOD`], however many browsers look, and not at all while none does.
+//! Daemons are asked at most
+//! once in [`PERIOD`], however many browsers are open, and not at all while no browser is.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -11,12 +11,14 @@ use fairweir_core::receiver::GroupState;
 use fairweir_core::units::{Rate, Span, Time};
 use fairweir_daemon::{Client, Error, Request};
 use fairweir_linux::monotonic_now;
-use serde::Serialize;
 use serde_json::Value;
 
 use super::daemons::Daemons;
-use super::household::{self, AgentStatus, HouseholdView, ProxyStatus};
+use super::household::{self, AgentStatus, ProxyStatus};
 use super::operator;
+use super::shown::{
+    ChangeView, ConnectionView, DaemonView, GroupView, LinkView, Members, TableView, View,
+};
 use crate::host::client::device_of;
 use crate::host::show;
 use crate::host::wire::{
@@ -24,8 +26,8 @@ use crate::host::wire::{
     UploadStatus,
 };
 use crate::instance::{MARKET_AGENT, PROXY};
-use crate::words::mbit;
 use crate::isp;
+use crate::words::mbit;
 
 /// What is shown is at most so old.
 pub(super) const PERIOD: Span = Span::millis(900);
@@ -38,122 +40,6 @@ const CHANGES_MAX: usize = 8;
 
 /// Numbers that are shown of a daemon without a view of its own.
 const FACTS_MAX: usize = 24;
-
-/// All daemons of this machine. `page.ts` declares the same types.
-#[derive(Clone, Debug, Default, Serialize)]
-pub(super) struct View {
-    pub(super) daemons: Vec<DaemonView>,
-}
-
-/// One daemon.
-#[derive(Clone, Debug, Default, Serialize)]
-pub(super) struct DaemonView {
-    /// The instance, such as `host-eth0`.
-    pub(super) name: String,
-    /// What it does now.
-    pub(super) headline: String,
-    /// Why nothing else is known, if so.
-    pub(super) error: Option<String>,
-    /// A host's link.
-    pub(super) link: Option<LinkView>,
-    /// Whether subscribers can be searched for.
-    pub(super) search: bool,
-    /// What a household wants of the credit market.
-    pub(super) household: Option<HouseholdView>,
-    /// What else it counts.
-    pub(super) tables: Vec<TableView>,
-    /// Names and values, for daemons of other kinds.
-    pub(super) facts: Vec<(String, String)>,
-    /// What to know besides, each with a word for what it is about.
-    pub(super) notes: Vec<(String, String)>,
-}
-
-/// A table of texts. The first cell of a row names it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub(super) struct TableView {
-    /// Unique in its daemon.
-    pub(super) key: &'static str,
-    pub(super) caption: &'static str,
-    pub(super) headings: Vec<&'static str>,
-    /// Each as long as `headings`.
-    pub(super) rows: Vec<Vec<String>>,
-}
-
-impl TableView {
-    /// A table without rows.
-    pub(super) fn new(
-        key: &'static str,
-        caption: &'static str,
-        headings: &[&'static str],
-    ) -> TableView {
-        TableView { key, caption, headings: headings.to_vec(), rows: Vec::new() }
-    }
-}
-
-/// How a link is shared.
-#[derive(Clone, Debug, Default, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct LinkView {
-    /// What shares it.
-    pub(super) members: Members,
-    pub(super) is_paused: bool,
-    pub(super) capacity_bps: Option<u64>,
-    /// Delay of the queue at the ISP.
-    pub(super) queue_ms: Option<f64>,
-    /// Its target; null if the control has none.
-    pub(super) latency_ms: Option<f64>,
-    pub(super) groups: Vec<GroupView>,
-    /// The newest first.
-    pub(super) changes: Vec<ChangeView>,
-    pub(super) connections_all: usize,
-    pub(super) connections: Vec<ConnectionView>,
-}
-
-/// What shares a link.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Members {
-    #[default]
-    Groups,
-    /// Of a router.
-    Devices,
-}
-
-/// One group, or one device of a router.
-#[derive(Clone, Debug, Default, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct GroupView {
-    pub(super) name: String,
-    pub(super) matches: String,
-    pub(super) weight: u32,
-    pub(super) rate_bps: u64,
-    pub(super) share_bps: u64,
-    /// Null if no bound of it is known.
-    pub(super) demand_bps: Option<u64>,
-    pub(super) received_bytes: u64,
-    pub(super) connections: u64,
-    pub(super) state: String,
-}
-
-/// What the control did.
-#[derive(Clone, Debug, Default, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct ChangeView {
-    pub(super) ago_s: f64,
-    pub(super) reason: String,
-}
-
-/// One connection.
-#[derive(Clone, Debug, Default, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(super) struct ConnectionView {
-    pub(super) group: String,
-    pub(super) host: String,
-    pub(super) port: u16,
-    pub(super) rate_bps: u64,
-    pub(super) rtt_ms: Option<f64>,
-    pub(super) limited_by: String,
-}
 
 /// Asks the daemons.
 pub(super) struct Watcher {
@@ -364,9 +250,11 @@ fn collect(value: &Value, name: &str, facts: &mut Vec<(String, String)>) {
 
 #[cfg(test)]
 mod tests {
+    use serde::Serialize;
+
     use super::*;
-    use crate::page::household::WantedView;
     use crate::page::past::{PastGroup, PastView};
+    use crate::page::shown::{HouseholdView, WantedView};
 
     /// The members of an interface of `page.ts`, with their types.
     fn declared(interface: &str) -> Vec<(String, String)> {

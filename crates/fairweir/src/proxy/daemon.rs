@@ -11,12 +11,13 @@ use fairweir_core::market::guarantee::{Guarantee, Term};
 use fairweir_core::policy::PATH_SEPARATOR;
 use fairweir_core::relay::{Alpha, Told, ToldDevice};
 use fairweir_core::units::{Rate, Span, Time};
+use fairweir_daemon::StandingGuard;
 use fairweir_linux::divert::{Clients, Divert, DivertSpec, SOCKET_MARK, Taken};
 use fairweir_linux::{round_trip, set_receive_buffer};
 use fairweir_proxy::{Answer, App, Class, Kernel, Known, Proxy, Rules};
 use tracing::{info, warn};
 
-use super::guard::Guard;
+use super::guard::guard;
 use crate::words::chained;
 
 /// How often the guard hears of the daemon, and the kernel of servers that cannot be reached.
@@ -42,7 +43,7 @@ pub(super) struct Daemon {
     pub(super) guarantee: Term,
     /// What the router beside it tells, and until when.
     told: Option<(Told, Time)>,
-    guard: Guard,
+    guard: StandingGuard,
     pub(super) started: Time,
     pub(super) run: String,
     ticked_at: Time,
@@ -50,7 +51,7 @@ pub(super) struct Daemon {
     proxy_at: Time,
     /// Until then the proxy's sockets wait.
     rests_until: Option<Time>,
-    /// When the diversion is made anew, since the guard may have removed it.
+    /// When the diversion is renewed, since the guard may have removed it.
     renew_at: Option<Time>,
     pub(super) config_error: Option<String>,
     /// Why nothing is diverted.
@@ -68,8 +69,8 @@ impl Daemon {
         let mut proxy = Proxy::new(rules, devices(), kernel, now)?;
         proxy.set_said(file.devices.iter().copied(), now);
         // It must be there when the diversion is.
-        let mut guard = Guard::default();
-        guard.beat(now);
+        let mut guard = guard();
+        guard.stand_by(now, |_| ());
         let divert = attach(file, &proxy)?;
         Ok(Daemon {
             file: file.clone(),
@@ -103,7 +104,7 @@ impl Daemon {
         let taken = self.divert.iter().flat_map(|divert| iter::from_fn(|| divert.poll_taken()));
         for taken in taken.take(TURN_MAX) {
             match taken {
-                Taken::Opening(syn) => self.proxy.handle_opening(syn, now),
+                Taken::Opening(syn) => self.proxy.handle_syn(syn, now),
                 Taken::Dhcp(source, message) => self.proxy.handle_dhcp(source, &message, now),
             }
         }
@@ -142,7 +143,7 @@ impl Daemon {
         if self.error.is_none() && self.divert.is_none() {
             return;
         }
-        self.guard.beat(now);
+        self.guard.stand_by(now, |_| ());
         if self.guarantee.handle_tick(now).is_some() {
             self.follow_guarantee(now);
         }
@@ -183,7 +184,7 @@ impl Daemon {
         told: Guarantee,
         now: Time,
     ) -> Result<String, String> {
-        let class = self.file.classes.iter().find(|class| class.is_leased);
+        let class = self.file.classes.iter().find(|class| class.takes_guarantee);
         let said = match class {
             Some(class) => format!("class `{}` has at least {}", class.name, told.rate_bps),
             None if self.file.follows_household => "priorities follow the household".to_owned(),
@@ -316,7 +317,9 @@ fn clients(rules: &Rules) -> Clients {
 pub(super) fn rules(file: &ProxyFile, guarantee: &Term, told: &[ToldDevice]) -> Rules {
     let guaranteed = guarantee.rate();
     let rate_of = |class: &ClassConfig| {
-        class.rate.map(|rate| rate.max(guaranteed.filter(|_| class.is_leased).unwrap_or(rate)))
+        class
+            .rate
+            .map(|rate| rate.max(guaranteed.filter(|_| class.takes_guarantee).unwrap_or(rate)))
     };
     let of_router = told.iter().map(|device| Class {
         // No class of a file has such a name.

@@ -6,8 +6,10 @@ use fairweir_core::policy::Mac;
 use fairweir_core::recognition::{Portrait, Set, Verdict, Word};
 use serde::{Deserialize, Serialize};
 
-use super::report::USAGES_SHOWN;
 use crate::table::{self, Align};
+
+/// The most rows of a table for people; JSON has all.
+pub(super) const ROWS_SHOWN: usize = 30;
 
 /// What is known of a device, and from what.
 #[derive(Debug, Serialize, Deserialize)]
@@ -65,7 +67,7 @@ pub(super) fn print(out: &mut impl Write, devices: &[DeviceStatus]) -> std::io::
         vec![device.mac.to_string(), shown(&device.os), shown(&device.kind), seen]
     };
     let headings = ["DEVICE", "OS", "KIND", "EVIDENCE"].map(|heading| (heading, Align::Left));
-    table::print(out, &headings, &devices.iter().take(USAGES_SHOWN).map(row).collect::<Vec<_>>())
+    table::print(out, &headings, &devices.iter().take(ROWS_SHOWN).map(row).collect::<Vec<_>>())
 }
 
 fn verdict<W: Word>(verdict: Verdict<W>) -> VerdictStatus {

@@ -31,7 +31,7 @@ mod devices;
 pub(crate) mod guard;
 mod report;
 
-pub(crate) use report::{check, is_proxy_file};
+pub(crate) use report::check;
 
 use cli::{DaemonArgs, ProxyArgs, ProxyCommand};
 use daemon::Daemon;

@@ -7,7 +7,6 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use fairweir_config::proxy::{ClassConfig, ProxyFile};
-use fairweir_config::sender::read_text;
 use fairweir_config::text;
 use fairweir_core::market::guarantee::Term;
 use fairweir_core::recognition::Word;
@@ -19,7 +18,7 @@ use serde_json::{Value, json};
 
 use super::cli::DaemonArgs;
 use super::daemon::{Daemon, rules};
-use super::devices::{self, DeviceStatus};
+use super::devices::{self, DeviceStatus, ROWS_SHOWN};
 use crate::daemon_args::{AskArgs, connect};
 use crate::instance::PROXY;
 use crate::table::{self, Align};
@@ -124,14 +123,6 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
     }
 }
 
-/// Whether a file is a proxy's; one that is no TOML at all is one if it is called so.
-pub(crate) fn is_proxy_file(path: &Path) -> bool {
-    let is_called_so = path.file_name().is_some_and(|name| name == "proxy.toml");
-    let Ok(text) = read_text(path) else { return is_called_so };
-    let Ok(table) = text.as_str().parse::<toml::Table>() else { return is_called_so };
-    table.contains_key("proxy") || is_called_so
-}
-
 /// `fairweir check` of a proxy's file.
 pub(crate) fn check(path: &Path, as_json: bool) -> anyhow::Result<()> {
     let file = ProxyFile::load(path)?;
@@ -147,7 +138,7 @@ pub(crate) fn check(path: &Path, as_json: bool) -> anyhow::Result<()> {
 fn print_file(out: &mut impl Write, file: &ProxyFile) -> anyhow::Result<()> {
     writeln!(out, "lan {}\n", file.lan.join(" "))?;
     let rate = |c: &ClassConfig| match c.rate {
-        Some(rate) if c.is_leased => format!("{rate} or the lease"),
+        Some(rate) if c.takes_guarantee => format!("{rate} or the lease"),
         Some(rate) => rate.to_string(),
         None => "none".to_owned(),
     };
@@ -167,7 +158,7 @@ fn print_file(out: &mut impl Write, file: &ProxyFile) -> anyhow::Result<()> {
 
 fn understood(file: &ProxyFile) -> Value {
     let classes = file.classes.iter().map(|class| {
-        json!({ "name": class.name, "rate_bps": class.rate, "lease": class.is_leased, "match": class_texts(class) })
+        json!({ "name": class.name, "rate_bps": class.rate, "lease": class.takes_guarantee, "match": class_texts(class) })
     });
     let devices = file.devices.iter().map(|(mac, said)| {
         json!({ "mac": mac, "os": said.os.map(Word::name), "kind": said.kind.map(Word::name) })
@@ -240,7 +231,7 @@ pub(super) fn print_status(args: &AskArgs) -> anyhow::Result<()> {
             ("DOWN BYTES", Align::Right),
             ("UP BYTES", Align::Right),
         ];
-        let rows: Vec<_> = status.usage.iter().take(USAGES_SHOWN).map(row).collect();
+        let rows: Vec<_> = status.usage.iter().take(ROWS_SHOWN).map(row).collect();
         table::print(out, &headings, &rows)?;
     }
     if !status.devices.is_empty() {
@@ -361,6 +352,4 @@ pub(super) fn metrics(daemon: &Daemon) -> String {
     metrics.finish()
 }
 
-/// Rows for people; JSON has all.
-pub(super) const USAGES_SHOWN: usize = 30;
 const PERIOD: Duration = Duration::from_secs(1);

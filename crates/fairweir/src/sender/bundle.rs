@@ -25,9 +25,9 @@ pub(super) struct Member {
     pub(super) rule: Rule,
     pub(super) seat: Seat,
     pub(super) id: MemberId,
-    /// Whether the kernel has told anything of it.
+    /// Whether the kernel has reported anything about it.
     is_seen: bool,
-    /// What the kernel was told of its place.
+    /// What the kernel has for its place.
     told: Option<Part>,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct LeftOut {
     pub(super) peers: usize,
     /// They have a congestion control that cannot take part.
     pub(super) congestion_control: usize,
-    /// There is no place.
+    /// No place is free.
     pub(super) full: usize,
 }
 
@@ -182,10 +182,10 @@ impl Running {
         }
     }
 
-    /// Tells the kernel what each place is, where that is not what it was told last.
+    /// Sets each place in the kernel that differs from what was set last.
     ///
     /// # Errors
-    /// What `set` said; the others are told the next time.
+    /// The error of `set`; the other places are set the next time.
     pub(super) fn tell<E>(&mut self, set: impl Fn(u32, Part) -> Result<(), E>) -> Result<(), E> {
         let free = self.members.values().filter(|m| matches!(m.rule, Rule::Free(_)));
         let free: Vec<(MemberId, u32)> = free.map(|m| (m.id, bit_of_free(m.seat.index))).collect();
@@ -243,7 +243,7 @@ impl Running {
     }
 }
 
-/// Places that nobody has: the first ones are for connections with targets, [`FREE_MAX`] for each
+/// Free places: the first ones are for connections with targets, [`FREE_MAX`] for each
 /// bundle.
 pub(super) struct Places {
     taken: Vec<bool>,
@@ -255,7 +255,7 @@ impl Places {
         Places { taken: vec![false; MEMBERS_MAX] }
     }
 
-    /// Somebody has this one.
+    /// This one is taken.
     pub(super) fn occupy(&mut self, index: u32) {
         self.taken[index as usize] = true;
     }

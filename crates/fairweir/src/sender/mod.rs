@@ -29,7 +29,7 @@ mod report;
 #[cfg(feature = "top")]
 mod top;
 
-pub(crate) use report::{check, is_sender_file};
+pub(crate) use report::check;
 
 use cli::{DaemonArgs, SenderArgs, SenderCommand};
 use daemon::Daemon;

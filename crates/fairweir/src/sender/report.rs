@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::Path;
 
-use fairweir_config::sender::{BundleConfig, SenderFile, read_text};
+use fairweir_config::sender::{BundleConfig, SenderFile};
 use fairweir_config::text;
 use fairweir_core::delegate::{Algorithm, Tally, Target};
 use fairweir_core::policy::Match;
@@ -22,7 +22,7 @@ use crate::daemon_args::{AskArgs, connect};
 use crate::table::{self, Align};
 use crate::words::{count, mbit};
 
-/// Free connections in one reply: there are no more.
+/// Free connections in one reply: all that there can be.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(super) struct Status {
     pub(super) version: String,
@@ -80,14 +80,6 @@ pub(super) struct LeftOutStatus {
     other_peers: usize,
     other_congestion_control: usize,
     no_place: usize,
-}
-
-/// Whether a file is a sender's; one that is no TOML at all is one if it is called so.
-pub(crate) fn is_sender_file(path: &Path) -> bool {
-    let is_called_so = path.file_name().is_some_and(|name| name == "sender.toml");
-    let Ok(text) = read_text(path) else { return is_called_so };
-    let Ok(table) = text.as_str().parse::<toml::Table>() else { return is_called_so };
-    table.contains_key("bundle") || table.contains_key("sender") || is_called_so
 }
 
 /// `fairweir check` of a sender's file.

@@ -1,4 +1,4 @@
-//! What a client asks of a server: so much payload on its connection.
+//! What a client asks of a server: an amount of payload on its connection.
 
 use std::io::{self, Read};
 

@@ -171,7 +171,7 @@ pub struct Servers {
 /// Connections that are not accepted yet.
 const BACKLOG: i32 = 511;
 
-/// A certificate for these names that nobody has signed.
+/// A self-signed certificate for these names.
 ///
 /// # Errors
 /// If one is no name.
@@ -319,7 +319,7 @@ fn configuration(setup: &Setup<'_>) -> String {
     )
 }
 
-/// The header of an image 64 pixels wide, whose file has so many bytes.
+/// The header of an image 64 pixels wide, whose file has `bytes` bytes.
 pub fn image_header(bytes: u64) -> Vec<u8> {
     const HEADER: u32 = 54;
     const WIDTH: u32 = 64;

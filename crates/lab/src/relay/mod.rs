@@ -29,7 +29,7 @@ use nix::unistd;
 
 use crate::Error;
 use crate::clock::Clock;
-use crate::plan::{Plan, SITE_PORT};
+use crate::layout::{Layout, SITE_PORT};
 
 mod reflector;
 
@@ -74,7 +74,7 @@ pub(crate) struct Shared {
 impl Relay {
     /// Starts to carry packets; the link's time zero is the clock's.
     pub(crate) fn start(
-        plan: &Plan<'_>,
+        layout: &Layout<'_>,
         control: Control,
         clock: Clock,
         net0: OwnedFd,
@@ -85,7 +85,7 @@ impl Relay {
                 .map_err(|e| Error::io("make a TUN device non-blocking", e))?;
         }
         let stop = Arc::new(AtomicBool::new(false));
-        let carrier = Carrier::new(plan, control, clock, net0, acc0);
+        let carrier = Carrier::new(layout, control, clock, net0, acc0);
         let stop_too = Arc::clone(&stop);
         let thread = thread::Builder::new().name("relay".to_owned());
         let thread = thread
@@ -163,7 +163,7 @@ struct Carrier {
 
 impl Carrier {
     fn new(
-        plan: &Plan<'_>,
+        layout: &Layout<'_>,
         control: Control,
         clock: Clock,
         net0: OwnedFd,
@@ -174,7 +174,7 @@ impl Carrier {
             let delay_up = Span::nanos(rtt.as_nanos() - delay_down.as_nanos());
             Route { group, delay_down, delay_up }
         };
-        let scenario = plan.scenario;
+        let scenario = layout.scenario;
         let flows = scenario.flows.iter().map(|flow| route(flow.group, flow.rtt));
         // Its answers are too few to be seen there.
         let probe = route(scenario.rest_group(), scenario.probe.rtt);
@@ -185,7 +185,7 @@ impl Carrier {
             acc0,
             routes: flows.chain([probe]).collect(),
             reflector: Reflector::new(scenario),
-            first_port: plan.first_port(),
+            first_port: layout.first_port(),
             site: scenario.flows.iter().position(|flow| matches!(flow.kind, Kind::Browser(_))),
             police: Points::new(scenario, true),
             units: BTreeMap::new(),

@@ -9,14 +9,14 @@ use fairweir_scenario::random::SplitMix64;
 use fairweir_scenario::{LIE_SLOW_MAX, Lie, Scenario};
 
 use super::End;
-use crate::plan::REFLECTORS;
+use crate::layout::REFLECTORS;
 
 /// What becomes of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     /// It is not given.
     Lost,
-    /// It goes to the queue of the downlink, so much later than it should.
+    /// It goes to the queue of the downlink, later than it should by this span.
     Queues(Span),
     /// It goes past that queue.
     Passes,

@@ -54,26 +54,7 @@ pub(super) fn access(
             return Err(burst.place.error(format!("{what}; found {loss}")));
         }
     }
-    table.finish(&[
-        "rate",
-        "steps",
-        "burst",
-        "line_rate",
-        "trace",
-        "buffer",
-        "up_rate",
-        "up_buffer",
-        "mtu",
-        "loss",
-        "loss_burst",
-        "jitter",
-        "jitter_part",
-        "jitter_model",
-        "down_grant",
-        "up_grant",
-        "queue",
-        "red",
-    ])?;
+    table.finish()?;
     Ok(access)
 }
 
@@ -116,7 +97,7 @@ fn rated(table: &mut Table<'_>, end: Time) -> Result<Capacity, ConfigError> {
         let rate = step.parsed("rate")?;
         let rate = rate.ok_or_else(|| step.missing("rate", "a rate such as 10mbit"))?;
         steps.push(RateStep { at, rate: positive(rate)? });
-        step.finish(&["at", "rate"])?;
+        step.finish()?;
     }
     match (table.parsed::<Bytes>("burst")?, table.parsed::<Rate>("line_rate")?) {
         (None, None) => Ok(Capacity::Steps(steps)),
@@ -191,7 +172,7 @@ fn red(mut table: Table<'_>, defaults: Red) -> Result<Red, ConfigError> {
         max_p_ppm: table.ratio_ppm("max_p")?.unwrap_or(defaults.max_p_ppm),
         wq_ppm: table.ratio_ppm("wq")?.unwrap_or(defaults.wq_ppm),
     };
-    table.finish(&["min", "max", "max_p", "wq"])?;
+    table.finish()?;
     if red.min_ppm >= red.max_ppm {
         let ratio = |ppm: u32| f64::from(ppm) / 1e6;
         let (min, max) = (ratio(red.min_ppm), ratio(red.max_ppm));

@@ -11,8 +11,8 @@ use ratatui::text::Line;
 use ratatui::widgets::Sparkline;
 
 use super::{Top, mbit_plain};
-use crate::terminal;
 use crate::host::wire::GroupStatus;
+use crate::terminal;
 use fairweir_config::text::on_one_line;
 
 /// What groups can be sorted by.

@@ -17,8 +17,8 @@ use ratatui::widgets::Paragraph;
 use super::cli::TopArgs;
 use super::client::find;
 use super::show::{headline, last_reason, notes};
-use crate::terminal::{self, Live};
 use super::wire::{Connections, HostRequest, Status};
+use crate::terminal::{self, Live};
 use fairweir_config::text::on_one_line;
 
 mod connections;
@@ -126,7 +126,7 @@ impl Top {
         }
     }
 
-    /// The last page is full, if there are so many lines.
+    /// The last page is full if the list has at least a page of lines.
     fn scroll_to(&mut self, offset: usize) {
         self.offset = offset.min(self.lines().saturating_sub(self.page.max(1)));
     }

@@ -1,7 +1,7 @@
 //! Who has which plan: plans, subscribers and their addresses, with every rule that they obey.
 //!
 //! Pure: no file, no socket, no kernel. A list of changes is taken over as a whole or not at all;
-//! what it changed is told as [`Effects`], from which the kernel's tables follow, and can be taken
+//! what it changed is returned as [`Effects`], from which the kernel's tables follow, and can be taken
 //! back by its [`Undo`].
 //!
 //! Every record knows its [`Origin`]: the file, or the API. What the API says stays in force until
@@ -36,7 +36,7 @@ pub(super) const SUBSCRIBERS_MAX: usize = 4_000_000;
 pub(super) const PLANS_MAX: usize = 511;
 /// The most addresses of a subscriber.
 pub(super) const ADDRESSES_MAX: usize = 64;
-/// Names are compared with no more than so many others to find the nearest.
+/// The most names that are compared to find the nearest.
 const NEAREST_AMONG: usize = 20_000;
 
 /// Plans and subscribers.
@@ -68,7 +68,7 @@ pub(super) struct PlanRecord {
 /// What is known of a subscriber but its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
-    /// Shared with what the kernel was told.
+    /// Shared with what the kernel has.
     pub(super) addresses: Arc<[IpNet]>,
     pub(super) plan: Arc<str>,
     pub(super) origin: Origin,
@@ -261,7 +261,7 @@ impl Registry {
         }
     }
 
-    /// Adds a plan while everything is read at the start or anew.
+    /// Adds a plan while everything is read, at the start or at a reload.
     pub(super) fn load_plan(
         &mut self,
         entry: &PlanEntry,
@@ -270,7 +270,7 @@ impl Registry {
         self.add_plan(entry, origin, &mut Undo::default())
     }
 
-    /// Adds a subscriber while everything is read at the start or anew.
+    /// Adds a subscriber while everything is read, at the start or at a reload.
     pub(super) fn load(
         &mut self,
         spec: &SubscriberSpec,
@@ -545,7 +545,7 @@ impl Registry {
         Ok(plan)
     }
 
-    /// The same, whoever has the addresses.
+    /// The same, without regard to who has the addresses.
     fn check(&self, spec: &SubscriberSpec) -> Result<Arc<str>, RegistryError> {
         check_name(&spec.name).map_err(RegistryError::BadName)?;
         let is_new = !self.subscribers.contains_key(spec.name.as_str());

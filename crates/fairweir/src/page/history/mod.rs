@@ -14,6 +14,9 @@
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use super::ask::Query;
+use super::heard::GroupSample;
+
 pub(crate) mod record;
 pub(crate) mod show;
 pub(crate) mod store;
@@ -37,42 +40,6 @@ pub(crate) struct Sample {
     pub(crate) groups: Vec<GroupSample>,
 }
 
-/// What it said of a group.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct GroupSample {
-    pub(crate) name: String,
-    /// Since the start of this run.
-    pub(crate) received: u64,
-    /// `None` if no bound of it is known.
-    pub(crate) demand_bps: Option<u64>,
-    pub(crate) weight: u32,
-}
-
-/// A part of the history, in steps.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Query {
-    /// The instance; null for all.
-    pub(crate) daemon: Option<String>,
-    /// null for all.
-    pub(crate) group: Option<String>,
-    /// Seconds since 1970.
-    pub(crate) from: u64,
-    /// Seconds since 1970, not included.
-    pub(crate) to: u64,
-    /// Multiples of 60 are read from the minutes, others from the seconds.
-    pub(crate) step_s: u64,
-}
-
-impl Query {
-    /// The last `span_s`, in steps of this length.
-    pub(crate) fn last(span_s: u64, step_s: u64, now: u64) -> Query {
-        let step_s = step_s.max(1);
-        let from = now.saturating_sub(span_s) / step_s * step_s;
-        Query { from, to: now + 1, step_s, ..Query::default() }
-    }
-}
-
 /// What a group received in a step. Steps in which it received nothing have no point.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Point {
@@ -81,7 +48,7 @@ pub(crate) struct Point {
     pub(crate) daemon: String,
     pub(crate) group: String,
     pub(crate) received_bytes: u64,
-    /// What arrived in this step or before, while nobody recorded.
+    /// What arrived in this step or before while it was not recorded.
     pub(crate) late_bytes: u64,
     /// The largest in the step.
     pub(crate) capacity_bps: Option<u64>,

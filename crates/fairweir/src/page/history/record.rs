@@ -18,12 +18,13 @@ use tracing::{info, warn};
 
 use super::store::{SECONDS_KEPT_S, Store, StoreError};
 use super::suggest::{Suggested, suggested};
-use super::{GroupSample, Points, Query, Sample};
+use super::{Points, Query, Sample};
 use crate::host::client::device_of;
-use crate::page::daemons::Daemons;
-use crate::page::household::{self, ProxyStatus};
-use crate::instance::PROXY;
 use crate::host::wire::Status;
+use crate::instance::PROXY;
+use crate::page::daemons::Daemons;
+use crate::page::heard::{GroupSample, Heard};
+use crate::page::household::{self, ProxyStatus};
 
 /// How often daemons are asked.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -36,17 +37,6 @@ const SPAN_MAX: Span = Span::secs(5);
 
 /// Samples that wait for a file that cannot be written to.
 const PENDING_MAX: usize = 600;
-
-/// What a daemon said of what it counts.
-pub(crate) struct Heard {
-    /// Which run of the daemon the counters are of.
-    pub(crate) run: String,
-    /// Seconds since its start.
-    pub(crate) since_s: f64,
-    pub(crate) capacity_bps: Option<u64>,
-    pub(crate) queue_ms: Option<f64>,
-    pub(crate) groups: Vec<GroupSample>,
-}
 
 /// The history of this machine. Clones are the same one.
 #[derive(Clone)]

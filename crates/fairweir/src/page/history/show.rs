@@ -12,7 +12,7 @@ use super::{Point, Points, Query};
 use crate::cli::HistoryArgs;
 use crate::exit::Usage;
 use crate::host::client::{devices, instance_of};
-use crate::page::link;
+use crate::page::ask::{self, Request};
 use crate::table::{self, Align};
 use crate::words::mbit;
 use fairweir_daemon::unix_now;
@@ -74,7 +74,7 @@ fn instance(run_dir: &Path, dev: &str) -> anyhow::Result<String> {
 fn ask(page_dir: &Path, query: &Query) -> anyhow::Result<Vec<Point>> {
     let (mut all, mut query) = (Vec::new(), query.clone());
     loop {
-        let Points { points, next, fault } = link::ask_history(page_dir, &query)?;
+        let Points { points, next, fault } = ask::ask(page_dir, &Request::History(query.clone()))?;
         all.extend(points);
         match next.filter(|&next| next > query.from) {
             Some(next) => query.from = next,

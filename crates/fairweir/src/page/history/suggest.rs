@@ -1,4 +1,4 @@
-//! `fairweir suggest`: weights that would have helped in the last hour, in words. It applies none.
+//! `fairweir suggest`: weights that would have helped in the last hour, in words. It changes nothing.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use super::Second;
 use crate::cli::SuggestArgs;
 use crate::host::client::device_of;
-use crate::page::link;
+use crate::page::ask::{Request, ask};
 use crate::words::{count, mbit};
 
 /// What is suggested for a daemon.
@@ -44,7 +44,7 @@ pub(crate) struct SuggestedWeight {
 }
 
 pub(crate) fn run(args: &SuggestArgs) -> anyhow::Result<()> {
-    let mut all = link::ask_suggestions(&args.page_dir)?;
+    let mut all: Vec<Suggested> = ask(&args.page_dir, &Request::Suggest)?;
     let is_meant =
         |one: &Suggested| args.dev.is_none() || device_of(&one.daemon) == args.dev.as_deref();
     all.retain(is_meant);

@@ -1,7 +1,7 @@
 //! The part of the document in which a household says what it wants of the credit market.
 
 use super::{Forms, Html};
-use crate::page::household::{HouseholdView, WantedView};
+use crate::page::shown::{HouseholdView, WantedView};
 
 /// The highest that can be stated ahead. Source: docs/market.md.
 const IMPORTANCE_MAX: u8 = fairweir_core::market::preferences::IMPORTANCE_MAX;

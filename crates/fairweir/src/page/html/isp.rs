@@ -2,7 +2,7 @@
 
 use super::{Html, rate, volume};
 use crate::isp::Found;
-use crate::page::view::TableView;
+use crate::page::shown::TableView;
 
 const FOUND: [&str; 9] = [
     "Name",

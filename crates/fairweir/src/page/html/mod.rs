@@ -7,7 +7,7 @@ use std::fmt::Display;
 
 use super::past::{PastSpan, PastView, Recorded, SPANS};
 use super::sessions::Undo;
-use super::view::{ConnectionView, DaemonView, GroupView, LinkView, Members, TableView, View};
+use super::shown::{ConnectionView, DaemonView, GroupView, LinkView, Members, TableView, View};
 use crate::isp::Found;
 use crate::page::history::suggest::{Suggested, SuggestedWeight};
 
@@ -113,9 +113,15 @@ impl Html {
         std::mem::take(&mut self.0)
     }
 
-    fn raw(&mut self, html: &str) -> &mut Html {
+    /// HTML that is written in this program; what comes from elsewhere does not compile.
+    fn raw(&mut self, html: &'static str) -> &mut Html {
         self.0.push_str(html);
         self
+    }
+
+    /// An attribute within a tag.
+    fn attribute(&mut self, name: &'static str, value: impl Display) -> &mut Html {
+        self.raw(" ").raw(name).raw("=\"").text(value).raw("\"")
     }
 
     /// Text or the value of an attribute in double quotes.
@@ -267,7 +273,7 @@ impl Html {
                 ("past-peak", rate(group.peak_bps)),
             ];
             for (name, value) in cells {
-                self.raw(&format!("<td data-field=\"{name}\">")).text(value).raw("</td>");
+                self.raw("<td").attribute("data-field", name).raw(">").text(value).raw("</td>");
             }
             self.raw("</tr>");
         }
@@ -319,7 +325,8 @@ impl Html {
     fn group(&mut self, daemon: &str, i: usize, group: &GroupView, forms: Option<Forms<'_>>) {
         let colour = i % COLOURS;
         self.raw("<tr data-group=\"").text(&group.name).raw("\"><th scope=\"row\">");
-        self.raw(&format!("<span class=\"colour c{colour}\" aria-hidden=\"true\"></span>"));
+        self.raw("<span").attribute("class", format_args!("colour c{colour}"));
+        self.raw(" aria-hidden=\"true\"></span>");
         self.text(&group.name).raw("<small>").text(&group.matches).raw("</small></th><td>");
         match forms {
             None => {
@@ -328,11 +335,9 @@ impl Html {
             Some(forms) => {
                 self.form(daemon, &format!("weight.{}", group.name), forms);
                 self.raw("<label><span class=\"hidden\">Weight of ").text(&group.name);
-                self.raw(&format!(
-                    "</span><input type=\"number\" name=\"value\" min=\"1\" max=\"{WEIGHT_MAX}\" \
-                     required value=\"{}\"></label> <button>Apply</button></form>",
-                    group.weight
-                ));
+                self.raw("</span><input type=\"number\" name=\"value\" min=\"1\"");
+                self.attribute("max", WEIGHT_MAX).raw(" required").attribute("value", group.weight);
+                self.raw("></label> <button>Apply</button></form>");
             }
         }
         self.raw("</td>");
@@ -344,7 +349,7 @@ impl Html {
             ("state", group.state.clone()),
         ];
         for (name, value) in cells {
-            self.raw(&format!("<td data-field=\"{name}\">")).text(value).raw("</td>");
+            self.raw("<td").attribute("data-field", name).raw(">").text(value).raw("</td>");
         }
         self.raw("</tr>");
     }
@@ -378,7 +383,7 @@ impl Html {
         if entries.is_empty() {
             return;
         }
-        self.raw(&format!("<dl class=\"{name}\" data-field=\"{name}\">"));
+        self.raw("<dl").attribute("class", name).attribute("data-field", name).raw(">");
         for (about, text) in entries {
             self.raw("<div><dt>").text(about).raw("</dt><dd>").text(text).raw("</dd></div>");
         }
@@ -411,7 +416,10 @@ impl Html {
     }
 
     fn hidden(&mut self, name: &str, value: &str) -> &mut Html {
-        self.raw(&format!("<input type=\"hidden\" name=\"{name}\" value=\"")).text(value).raw("\">")
+        self.raw("<input type=\"hidden\"")
+            .attribute("name", name)
+            .attribute("value", value)
+            .raw(">")
     }
 }
 

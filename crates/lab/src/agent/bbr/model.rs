@@ -41,7 +41,7 @@ pub(super) struct Model {
     /// Delivery rates in bytes/s.
     rates: MaxFilter,
     round: u32,
-    /// The round ends when what was sent after so much was delivered is acknowledged.
+    /// The round ends when what was sent after this much was delivered is acknowledged.
     round_end: Bytes,
     is_new_round: bool,
     rtt_min: Option<Span>,
@@ -125,7 +125,7 @@ impl Model {
         self.sampler.handle_packet_acked(sent_at, size);
     }
 
-    /// The present ACK is complete, and leaves so much in flight; with `is_dry`, the application
+    /// The present ACK is complete, and leaves `in_flight`; with `is_dry`, the application
     /// had nothing more to send.
     pub(super) fn handle_acks_end(&mut self, now: Time, in_flight: Bytes, is_dry: bool) {
         let before = self.in_flight;

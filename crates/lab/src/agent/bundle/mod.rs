@@ -221,7 +221,7 @@ impl Delegated {
         self.rtt = span(rtt);
     }
 
-    /// Goes down to so many packets; what was sent until `since` does not make the window grow.
+    /// Reduces the window to `packets`; what was sent until `since` does not make the window grow.
     fn go_down_to(&mut self, packets: u32, since: Instant, is_persistent: bool) {
         let window = (u64::from(packets) * self.mtu).min(self.reno.window());
         let mut config = NewRenoConfig::default();

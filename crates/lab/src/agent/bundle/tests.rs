@@ -48,7 +48,7 @@ fn a_stunt_gives_up_at_its_next_ack_what_the_free_connection_keeps() {
     let lose = |controller: &mut Delegated, at: u64| {
         controller.on_congestion_event(ms(begin, at), ms(begin, at - 50), false, u64::from(MTU));
     };
-    // Both leave slow start by losses that they answer themselves: nobody may answer for others yet.
+    // Both leave slow start by losses that they answer themselves: no connection may answer for others yet.
     for (controller, bytes) in [(&mut free, 38_000), (&mut stunt, 1_990_000)] {
         ack(controller, 200, bytes);
         let before = controller.window();
@@ -72,7 +72,7 @@ fn a_stunt_gives_up_at_its_next_ack_what_the_free_connection_keeps() {
     let half = free.window() / 1_000 - free.window() / 2_000;
     let given = windows[1] / 1_000 - stunt.window() / 1_000;
     assert_eq!(given, half, "the stunt gives up what it would have");
-    // Lost packets over a long time: nobody else answers that.
+    // Lost packets over a long time: no other connection answers that.
     free.on_congestion_event(ms(begin, 900), ms(begin, 800), true, 1_000);
     assert_eq!(free.window(), 2_000);
     let samples = bundles.samples();

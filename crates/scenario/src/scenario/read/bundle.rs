@@ -1,6 +1,6 @@
 //! From the tables `[[bundle]]` to valid bundles.
 
-use fairweir_config::target::{TARGET_KEYS, target};
+use fairweir_config::target::target;
 use fairweir_config::{ConfigError, Place, Placed, Table, not_one_of};
 use fairweir_core::delegate::{Algorithm, Bounds, BundleSpec, Reverse, Target};
 use fairweir_core::share::Weight;
@@ -86,7 +86,7 @@ fn bundle(mut table: Table<'_>, context: &Context<'_>) -> Result<Bundle, ConfigE
     if free.is_empty() {
         return Err(table.missing("free", "at least one table with a group and its target"));
     }
-    table.finish(&["name", "controller", "reverse", "min_rate", "stunts", "free"])?;
+    table.finish()?;
     let delegation = algorithm.map(|algorithm| BundleSpec { algorithm, reverse });
     Ok(Bundle { name: name.value, delegation, free, stunts, min_rate })
 }
@@ -129,7 +129,7 @@ fn free_group(
     let group = member(&name.value, &name.place, context)?;
     let place = table.place();
     let target = target(&mut table, Some(context.end))?;
-    table.finish(&[&["group"][..], &TARGET_KEYS].concat())?;
+    table.finish()?;
     let rtt = context.flows.iter().filter(|flow| flow.group == group).map(|flow| flow.rtt).min();
     let Target::Trace(trace) = &target else {
         return Ok(FreeGroup { group, target, changes: Vec::new() });

@@ -16,8 +16,6 @@ const KINDS: [&str; 9] =
 const WITH_SERVER: &[&str] = KINDS.split_at(8).0;
 const WITH_CONGESTION_CONTROL: &[&str] =
     &["bulk", "quic", "on-off", "video", "web", "short", "browser"];
-/// Keys that every flow may have.
-const KEYS: [&str; 6] = ["group", "kind", "rtt", "start", "stop", "ip"];
 /// Keys that only flows of these kinds may have.
 const KEYS_OF_KINDS: [(&str, &[&str]); 29] = [
     ("app", WITH_SERVER),
@@ -89,22 +87,15 @@ pub(super) fn name(table: &mut Table<'_>) -> Result<&'static str, ConfigError> {
 }
 
 /// Refuses a key that exists, but not for this kind.
-pub(super) fn refuse_keys_of_others(table: &Table<'_>, kind: &str) -> Result<(), ConfigError> {
-    for (key, kinds) in KEYS_OF_KINDS {
-        if let Some(place) = table.find(key).filter(|_| !kinds.contains(&kind)) {
+pub(super) fn refuse_keys_of_others(table: &mut Table<'_>, kind: &str) -> Result<(), ConfigError> {
+    for (key, kinds) in KEYS_OF_KINDS.iter().filter(|(_, kinds)| !kinds.contains(&kind)) {
+        table.refuse(key, || {
             let owners: Vec<String> = kinds.iter().map(|k| format!("`{k}`")).collect();
             let owners = owners.join(", ");
-            let what = format!("found in a flow of kind `{kind}`; only flows of {owners} have it");
-            return Err(place.error(what));
-        }
+            format!("found in a flow of kind `{kind}`; only flows of {owners} have it")
+        })?;
     }
     Ok(())
-}
-
-/// What a flow of this kind may have.
-pub(super) fn keys(kind: &str) -> Vec<&'static str> {
-    let own = KEYS_OF_KINDS.into_iter().filter(|(_, kinds)| kinds.contains(&kind));
-    KEYS.into_iter().chain(own.map(|(key, _)| key)).collect()
 }
 
 /// Takes the keys of a kind; `active` is how long the flow lasts.

@@ -70,23 +70,7 @@ pub(super) fn scenario(
     if flow_tables.is_empty() {
         return Err(top.missing("flow", "at least one table [[flow]]"));
     }
-    top.finish(&[
-        "version",
-        "name",
-        "duration",
-        "settle",
-        "seed",
-        "start_jitter",
-        "link",
-        "control",
-        "probe",
-        "device",
-        "group",
-        "flow",
-        "segment",
-        "police",
-        "bundle",
-    ])?;
+    top.finish()?;
 
     let mut device_of = Vec::new();
     let (groups, places): (Vec<_>, Vec<_>) =
@@ -162,19 +146,7 @@ fn told(mut table: Table<'_>) -> Result<Told, ConfigError> {
     let measurement =
         table.word("measurement", &measurements)?.map_or(Measurement::Ideal, |p| p.value);
     let start = table.parsed::<Span>("start")?.map_or(Time::ZERO, |p| Time::ZERO + p.value);
-    table.finish(&[
-        "start",
-        "capacity",
-        "remembered",
-        "strict_priority",
-        "tick",
-        "window_ticks",
-        "headroom",
-        "estimate",
-        "enforce",
-        "latency",
-        "measurement",
-    ])?;
+    table.finish()?;
     Ok(Told { capacity, remembered, strict_priority, tuning, enforce, latency, measurement, start })
 }
 
@@ -190,7 +162,7 @@ fn reflector(mut table: Table<'_>) -> Result<Reflector, ConfigError> {
             .map_or(defaults.answer_interval, |p| p.value),
         lie: table.word("lie", &lies)?.map_or(defaults.lie, |p| p.value),
     };
-    table.finish(&["reflector", "rtt", "loss", "answer_interval", "lie"])?;
+    table.finish()?;
     Ok(reflector)
 }
 
@@ -207,7 +179,7 @@ fn devices(tables: Vec<Table<'_>>) -> Result<Vec<Device>, ConfigError> {
         let control = table.word("control", &controls)?;
         let via_proxy = table.word("via", &[("proxy", ())])?.is_some();
         let loss_ppm = table.ratio_ppm("loss")?.unwrap_or(0);
-        table.finish(&["name", "weight", "control", "via", "loss"])?;
+        table.finish()?;
         let control = control.map_or(Control::None, |p| p.value);
         devices.push(Device { name: name.value, weight, control, via_proxy, loss_ppm });
     }
@@ -251,7 +223,7 @@ fn groups<'t>(
                 return Err(place.error("the list is empty; leave it out to match by address"));
             }
         }
-        table.finish(&["name", "weight", "device", "match"])?;
+        table.finish()?;
         groups.push((Group { name: name.value, weight, matches }, name.place));
         check_policy(&groups)?;
     }
@@ -327,7 +299,7 @@ fn flow(mut table: Table<'_>, groups: &[Group], end: Time) -> Result<Flow, Confi
         return Err(group.place.error(not_one_of(&group.value, &names)));
     };
     let name = kind::name(&mut table)?;
-    kind::refuse_keys_of_others(&table, name)?;
+    kind::refuse_keys_of_others(&mut table, name)?;
     let start = time(&mut table, "start", Time::ZERO, end)?.map_or(Time::ZERO, |p| p.value);
     let stop = match time(&mut table, "stop", Time::ZERO, end)? {
         Some(stop) if stop.value <= start => {
@@ -381,7 +353,7 @@ fn flow(mut table: Table<'_>, groups: &[Group], end: Time) -> Result<Flow, Confi
         app: file_name(&mut table)?,
         server: table.text("server")?.map(|p| p.value),
     };
-    table.finish(&kind::keys(name))?;
+    table.finish()?;
     Ok(flow)
 }
 
@@ -433,7 +405,7 @@ fn demands(table: &mut Table<'_>, start: Time, stop: Time) -> Result<Vec<DemandS
         let wanted = "a rate such as 8mbit, or `unlimited`";
         let demand = demand(&mut step)?.ok_or_else(|| step.missing("demand", wanted))?.value;
         demands.push(DemandStep { at, demand });
-        step.finish(&["at", "demand"])?;
+        step.finish()?;
     }
     Ok(demands)
 }

@@ -53,7 +53,7 @@ pub(super) fn segment(mut table: Table<'_>) -> Result<Rate, ConfigError> {
     if rate.value < RATE_MIN {
         return Err(rate.place.error(format!("rate {} is below {RATE_MIN}", rate.value)));
     }
-    table.finish(&["rate"])?;
+    table.finish()?;
     Ok(rate.value)
 }
 
@@ -86,7 +86,7 @@ fn guarantees(table: &mut Table<'_>, end: Time) -> Result<Vec<(Time, Rate)>, Con
         let at = super::step_time(&mut step, last, end)?;
         let rate = step.parsed("rate")?.ok_or_else(|| step.missing("rate", "a rate"))?;
         all.push((at, rate.value));
-        step.finish(&["at", "rate"])?;
+        step.finish()?;
     }
     Ok(all)
 }
@@ -150,7 +150,7 @@ fn point<'t>(
     }
     let bundle = table.table("bundle")?.map(bundle).transpose()?;
     let sharing = plan::sharing(&mut table, &mut choosing)?;
-    table.finish(&KEYS.into_iter().chain(plan::KEYS).collect::<Vec<_>>())?;
+    table.finish()?;
     let spec = sharing.spec(rate.value);
     let (spec, class_of) = choosing.settle(spec, &all, &place)?;
     if !matches!(algorithm, Algorithm::BcPqp | Algorithm::TokenBucket) && !is_flat(&spec.share) {
@@ -192,27 +192,9 @@ fn bundle(mut table: Table<'_>) -> Result<(BundleSpec, Place<'_>), ConfigError> 
     let stunts = table.text("stunts")?.ok_or_else(|| table.missing("stunts", class))?.value;
     let target = table.parsed::<Rate>("target")?;
     let target = target.ok_or_else(|| table.missing("target", "a rate such as 4mbit"))?.value;
-    table.finish(&["free", "stunts", "target"])?;
+    table.finish()?;
     Ok((BundleSpec { free, target, stunts }, place))
 }
-
-const KEYS: [&str; 15] = [
-    "bundle",
-    "guarantee",
-    "guarantees",
-    "name",
-    "groups",
-    "flows",
-    "rate",
-    "algorithm",
-    "burst",
-    "queue",
-    "without",
-    "queue_by",
-    "by",
-    "count",
-    "stagger",
-];
 
 /// The keys `burst` and `queue`.
 fn size(table: &mut Table<'_>, algorithm: Algorithm) -> Result<PoliceSize, ConfigError> {
@@ -223,12 +205,12 @@ fn size(table: &mut Table<'_>, algorithm: Algorithm) -> Result<PoliceSize, Confi
         }
         Algorithm::BcPqp => (None, &["burst", "queue"][..]),
     };
-    if let Some((key, place)) = has_not.iter().find_map(|key| Some((key, table.find(key)?))) {
+    for key in has_not {
         let name = algorithm.name();
-        return Err(place.error(match has {
+        table.refuse(key, || match has {
             Some(has) => format!("`{name}` has no `{key}`; what it has is `{has}`"),
             None => format!("`{name}` sizes its queues itself, by `rate` and `rtt_max`"),
-        }));
+        })?;
     }
     let given = has.map(|key| table.parsed(key)).transpose()?.flatten();
     Ok(given.map_or(algorithm.size(), |p| p.value))
@@ -303,10 +285,6 @@ impl Choosing<'_> {
 }
 
 impl Members for Choosing<'_> {
-    fn keys(&self) -> &'static [&'static str] {
-        &["groups", "flows"]
-    }
-
     fn take(&mut self, table: &mut Table<'_>, name: &str) -> Result<Vec<Criterion>, ConfigError> {
         let place = table.place();
         let Some(flows) = self.choose(table)? else { return Ok(Vec::new()) };

@@ -2,8 +2,8 @@
 //!
 //! What is stored are differences of counters. The counter of a series (a group of a daemon) that was
 //! stored last, and the run of the daemon that it belongs to, are in the same transaction as the rows.
-//! So nothing is counted twice and nothing is left out, whoever is killed: what arrived while nobody
-//! recorded is in the next difference, as `late` bytes, which have a sum but no rate.
+//! So nothing is counted twice and nothing is left out, whichever process is killed: what arrived while the page
+//! did not record is in the next difference, as `late` bytes, which have a sum but no rate.
 //!
 //! | table | rows |
 //! |---|---|

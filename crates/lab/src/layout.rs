@@ -10,12 +10,13 @@ use fairweir_core::share::Weight;
 use fairweir_core::units::{Span, Time};
 use fairweir_scenario::app;
 use fairweir_scenario::link::Discipline;
-use fairweir_scenario::{Browser, Bundle, CongestionControl, Flow, Ip, Kind, Measurement, Scenario, Tuning};
+use fairweir_scenario::{
+    Browser, Bundle, CongestionControl, Flow, Ip, Kind, Measurement, Scenario, Tuning,
+};
 use ipnet::IpNet;
 use socket2::{Domain, Socket, Type};
 
 use crate::Error;
-use crate::home::{LAN_DEVICE, WAN_DEVICE};
 use crate::job::{Job, Part, Seat};
 
 /// Each flow has a process of its own.
@@ -24,18 +25,22 @@ const FLOWS_MAX: usize = 256;
 const DEVICES_MAX: usize = 200;
 /// Flow `i` is served at this port plus `i`, so that a port tells the flow.
 const FIRST_PORT: u16 = 5001;
+/// The device in the home at which downloads arrive.
+pub(crate) const WAN_DEVICE: &str = "wan";
+/// The bridge of the devices, where the home is a router, and their own interface.
+pub(crate) const LAN_DEVICE: &str = "br-lan";
 /// All sites are served here.
 pub(crate) const SITE_PORT: u16 = 443;
 
 /// A scenario with addresses.
-pub(crate) struct Plan<'s> {
+pub(crate) struct Layout<'s> {
     pub(crate) scenario: &'s Scenario,
     /// One for each flow, in its order.
     pub(crate) servers: Vec<SocketAddr>,
 }
 
-impl<'s> Plan<'s> {
-    pub(crate) fn new(scenario: &'s Scenario) -> Plan<'s> {
+impl<'s> Layout<'s> {
+    pub(crate) fn new(scenario: &'s Scenario) -> Layout<'s> {
         let mut named: Vec<(&str, IpAddr)> = Vec::new();
         let mut servers = Vec::new();
         for (i, flow) in scenario.flows.iter().enumerate() {
@@ -50,7 +55,7 @@ impl<'s> Plan<'s> {
             }
             servers.push(SocketAddr::new(address, FIRST_PORT + i as u16));
         }
-        Plan { scenario, servers }
+        Layout { scenario, servers }
     }
 
     /// The address of every server and reflector, once.

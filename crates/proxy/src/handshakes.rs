@@ -21,7 +21,7 @@ const CONNECT_PATIENCE: Span = Span::secs(3);
 /// How long a client may take to complete what it began: the kernel answers it after 0, 1, 3 and 7 s.
 const CLIENT_PATIENCE: Span = Span::secs(8);
 
-/// Openings of one address.
+/// Handshakes of one address.
 const OF_CLIENT_MAX: usize = 512;
 
 /// Answers that were not asked for.
@@ -34,7 +34,7 @@ pub enum Answer {
     Deliver,
     /// The server refuses.
     Refuse,
-    /// Nobody answers; what the client sends next passes the gateway as without the proxy.
+    /// The server does not answer; what the client sends next passes the gateway as without the proxy.
     Pass,
 }
 
@@ -43,7 +43,7 @@ type Ends = (SocketAddr, SocketAddr);
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(crate) struct Openings {
+pub(crate) struct Handshakes {
     slots: Vec<Slot>,
     free: Vec<usize>,
     by_ends: HashMap<Ends, usize>,
@@ -57,11 +57,11 @@ pub(crate) struct Openings {
 #[derive(Debug, Default)]
 struct Slot {
     generation: u32,
-    opening: Option<Opening>,
+    handshake: Option<Handshake>,
 }
 
 #[derive(Debug)]
-struct Opening {
+struct Handshake {
     syn: Syn,
     upstream: TcpStream,
     own: Ends,
@@ -70,7 +70,7 @@ struct Opening {
     has_answered: bool,
 }
 
-impl Openings {
+impl Handshakes {
     pub(crate) fn len(&self) -> usize {
         self.by_ends.len()
     }
@@ -108,35 +108,37 @@ impl Openings {
         self.own.insert(own);
         *self.of_client.entry(from).or_default() += 1;
         self.deadlines.insert((until, id));
-        let Slot { generation, opening } = &mut self.slots[id];
-        let opening = opening.insert(Opening { syn, upstream, own, until, has_answered: false });
-        Some((id, *generation, &opening.upstream))
+        let Slot { generation, handshake } = &mut self.slots[id];
+        let handshake =
+            handshake.insert(Handshake { syn, upstream, own, until, has_answered: false });
+        Some((id, *generation, &handshake.upstream))
     }
 
     /// The socket to the server is connected or broken.
     pub(crate) fn handle_event(&mut self, id: usize, generation: u32, now: Time) {
         let slot = &mut self.slots[id];
-        let Some(opening) = slot.opening.as_mut().filter(|_| slot.generation == generation) else {
+        let Some(handshake) = slot.handshake.as_mut().filter(|_| slot.generation == generation)
+        else {
             return;
         };
-        if opening.has_answered {
+        if handshake.has_answered {
             return;
         }
-        match socket::connected(&opening.upstream) {
+        match socket::connected(&handshake.upstream) {
             Ok(true) => {
-                opening.has_answered = true;
-                self.deadlines.remove(&(opening.until, id));
-                opening.until = now + CLIENT_PATIENCE;
-                self.deadlines.insert((opening.until, id));
-                let syn = opening.syn.clone();
+                handshake.has_answered = true;
+                self.deadlines.remove(&(handshake.until, id));
+                handshake.until = now + CLIENT_PATIENCE;
+                self.deadlines.insert((handshake.until, id));
+                let syn = handshake.syn.clone();
                 self.answer(syn, Answer::Deliver);
             }
             Ok(false) => {}
             Err(e) => {
                 let refuses = e.kind() == io::ErrorKind::ConnectionRefused;
                 let answer = if refuses { Answer::Refuse } else { Answer::Pass };
-                if let Some(opening) = self.remove(id) {
-                    self.answer(opening.syn, answer);
+                if let Some(handshake) = self.remove(id) {
+                    self.answer(handshake.syn, answer);
                 }
             }
         }
@@ -150,8 +152,8 @@ impl Openings {
         server: SocketAddr,
     ) -> Option<(TcpStream, Option<Mac>)> {
         let id = *self.by_ends.get(&(client, server))?;
-        let opening = self.remove(id)?;
-        opening.has_answered.then(|| (opening.upstream, opening.syn.mac()))
+        let handshake = self.remove(id)?;
+        handshake.has_answered.then(|| (handshake.upstream, handshake.syn.mac()))
     }
 
     pub(crate) fn deadline(&self) -> Option<Time> {
@@ -161,12 +163,12 @@ impl Openings {
     /// Gives up what is due.
     pub(crate) fn handle_timers(&mut self, now: Time) {
         while let Some(&(_, id)) = self.deadlines.first().filter(|(at, _)| *at <= now) {
-            let Some(opening) = self.remove(id) else { break };
-            if opening.has_answered {
+            let Some(handshake) = self.remove(id) else { break };
+            if handshake.has_answered {
                 // The client has gone; its server need not wait.
-                socket::reset(&opening.upstream);
+                socket::reset(&handshake.upstream);
             } else {
-                self.answer(opening.syn, Answer::Pass);
+                self.answer(handshake.syn, Answer::Pass);
             }
         }
     }
@@ -180,8 +182,8 @@ impl Openings {
     pub(crate) fn clear(&mut self) {
         self.answers.clear();
         for id in 0..self.slots.len() {
-            if let Some(opening) = self.remove(id) {
-                socket::reset(&opening.upstream);
+            if let Some(handshake) = self.remove(id) {
+                socket::reset(&handshake.upstream);
             }
         }
     }
@@ -192,21 +194,21 @@ impl Openings {
         }
     }
 
-    fn remove(&mut self, id: usize) -> Option<Opening> {
+    fn remove(&mut self, id: usize) -> Option<Handshake> {
         let slot = &mut self.slots[id];
-        let opening = slot.opening.take()?;
+        let handshake = slot.handshake.take()?;
         slot.generation = slot.generation.wrapping_add(1);
         self.free.push(id);
-        self.deadlines.remove(&(opening.until, id));
-        self.own.remove(&opening.own);
-        let from = opening.syn.client().ip();
-        self.by_ends.remove(&(opening.syn.client(), opening.syn.server()));
+        self.deadlines.remove(&(handshake.until, id));
+        self.own.remove(&handshake.own);
+        let from = handshake.syn.client().ip();
+        self.by_ends.remove(&(handshake.syn.client(), handshake.syn.server()));
         if let Some(number) = self.of_client.get_mut(&from) {
             *number -= 1;
             if *number == 0 {
                 self.of_client.remove(&from);
             }
         }
-        Some(opening)
+        Some(handshake)
     }
 }

@@ -1,0 +1,67 @@
+//! How commands ask the daemon.
+
+use std::io;
+use std::time::Duration;
+
+use anyhow::anyhow;
+use fairweir_daemon::{Access, Client, Error};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::NAME;
+use crate::daemon_args::RunDir;
+use crate::progress::Count;
+
+/// How long a daemon may say nothing, not even how far it is.
+pub(super) const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A connection to the daemon that reports the progress of a long request on stderr.
+pub(super) struct Asker {
+    pub(super) client: Client,
+}
+
+impl Asker {
+    /// Connects, to ask for what needs `access`.
+    ///
+    /// # Errors
+    /// If no daemon listens there.
+    pub(super) fn connect(run_dir: &RunDir, access: Access) -> anyhow::Result<Asker> {
+        let client = Client::connect(&run_dir.run_dir, NAME, access, PATIENCE);
+        let client = client.map_err(|e| match e {
+            Error::NotRunning { ref source, .. } if is_absent(source) => anyhow!(
+                "{e}; start it with `sudo fairweir isp` or `sudo systemctl start fairweir-isp`"
+            ),
+            e => e.into(),
+        })?;
+        Ok(Asker { client })
+    }
+
+    /// Asks for a value.
+    ///
+    /// # Errors
+    /// What the daemon says if it refuses.
+    pub(super) fn ask<T: DeserializeOwned>(
+        &mut self,
+        request: &impl Serialize,
+    ) -> anyhow::Result<T> {
+        let count = Count::new("done:", "subscribers");
+        let value = self.client.ask_slowly(request, &mut |done, of| count.show(done, of));
+        count.end();
+        Ok(value?)
+    }
+
+    /// Asks for something to be done.
+    ///
+    /// # Errors
+    /// Why it was not.
+    pub(super) fn tell(&mut self, request: &impl Serialize) -> anyhow::Result<String> {
+        let count = Count::new("done:", "subscribers");
+        let message = self.client.tell(request, &mut |done, of| count.show(done, of));
+        count.end();
+        Ok(message?)
+    }
+}
+
+fn is_absent(e: &io::Error) -> bool {
+    matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+}
