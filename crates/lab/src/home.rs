@@ -16,6 +16,7 @@ use crate::layout::{
     INTERNET, LAN, LAN_DEVICE, Layout, WAN, WAN_DEVICE, device_address, uses_ecn, uses_timestamps,
 };
 
+/// The interface of a device behind the bridge.
 pub(crate) const DEVICE_INTERFACE: &str = "eth0";
 /// The ISP's device towards the home.
 pub(crate) const ISP_DEVICE: &str = "lan0";

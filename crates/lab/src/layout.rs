@@ -27,7 +27,7 @@ const DEVICES_MAX: usize = 200;
 const FIRST_PORT: u16 = 5001;
 /// The device in the home at which downloads arrive.
 pub(crate) const WAN_DEVICE: &str = "wan";
-/// The bridge of the devices, where the home is a router, and their own interface.
+/// The bridge of the devices, where the home is a router.
 pub(crate) const LAN_DEVICE: &str = "br-lan";
 /// All sites are served here.
 pub(crate) const SITE_PORT: u16 = 443;
