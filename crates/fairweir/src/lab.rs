@@ -1,19 +1,21 @@
 //! `fairweir lab`: plays scenario files in an emulated home.
 
 use std::env;
+use std::io::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
+use fairweir_config::text;
 use fairweir_core::receiver::Control;
-use fairweir_lab::{Options, Watchers, run_all, run_once};
+use fairweir_lab::{Options, Watchers, run_all, run_once, wait_until_idle};
 use fairweir_scenario::Scenario;
 use fairweir_scenario::play::{Run, labels, runs};
-use fairweir_scenario::report::Report;
+use fairweir_scenario::report::{self, Report};
 use nix::unistd::geteuid;
 
-use crate::cli::{LabCommand, PlayArgs};
+use crate::cli::{LabCommand, LabRunArgs};
 use crate::play;
 use crate::progress::Progress;
 
@@ -24,12 +26,34 @@ pub(crate) fn run(command: &LabCommand) -> anyhow::Result<()> {
     }
 }
 
-fn play(args: &PlayArgs) -> anyhow::Result<()> {
+fn play(LabRunArgs { play: args, valid_only }: &LabRunArgs) -> anyhow::Result<()> {
     let scenario = play::read(&args.scenario)?;
     let runs = runs(&args.control, &args.seed, &scenario)?;
     check_root("use `fairweir sim run` with the same file")?;
     play::make_directory(args)?;
-    let reports = play_all(&scenario, &runs, args.parallel, play::cancelled_by_signal()?)?;
+    let cancel = play::cancelled_by_signal()?;
+    let repeats = match valid_only {
+        true => {
+            wait_until_idle(IDLE_WAIT, &cancel, |busy| {
+                let line = format!("its CPU is {busy} % busy");
+                let _ = writeln!(
+                    io::stderr(),
+                    "waiting until this machine is idle, at most a minute: {line}"
+                );
+            })?;
+            REPEATS_FOR_VALID
+        }
+        false => REPEATS,
+    };
+    let reports = play_runs(&scenario, &runs, args.parallel, repeats, cancel)?;
+    let void = reports.iter().filter(|report| !report.valid).count();
+    if *valid_only && void > 0 {
+        write!(text::stdout(), "{}", report::table(&reports))?;
+        bail!(
+            "{void} of {} plays are void: this machine is too slow or too busy; nothing was written",
+            runs.len()
+        );
+    }
     play::hand_over(args, &scenario, &runs, reports)
 }
 
@@ -52,7 +76,17 @@ pub(crate) fn play_all(
     cancel: Arc<AtomicBool>,
 ) -> anyhow::Result<Vec<Report>> {
     check_root("use `fairweir sim run` with the same file")?;
-    let options = options(parallel, None, cancel)?;
+    play_runs(scenario, runs, parallel, REPEATS, cancel)
+}
+
+fn play_runs(
+    scenario: &Scenario,
+    runs: &[Run],
+    parallel: Option<usize>,
+    repeats: u32,
+    cancel: Arc<AtomicBool>,
+) -> anyhow::Result<Vec<Report>> {
+    let options = Options { repeats, ..options(parallel, None, cancel)? };
     let named = labels(runs).into_iter().map(|label| (label, scenario.duration));
     let progress = Progress::new(named.collect(), Duration::ZERO);
     let played = seed_by_seed(scenario, runs, &options, &progress);
@@ -77,13 +111,20 @@ pub(crate) fn play_watched(
     Ok(played?)
 }
 
+/// How often a void play is repeated.
+const REPEATS: u32 = 1;
+/// The same if only valid ones are accepted.
+const REPEATS_FOR_VALID: u32 = 3;
+/// How long a busy machine is waited for.
+const IDLE_WAIT: Duration = Duration::from_secs(60);
+
 fn options(
     parallel: Option<usize>,
     watchers: Option<Watchers>,
     cancel: Arc<AtomicBool>,
 ) -> anyhow::Result<Options> {
     let executable = env::current_exe().context("cannot determine the path of this program")?;
-    Ok(Options { executable, with_daemon: true, watchers, parallel, cancel })
+    Ok(Options { executable, with_daemon: true, watchers, parallel, repeats: 0, cancel })
 }
 
 fn seed_by_seed(

@@ -16,6 +16,7 @@
 //! | `layout` | addresses, ports and names of everything in a scenario |
 //! | `job` | what agents are told, and what they tell |
 //! | `home` | namespaces, devices, routes |
+//! | `idle` | waiting until other programs leave the CPU alone |
 //! | `relay` | the access link in real time |
 //! | `agent` | sender and receiver of the flows, as processes |
 //! | `daemon` | the real `fairweir host` in the home |
@@ -36,6 +37,7 @@ pub mod browser;
 mod clock;
 mod daemon;
 mod home;
+mod idle;
 mod isp;
 mod job;
 mod layout;
@@ -49,8 +51,14 @@ mod watch;
 
 pub use agent::{agent_main, is_agent};
 pub use daemon::Watchers;
+<<<<<<< HEAD
 pub use layout::refuse_unplayable;
 pub use run::{Options, Progress, run, run_all, run_once};
+=======
+pub use idle::wait_until_idle;
+pub use plan::refuse_unplayable;
+pub use run::{Options, Progress, run_all, run_once};
+>>>>>>> 6985a0f1 (lab run --valid-only: waits for an idle machine, repeats void plays alone, fails if one stays void)
 
 use std::io;
 use std::path::PathBuf;

@@ -55,6 +55,8 @@ pub struct Options {
     pub watchers: Option<Watchers>,
     /// How many controls are played at a time; `None` is two if the link is slow enough, else one.
     pub parallel: Option<usize>,
+    /// How often a void play is repeated, alone.
+    pub repeats: u32,
     /// Set it to end all runs early, with everything taken down.
     pub cancel: Arc<AtomicBool>,
 }
@@ -70,8 +72,8 @@ pub struct Progress {
     pub of: Span,
 }
 
-/// Plays a scenario with several controls, in parallel if the machine can; the reports come in the
-/// order of the controls.
+/// Plays a scenario with several controls, in parallel if the machine can, and what is void again, alone; the
+/// reports come in the order of the controls.
 ///
 /// # Errors
 /// [`Error`]: the first run's that failed, in the order of the controls.
@@ -93,7 +95,7 @@ pub fn run_all(
                 while let Some(i) =
                     Some(next.fetch_add(1, Ordering::Relaxed)).filter(|&i| i < controls.len())
                 {
-                    let report = run(scenario, controls[i], options, progress);
+                    let report = run_once(scenario, controls[i], options, progress);
                     if report.is_err() {
                         // The others would most likely fail too, and their reports are not used.
                         next.store(controls.len(), Ordering::Relaxed);
@@ -105,31 +107,24 @@ pub fn run_all(
     });
     let played = reports.into_iter().map(|r| r.into_inner().unwrap_or_else(|e| e.into_inner()));
     // Where one is missing there is an error, which `collect` finds if the missing are skipped.
-    played.flatten().collect()
-}
-
-/// Plays a scenario with one control, a second time if the machine was too slow the first time.
-///
-/// # Errors
-/// [`Error`] says what of the set-up failed, or which process ended; everything is taken down.
-pub fn run(
-    scenario: &Scenario,
-    control: Control,
-    options: &Options,
-    progress: &(dyn Fn(Progress) + Sync),
-) -> Result<Report, Error> {
-    let first = run_once(scenario, control, options, progress)?;
-    if first.valid {
-        return Ok(first);
+    let mut reports = played.flatten().collect::<Result<Vec<_>, _>>()?;
+    for report in &mut reports {
+        for _ in 0..options.repeats {
+            if report.valid {
+                break;
+            }
+            let (control, late) = (report.control, report.lateness.as_ref().map(|l| l.p99_ms));
+            tracing::warn!(%control, late_p99_ms = late, "void, since the machine was too slow: playing it again");
+            *report = run_once(scenario, control, options, progress)?;
+        }
     }
-    tracing::info!(%control, lateness = ?first.lateness, "the machine was too slow: once more");
-    run_once(scenario, control, options, progress)
+    Ok(reports)
 }
 
 /// Plays a scenario with one control, however slow the machine is; the report says whether it is valid.
 ///
 /// # Errors
-/// As of [`run`].
+/// [`Error`] says what of the set-up failed, or which process ended; everything is taken down.
 pub fn run_once(
     scenario: &Scenario,
     control: Control,

@@ -14,7 +14,7 @@ use fairweir_scenario::play::Seeds;
 pub(crate) enum LabCommand {
     /// Play a scenario with one or more controls and seeds.
     #[command(after_help = LAB_RUN_EXAMPLES)]
-    Run(PlayArgs),
+    Run(LabRunArgs),
     /// Check a scenario and list its events.
     #[command(after_help = LAB_CHECK_EXAMPLES)]
     Check(ScenarioArgs),
@@ -46,7 +46,18 @@ pub(crate) struct DemoArgs {
     pub(crate) no_browser: bool,
 }
 
-/// `fairweir lab run` and `fairweir sim run`.
+/// `fairweir lab run`.
+#[derive(Debug, Args)]
+pub(crate) struct LabRunArgs {
+    #[command(flatten)]
+    pub(crate) play: PlayArgs,
+    /// Accept valid plays only: wait up to a minute until this machine is idle, repeat a void play up to 3 times,
+    /// and fail without writing files if one stays void. A play is void if the machine was too slow for it.
+    #[arg(long)]
+    pub(crate) valid_only: bool,
+}
+
+/// `fairweir sim run`, and part of `fairweir lab run`.
 #[derive(Debug, Args)]
 pub(crate) struct PlayArgs {
     #[command(flatten)]
@@ -94,7 +105,7 @@ Nothing of this machine is changed, and nothing is left. Ctrl-C ends it.";
 const LAB_RUN_EXAMPLES: &str = "Examples:
   sudo fairweir lab run scenarios/demo.toml --control none --control fairweir --control wfq
   sudo fairweir lab run scenarios/crab-fig7-short.toml --json --series
-  sudo fairweir lab run scenarios/demo.toml --out /tmp/demo";
+  sudo fairweir lab run scenarios/demo.toml --valid-only --out /tmp/demo";
 
 const LAB_CHECK_EXAMPLES: &str = "Examples:
   fairweir lab check scenarios/demo.toml";
