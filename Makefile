@@ -44,10 +44,8 @@ test-deps:
 build: deps
 	cargo build --release --locked -p fairweir --features evidence
 
-run: build
-	@mkdir -p evidence/demo
-	$(SUDO) $(FAIRWEIR) lab run scenarios/demo.toml --control none --control crab --control fairweir --control wfq --out evidence/demo
-	@echo; echo 'The picture: evidence/demo/. Next: sudo $(FAIRWEIR) doctor; see README.md.'
+run:
+	@./dist/play
 
 check: deps deny
 	cargo xtask tidy
