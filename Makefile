@@ -16,14 +16,15 @@ DESTDIR ?=
 # make uninstall PURGE=1 removes configuration and state too.
 PURGE ?=
 
-.PHONY: help build package extension page-script sbom deny deb exposure test-deb tarball openwrt test-tarball test-kernel run test evidence figures bench check install uninstall deps test-deps
+.PHONY: help build package extension page-script sbom deny deb exposure test-deb tarball openwrt test-tarball test-kernel run test test-long evidence figures bench check install uninstall deps test-deps
 
 help:
 	@echo 'make build     target/release/fairweir, with the commands for developers (figures, compare, evidence)'
 	@echo 'make package   target/package/release/fairweir, as it is installed'
 	@echo 'make extension target/extension/: the browser extension for Chromium (zip) and Firefox (xpi)'
 	@echo 'make run       play the main job on the emulated home: weights that only the receiver knows'
-	@echo 'make test      every test, some 45 minutes on 2 cores with the build (root: namespaces, BPF)'
+	@echo 'make test      every test but the long ones, on 2 cores within half an hour with the build (root: namespaces, BPF)'
+	@echo 'make test-long the claims that take hours: slow repeats, and measurements that print tables'
 	@echo 'make check     the fast part: format, lints, architecture, licences, pure tests'
 	@echo 'make evidence  play every scenario and write the tables and pictures of docs/ anew'
 	@echo 'make figures   play the figures of the papers and of the default control in virtual time and write their tables anew'
@@ -55,7 +56,23 @@ check: deps deny
 test: export CARGO_INCREMENTAL ?= 0
 test: test-deps
 	cargo xtask tidy
-	cargo test --locked --workspace --features fairweir/evidence --no-fail-fast
+	$(call judged,)
+
+# The claims that take too long for `test`: hours. It plays them one after the other, and a release build where
+# FAIRWEIR_BINARY is looked at, whose cost some of them bound.
+test-long: export CARGO_INCREMENTAL ?= 0
+test-long: export FAIRWEIR_BINARY ?= $(CURDIR)/$(FAIRWEIR)
+test-long: test-deps build
+	$(call judged,-- --ignored --test-threads 1)
+
+# Plays the tests and ends with the table of claims about real packets, also when tests failed. There are no
+# doc-tests, and benches are no tests.
+define judged
+mkdir -p target && : > target/judge.jsonl
+FAIRWEIR_JUDGE='$(CURDIR)/target/judge.jsonl' \
+	cargo test --locked --workspace --features fairweir/evidence --no-fail-fast --tests --examples $(1); \
+	tests=$$?; cargo xtask judge && exit $$tests
+endef
 
 evidence: build
 	$(SUDO) $(FAIRWEIR) evidence

@@ -1,4 +1,4 @@
-//! Project chores: `cargo xtask tidy`, `cargo xtask count`, `cargo xtask sbom DIR [static]`.
+//! Project chores: `cargo xtask tidy`, `cargo xtask judge [RECORD]`, `cargo xtask count`, `cargo xtask sbom DIR [static]`.
 #![forbid(unsafe_code)]
 
 use std::path::Path;
@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 
 mod circles;
 mod count;
+mod judge;
 mod named;
 mod phrases;
 mod sbom;
@@ -18,6 +19,8 @@ fn main() -> ExitCode {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match arguments[..] {
         ["tidy"] => tidy::run(),
+        ["judge"] => judge::run(None),
+        ["judge", record] => judge::run(Some(record)),
         ["count"] => count::run(),
         ["sbom", out] => sbom::run(Path::new(out), false),
         ["sbom", out, "static"] => sbom::run(Path::new(out), true),

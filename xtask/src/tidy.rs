@@ -46,6 +46,7 @@ pub(crate) fn run() -> Result<()> {
     architecture()?;
     crate::circles::run()?;
     crate::phrases::run()?;
+    ignored_tests()?;
     crate::named::run()?;
     crate::run("cargo", &["fmt", "--all", "--check"])?;
     crate::run(
@@ -63,6 +64,24 @@ pub(crate) fn run() -> Result<()> {
             "warnings",
         ],
     )
+}
+
+/// What `make test` leaves out, `make test-long` plays, and says how long it takes.
+fn ignored_tests() -> Result<()> {
+    let mut faults = Vec::new();
+    for path in crate::phrases::files(&root().join("crates"), "rs")? {
+        let text = std::fs::read_to_string(&path)
+            .with_context(|| format!("reading {}", path.display()))?;
+        for (i, line) in text.lines().map(str::trim).enumerate() {
+            if line.starts_with("#[ignore") && !line.starts_with("#[ignore = \"long: ") {
+                faults.push(format!("{}:{}: {line}", path.display(), i + 1));
+            }
+        }
+    }
+    if !faults.is_empty() {
+        bail!("ignored, but not as `long: …` with the time it takes:\n  {}", faults.join("\n  "));
+    }
+    Ok(())
 }
 
 fn architecture() -> Result<()> {

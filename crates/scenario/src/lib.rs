@@ -25,5 +25,7 @@ pub mod police;
 pub mod random;
 pub mod report;
 mod scenario;
+#[cfg(feature = "testing")]
+pub mod testing;
 
 pub use scenario::*;

@@ -3,13 +3,15 @@
 #![allow(clippy::unwrap_used, reason = "it serves tests")]
 
 mod judge;
+mod machine;
 mod postgres;
 
 use std::fs;
 
 use fairweir_linux::netns::Netns;
 
-pub use judge::{judged, note, two_of_three};
+pub use judge::{judged, note, once, record_lateness, two_of_three, valid, void};
+pub use machine::{Alone, Share, alone, one_at_a_time, share};
 pub use postgres::Postgres;
 
 /// Whether a test that needs `what` can run, which is so if `found`. A skip is loud.

@@ -64,7 +64,7 @@ mod tests {
 
     /// `cargo test -p fairweir-core --lib ten_million -- --ignored`.
     #[test]
-    #[ignore = "takes seven seconds"]
+    #[ignore = "long: 7 s"]
     fn ten_million_changed_hellos_and_requests_are_read_without_a_panic() {
         let hello = records(&browser_hello("tv.example.com"), 200);
         let request = b"GET / HTTP/1.1\r\nHost: tv.example.com\r\nUser-Agent: x\r\n\r\n".to_vec();

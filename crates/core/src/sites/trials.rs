@@ -95,7 +95,7 @@ fn hellos() -> Vec<Vec<u8>> {
 }
 
 #[test]
-#[ignore = "takes minutes"]
+#[ignore = "long: some minutes"]
 fn ten_million_hellos_are_read_without_a_panic() {
     let whole = hellos().into_iter().flat_map(|hello| [900, 9_000].map(|n| records(&hello, n)));
     ten_million(&whole.collect::<Vec<_>>(), |_, bytes| {
@@ -105,7 +105,7 @@ fn ten_million_hellos_are_read_without_a_panic() {
 
 /// Half of them are changed before they are encrypted, so that what is inside is met too.
 #[test]
-#[ignore = "takes minutes"]
+#[ignore = "long: some minutes"]
 fn ten_million_initial_packets_are_read_without_a_panic() {
     let frames = |hello: &Vec<u8>| crypto(0, &hello[..hello.len().min(1_000)]);
     let frames: Vec<_> = hellos().iter().map(frames).collect();
@@ -126,7 +126,7 @@ fn ten_million_initial_packets_are_read_without_a_panic() {
 }
 
 #[test]
-#[ignore = "takes minutes"]
+#[ignore = "long: some minutes"]
 fn ten_million_dns_messages_are_read_without_a_panic() {
     let cdn = labels("a.cdn.net");
     let aliases = [record(&OWNER, 5, 300, &cdn), record(&cdn, 1, 20, &[192, 0, 2, 7])];
@@ -140,7 +140,7 @@ fn ten_million_dns_messages_are_read_without_a_panic() {
 }
 
 #[test]
-#[ignore = "takes minutes"]
+#[ignore = "long: some minutes"]
 fn ten_million_http_requests_are_read_without_a_panic() {
     let right = [
         &b"GET / HTTP/1.1\r\nHost: www.video.com:80\r\nAccept: */*\r\n\r\n"[..],

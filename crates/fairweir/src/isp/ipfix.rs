@@ -407,7 +407,7 @@ mod tests {
 
     /// What another program reads of the messages.
     #[test]
-    #[ignore = "needs tshark"]
+    #[ignore = "long: needs tshark"]
     fn wireshark_reads_every_record() {
         let listener = UdpSocket::bind("127.0.0.1:0").unwrap();
         let at = listener.local_addr().unwrap();

@@ -3,13 +3,14 @@
 //! Each test compares the download rate under attack with the rate of the same download before it,
 //! and prints both.
 
-use fairweir_testing::{privileged, two_of_three};
 use std::io::Write;
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
+
+use fairweir_testing::{privileged, two_of_three};
 
 use crate::common::far::{Far, Lie};
 use crate::common::forger::{Forger, Forgery, Victim};
@@ -152,13 +153,13 @@ fn a_server_whose_clock_loses_time_hurts_no_other_download() {
 }
 
 #[test]
-#[ignore = "takes 50 s; the slow clock is the one of three that `make test` plays"]
+#[ignore = "long: 50 s; `make test` plays the slow clock"]
 fn a_server_whose_clock_gains_time_hurts_no_other_download() {
     a_liar_takes_nothing("fast clock", Lie::Fast);
 }
 
 #[test]
-#[ignore = "takes 50 s; the slow clock is the one of three that `make test` plays"]
+#[ignore = "long: 50 s; `make test` plays the slow clock"]
 fn a_server_whose_clock_halts_hurts_no_other_download() {
     a_liar_takes_nothing("halting clock", Lie::Halting);
 }

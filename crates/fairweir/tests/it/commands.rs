@@ -1,6 +1,5 @@
 //! The command line: help, exit codes, errors, and the commands around the daemon.
 
-use fairweir_testing::privileged;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -8,6 +7,7 @@ use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use fairweir_testing::privileged;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -142,7 +142,7 @@ fn whoever_is_not_root_is_told_so() {
     if !privileged() {
         return;
     }
-    // Somewhere where everybody may execute it.
+    // A place where every user may execute it.
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let copy = dir.path().join("fairweir");

@@ -1,11 +1,11 @@
 //! The configuration, through `fairweir check`: what is understood, and what each error says.
 
-use fairweir_testing::privileged;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 
+use fairweir_testing::privileged;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use tempfile::TempDir;

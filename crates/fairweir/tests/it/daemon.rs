@@ -3,7 +3,6 @@
 //! The control is `static` with half of what the link carries, so that shaped and unshaped are
 //! told apart at one look.
 
-use fairweir_testing::{privileged, two_of_three};
 use std::collections::BTreeSet;
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Write};
@@ -13,6 +12,7 @@ use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use fairweir_testing::{privileged, two_of_three};
 use nix::sys::signal::Signal;
 
 use crate::common::FAIRWEIR;

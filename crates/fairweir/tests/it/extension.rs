@@ -1,7 +1,6 @@
 //! What browsers' extensions say: `web/NAME.sock` against honest and dishonest users, the program
 //! that browsers start, and its manifests.
 
-use fairweir_testing::{note, privileged};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::Shutdown;
@@ -14,6 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use fairweir_core::sites::{HostDigest, HostName};
+use fairweir_testing::{note, privileged};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -312,7 +312,7 @@ fn pour(stage: &Stage, web: &Web, uid: u32, ends: &AtomicBool) -> u64 {
 
 /// `cargo test -p fairweir --features evidence --test it a_hundred_thousand -- --ignored --nocapture`
 #[test]
-#[ignore = "needs both cores for 25 s"]
+#[ignore = "long: 25 s of both cores"]
 fn a_hundred_thousand_events_a_second_leave_ticks_on_time() {
     if !privileged() {
         return;

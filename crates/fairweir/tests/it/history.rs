@@ -1,7 +1,6 @@
 //! The history that `fairweir page` records of a real daemon: sums over restarts and kills, and a disk
 //! that is full.
 
-use fairweir_testing::privileged;
 use std::fs::{self, File, Permissions};
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -10,6 +9,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use fairweir_testing::privileged;
 use serde_json::Value;
 
 use crate::common::FAIRWEIR;

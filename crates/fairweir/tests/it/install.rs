@@ -1,12 +1,12 @@
 //! `make install`, `make uninstall` and the systemd units.
 
-use fairweir_testing::can_run;
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use fairweir_testing::can_run;
 use tempfile::TempDir;
 
 use crate::common::FAIRWEIR;

@@ -1,17 +1,17 @@
 //! `fairweir lab`: what it prints and writes, and how it ends early. The lab itself is tested where
 //! it lives.
 
-use fairweir_testing::{note, privileged, two_of_three};
 use std::fs;
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use fairweir_testing::{note, privileged, two_of_three};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use crate::common::{FAIRWEIR, fairweir, only_error_line};
+use crate::common::{FAIRWEIR, fairweir, only_error_line, played};
 
 const SHORT: &str = "version = 1\nname = \"short\"\nduration = \"4s\"\nsettle = \"1s\"\n\
     [link]\nrate = \"10mbit\"\nbuffer = \"100ms\"\n\
@@ -125,10 +125,8 @@ fn descendants(pid: u32) -> Vec<String> {
 }
 
 /// Two devices behind a router; the first shares its part among two downloads with weights 2 : 1 by a
-/// control of its own. The second device begins a download later.
-const TWO_LOOPS: &str = "../../scenarios/crab-fig12.toml";
-
-/// What a world's run of [`TWO_LOOPS`] gave: f1, f2 and f3 in each second, in Mbit/s.
+/// control of its own. The second device begins a download later. Returns what f1, f2 and f3 had in each
+/// second, in Mbit/s.
 fn two_loops(world: &str, router: &str, device: &str, seconds: u32, joins: u32) -> Vec<[f64; 3]> {
     let changes = [
         format!("device.m1.control={device}"),
@@ -136,11 +134,10 @@ fn two_loops(world: &str, router: &str, device: &str, seconds: u32, joins: u32) 
         format!("flow.f3.start={joins}s"),
         "settle=5s".to_owned(),
     ];
-    let mut args = vec![world, "run", TWO_LOOPS, "--control", router, "--json", "--series"];
+    let file = played::file("crab-fig12");
+    let mut args = vec![world, "run", &file, "--control", router, "--series"];
     args.extend(changes.iter().flat_map(|change| ["--set", change]));
-    let output = fairweir(&args);
-    let report: Value = serde_json::from_slice(&output.stdout)
-        .unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&output.stderr)));
+    let report = played::report(&args);
     let mut all = vec![([0.0; 3], 0.0); seconds as usize];
     for point in report["series"].as_array().unwrap() {
         let second = (point["t_s"].as_f64().unwrap() + 0.001) as usize;
@@ -183,7 +180,7 @@ fn a_host_shares_beneath_a_router_that_shares() {
 
 /// `cargo test -p fairweir --features evidence --test it lab::a_device_behind -- --ignored --nocapture`
 #[test]
-#[ignore = "takes a minute"]
+#[ignore = "long: 1 min"]
 fn a_device_behind_the_proxy_loses_little_by_a_lossy_last_hop() {
     if !privileged() {
         return;
@@ -206,7 +203,7 @@ fn a_device_behind_the_proxy_loses_little_by_a_lossy_last_hop() {
 }
 
 #[test]
-#[ignore = "3 min: cargo test -p fairweir --features evidence --test it -- --ignored --nocapture two_loops"]
+#[ignore = "long: 3 min"]
 fn two_loops_in_both_worlds() {
     if !privileged() {
         return;

@@ -1,27 +1,19 @@
 //! BC-PQP keeps real TCP to its rate and shares it, in the emulated home's relay and by the real
 //! daemon, as the simulator says. Needs root.
 
-use fairweir_testing::{note, privileged, two_of_three};
+use fairweir_testing::{privileged, two_of_three};
 use serde_json::Value;
 
-use crate::common::fairweir;
+use crate::common::{fairweir, played};
 
-/// What became of the one policing point of a scenario; nothing if the machine was too busy.
-fn policed(world: &str, set: &[&str]) -> Option<Value> {
-    let file = format!("{}/../../scenarios/bcpqp-mix.toml", env!("CARGO_MANIFEST_DIR"));
-    let mut args = vec![world, "run", &file, "--control", "none", "--json"];
+/// What became of the one policing point of a scenario.
+fn policed(world: &str, set: &[&str]) -> Value {
+    let file = played::file("bcpqp-mix");
+    let mut args = vec![world, "run", &file, "--control", "none"];
     for change in set {
         args.extend(["--set", change]);
     }
-    let output = fairweir(&args);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{world} {set:?}: {errors}");
-    let mut report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    if report["valid"] == false {
-        note(&format!("NOT JUDGED: {world} {set:?}: the machine is too busy for the lab"));
-        return None;
-    }
-    Some(report["summary"]["policed"][0].take())
+    played::report(&args)["summary"]["policed"][0].take()
 }
 
 /// The rate is kept, without bursts.
@@ -43,9 +35,9 @@ fn real_tcp_of_mixed_kinds_shares_a_policed_rate_as_in_the_simulator() {
     if !privileged() {
         return;
     }
-    let sim = policed("sim", &[]).unwrap();
+    let sim = policed("sim", &[]);
     two_of_three(|| {
-        let Some(lab) = policed("lab", &[]) else { return };
+        let lab = policed("lab", &[]);
         for world in [&lab, &sim] {
             assert_kept(world);
             assert!(world["jain"].as_f64().unwrap() >= 0.97, "{world:#}");
@@ -60,9 +52,9 @@ fn the_real_daemon_polices_real_tcp_as_the_simulator_does() {
         return;
     }
     let set = ["police.home.by=daemon", "police.home.queue_by=hash"];
-    let sim = policed("sim", &set).unwrap();
+    let sim = policed("sim", &set);
     two_of_three(|| {
-        let Some(lab) = policed("lab", &set) else { return };
+        let lab = policed("lab", &set);
         assert_kept(&lab);
         assert_lose_alike(&lab, &sim);
         assert!(lab["passed"].as_u64().unwrap() > 10_000, "{lab:#}");
@@ -72,7 +64,7 @@ fn the_real_daemon_polices_real_tcp_as_the_simulator_does() {
 
 #[test]
 fn the_daemon_is_for_all_flows_or_none() {
-    let file = format!("{}/../../scenarios/bcpqp-mix.toml", env!("CARGO_MANIFEST_DIR"));
+    let file = played::file("bcpqp-mix");
     let changes = ["--set", "police.home.by=daemon", "--set", "police.home.flows=[0]"];
     let output = fairweir(&[&["sim", "check", &file], &changes[..]].concat());
     let error = crate::common::only_error_line(&output);

@@ -1,6 +1,5 @@
 //! The daemon's probe of the access link: when it asks, and what it says of it.
 
-use fairweir_testing::privileged;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -9,6 +8,7 @@ use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
+use fairweir_testing::privileged;
 use serde_json::Value;
 
 use crate::common::FAIRWEIR;

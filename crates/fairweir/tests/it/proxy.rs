@@ -1,6 +1,5 @@
 //! `fairweir proxy` on a home router with bridge, NAT and IPv6: real TCP through TPROXY.
 
-use fairweir_testing::{can_run, note, privileged, two_of_three};
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -8,6 +7,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use fairweir_testing::{can_run, note, privileged, two_of_three};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -303,7 +303,7 @@ fn resets_and_refusals_are_passed_on() {
     drop(stream);
     assert_eq!(hears.join().unwrap(), ErrorKind::ConnectionReset);
     daemon.wait_for("closed", PATIENCE, |s| s["connections"] == 0);
-    // A port on which nobody listens refuses.
+    // A port without a listener refuses.
     let (listener, server) = home.listen(SERVERS[1]);
     drop(listener);
     let refusal = home.devices[1].run(|| TcpStream::connect_timeout(&server, PATIENCE));
@@ -445,7 +445,7 @@ fn a_lossy_last_hop_costs_a_relayed_download_little() {
 
 /// `cargo test -p fairweir --test it proxy:: -- --ignored --test-threads 1`
 #[test]
-#[ignore = "takes 3 minutes"]
+#[ignore = "long: 3 min"]
 fn rates_are_held_at_many_rates_and_round_trips() {
     let points = [
         (1, 20, 1, false),
@@ -495,7 +495,7 @@ fn rates_are_held_at_many_rates_and_round_trips() {
 /// than 32,768 file descriptors it plays as many connections as these allow, and reckons with 10,500;
 /// `dist/test-connections` plays all of them in a virtual machine.
 #[test]
-#[ignore = "takes a minute, and 32,768 file descriptors"]
+#[ignore = "long: 1 min; needs 32,768 file descriptors"]
 fn ten_thousand_idle_and_five_hundred_busy_connections_cost_little() {
     let home = Home::with_link(10_000.0);
     home.configure("[[class]]\nname = \"all\"\nmatch = [\"web:example.com\"]\n");
@@ -810,7 +810,7 @@ fn requests_that_a_server_does_not_read_are_held_back_at_the_client() {
 
 /// `cargo test -p fairweir --features evidence --test it four_gigabytes -- --ignored --nocapture`
 #[test]
-#[ignore = "takes half a minute"]
+#[ignore = "long: half a minute"]
 fn four_gigabytes_of_pipelined_requests_take_no_memory() {
     let (sent, more) = pipelined(4 << 30, true);
     note(&format!("{sent} bytes of requests, {more} kB more in the process"));

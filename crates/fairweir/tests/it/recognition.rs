@@ -1,6 +1,5 @@
 //! `fairweir proxy` recognises 20 clients: real programs through the gateway, and recorded DHCP requests.
 
-use fairweir_testing::{can_run, note, privileged, two_of_three};
 use std::fs;
 use std::io::Read;
 use std::net::{TcpListener, UdpSocket};
@@ -9,6 +8,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use fairweir_testing::{can_run, note, privileged, two_of_three};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use serde_json::Value;

@@ -1,7 +1,6 @@
 //! `fairweir sender` with connections that are there before it: whom it switches, and that each has
 //! again what it had, however the daemon ends.
 
-use fairweir_testing::{note, privileged, two_of_three};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -12,11 +11,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fairweir_linux::{link, netns::Netns};
+use fairweir_testing::{note, once, privileged, two_of_three, valid};
 use nix::sys::socket::{getsockopt, setsockopt, sockopt::TcpCongestion};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::common::{FAIRWEIR, fairweir};
+use crate::common::{FAIRWEIR, fairweir, played};
 
 const PATIENCE: Duration = Duration::from_secs(8);
 
@@ -255,35 +255,28 @@ fn connections_of_a_killed_daemon_return_by_themselves_and_go_on() {
     wait_for(&[(&free, "fw_cubic"), (&stunt, "fw_reno")], "switched again");
 }
 
-/// The summary of a lab run without a control at the receiver; nothing if the machine was too busy.
-fn summary_of(scenario: &str, set: &[&str]) -> Option<Value> {
-    let file = format!("{}/../../scenarios/{scenario}.toml", env!("CARGO_MANIFEST_DIR"));
+/// The summary of a lab run without a control at the receiver.
+fn summary_of(scenario: &str, set: &[&str]) -> Value {
+    let file = played::file(scenario);
     let set = set.iter().flat_map(|set| ["--set", *set]);
-    let args = ["lab", "run", &file, "--control", "none", "--json"].into_iter().chain(set);
-    let output = fairweir(&args.collect::<Vec<_>>());
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let mut report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    if report["valid"] == false {
-        note("NOT JUDGED: the machine is too busy for the lab");
-        return None;
-    }
-    Some(report["summary"].take())
+    let args = ["lab", "run", &file, "--control", "none"].into_iter().chain(set);
+    played::report(&args.collect::<Vec<_>>())["summary"].take()
 }
 
 /// The part of it that is about free connections.
-fn free_of(scenario: &str, set: &[&str]) -> Option<Value> {
-    let free = summary_of(scenario, set)?["bundled"][0]["free"].take();
+fn free_of(scenario: &str, set: &[&str]) -> Value {
+    let free = summary_of(scenario, set)["bundled"][0]["free"].take();
     note(&format!("{free}"));
-    Some(free)
+    free
 }
 
 fn by_target(free: &Value) -> f64 {
     free["rate_bps"].as_f64().unwrap() / free["target_bps"].as_f64().unwrap()
 }
 
-/// Targets of their own, stunts of two weights with a floor, and a target of so many connections.
+/// Targets of their own, stunts of two weights with a floor, and a target counted in connections.
 #[test]
-#[ignore = "three to seven minutes on real packets"]
+#[ignore = "long: 3 to 7 min"]
 fn several_real_connections_hold_targets_of_their_own() {
     if !privileged() {
         return;
@@ -293,7 +286,7 @@ fn several_real_connections_hold_targets_of_their_own() {
                    { group = \"second\", target = \"0.3mbit\" }]";
     for set in [&[][..], &[floor], &[floor, counted]] {
         two_of_three(|| {
-            let Some(free) = free_of("fs-several", set) else { return };
+            let free = free_of("fs-several", set);
             for nth in 0..2 {
                 let by_target = by_target(&free[nth]);
                 assert!((0.92..1.08).contains(&by_target), "{set:?}: {by_target} of {free:#}");
@@ -306,7 +299,7 @@ fn several_real_connections_hold_targets_of_their_own() {
 /// half of its target.
 fn quic(set: &[&str], within: std::ops::Range<f64>) {
     two_of_three(|| {
-        let Some(free) = free_of("fs-quic", set) else { return };
+        let free = free_of("fs-quic", set);
         let by_target = by_target(&free[0]);
         assert!(within.contains(&by_target), "{by_target} of {free:#}");
         assert!(free[0]["signals"]["delegated"].as_u64().unwrap() > 0, "{free:#}");
@@ -321,26 +314,27 @@ fn a_real_quic_connection_gets_closer_to_its_target_than_its_fair_share() {
 }
 
 #[test]
-#[ignore = "two to seven minutes on real packets"]
+#[ignore = "long: 2 to 7 min"]
 fn a_real_quic_connection_holds_its_target_for_a_minute() {
     if !privileged() {
         return;
     }
-    let plain = free_of("fs-quic", &["bundle.0.controller=none"]);
-    let alone = plain.map_or(0.0, |plain| by_target(&plain[0]));
-    assert!(alone < 0.75, "alone it has {alone} of its target");
+    once(|| {
+        let alone = by_target(&free_of("fs-quic", &["bundle.0.controller=none"])[0]);
+        assert!(alone < 0.75, "alone it has {alone} of its target");
+    });
     quic(&[], 0.95..1.05);
 }
 
 /// The free connection and four stunts pass one queue, four other stunts another one.
 #[test]
-#[ignore = "three to nine minutes on real packets, and needs an idle machine"]
+#[ignore = "long: 3 to 9 min; needs an idle machine"]
 fn real_stunts_behind_another_bottleneck_are_no_longer_asked() {
     if !privileged() {
         return;
     }
     two_of_three(|| {
-        let Some(free) = free_of("fs-apart", &[]) else { return };
+        let free = free_of("fs-apart", &[]);
         assert_eq!(free[0]["apart"], 4, "{free:#}");
         let by_target = by_target(&free[0]);
         assert!((0.92..1.08).contains(&by_target), "{by_target} of its target");
@@ -348,7 +342,7 @@ fn real_stunts_behind_another_bottleneck_are_no_longer_asked() {
 }
 
 /// A run of `fs-kernel` whose connections have this congestion control, link and base RTT; the target in parts of the
-/// fair share, or none.
+/// fair share, or none. `None` if the run was void.
 fn at_a_bottleneck(sender: &str, mbit: u64, rtt: &str, times: Option<f64>) -> Option<Value> {
     let fair = mbit as f64 / 16.0;
     let mut set = vec![
@@ -363,14 +357,15 @@ fn at_a_bottleneck(sender: &str, mbit: u64, rtt: &str, times: Option<f64>) -> Op
     if times.is_none() {
         set.push("bundle.0.controller=none".to_owned());
     }
-    summary_of("fs-kernel", &set.iter().map(String::as_str).collect::<Vec<_>>())
+    let set: Vec<&str> = set.iter().map(String::as_str).collect();
+    valid(|| summary_of("fs-kernel", &set))
 }
 
 /// 48 runs of 40 s, of which 30 s count. A single run differs by some percent: a target that is missed by more than
 /// 8 % is played twice more, and the median counts. What others have, and what the link drops, is judged at the
 /// median of all.
 #[test]
-#[ignore = "half an hour on real packets, and needs an idle machine"]
+#[ignore = "long: 30 min; needs an idle machine"]
 fn each_target_at_each_bottleneck_with_real_tcp() {
     if !privileged() {
         return;

@@ -1,6 +1,5 @@
 //! Uploads shared by weight, on real packets: of a host, and of devices behind NAT.
 
-use fairweir_testing::{note, privileged, traffic, two_of_three};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -8,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use fairweir_testing::{note, privileged, traffic, two_of_three};
 use nix::sys::signal::Signal;
 use nix::sys::socket::{setsockopt, sockopt::TcpCongestion};
 use serde_json::Value;
@@ -308,7 +308,7 @@ impl Both {
 
 /// Two devices behind NAT and with IPv6, both directions full.
 #[test]
-#[ignore = "40 s: cargo test -p fairweir --features evidence --test it upload:: -- --ignored"]
+#[ignore = "long: 40 s"]
 fn devices_share_the_upload_while_the_download_is_full() {
     if !privileged() || !has_nat() {
         return;
@@ -320,7 +320,7 @@ fn devices_share_the_upload_while_the_download_is_full() {
 
 /// An access link of 8 Mbit/s with half a megabit up, on which a full packet takes 24 ms.
 #[test]
-#[ignore = "2 min: cargo test -p fairweir --features evidence --test it -- --ignored half_a_megabit"]
+#[ignore = "long: 2 min"]
 fn devices_share_both_directions_of_a_link_with_half_a_megabit_up() {
     if !privileged() || !has_nat() {
         return;
@@ -335,7 +335,7 @@ fn devices_share_both_directions_of_a_link_with_half_a_megabit_up() {
 
 /// What one group of the tv does not send goes to the other, and the phone has what it had.
 #[test]
-#[ignore = "30 s: cargo test -p fairweir --features evidence --test it -- --ignored upload::groups_within"]
+#[ignore = "long: 30 s"]
 fn groups_within_a_device_share_its_upload() {
     if !privileged() || !has_nat() {
         return;
@@ -391,7 +391,7 @@ fn groups_within_a_device_share_its_upload() {
 
 /// HTB at 95 % of a capacity that it is told, as it is set up by hand.
 #[test]
-#[ignore = "35 s: cargo test -p fairweir --features evidence --test it upload:: -- --ignored"]
+#[ignore = "long: 35 s"]
 fn htb_at_95_percent_beside_it() {
     if !privileged() {
         return;

@@ -1,10 +1,10 @@
 //! `web:` rules on real packets: sites that share an address are told apart by what their
 //! connections say of themselves.
 
-use fairweir_testing::{privileged, two_of_three};
 use std::thread;
 use std::time::Duration;
 
+use fairweir_testing::{privileged, two_of_three};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 

@@ -1,6 +1,5 @@
 //! The classifier by test runs in the real kernel: packets in, group, count and verdict out.
 
-use fairweir_testing::privileged;
 use std::net::SocketAddr;
 
 use fairweir_core::policy::{Policy, Transport};
@@ -8,6 +7,7 @@ use fairweir_core::sites::Flow;
 use fairweir_core::units::{Bytes, Span};
 use fairweir_linux::monotonic_now;
 use fairweir_linux::trial::{Packet, Trial, Verdict};
+use fairweir_testing::privileged;
 
 use crate::common::policy;
 

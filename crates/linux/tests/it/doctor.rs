@@ -1,9 +1,9 @@
 //! What is said about the kernel and the network.
 
-use fairweir_testing::privileged;
 use std::net::UdpSocket;
 
 use fairweir_linux::{doctor, link, netns::Netns, network};
+use fairweir_testing::privileged;
 
 use crate::common::Pair;
 

@@ -1,11 +1,11 @@
 //! Namespaces and devices on the real kernel.
 
-use fairweir_testing::privileged;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
 
 use fairweir_linux::{link, netns::Netns};
+use fairweir_testing::privileged;
 
 #[test]
 fn a_veth_pair_carries_tcp_between_two_namespaces() {

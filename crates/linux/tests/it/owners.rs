@@ -1,6 +1,5 @@
 //! Whose traffic is it: real sockets of processes with different executables, users and cgroups.
 
-use fairweir_testing::privileged;
 use std::fs;
 use std::io::Write;
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -9,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use fairweir_core::policy::Policy;
 use fairweir_linux::{Host, HostSpec, Mode, Who};
+use fairweir_testing::privileged;
 
 use crate::common::agent::Agent;
 use crate::common::{Pair, policy};

@@ -1,7 +1,6 @@
 //! A bundle in the kernel's policer with real, unmodified TCP: a free class holds its target, stunts pay,
-//! nobody else does.
+//! no other class does.
 
-use fairweir_testing::{judged, privileged};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
@@ -15,6 +14,7 @@ use fairweir_core::units::{Rate, Span};
 use fairweir_linux::police::{
     Algorithm, Direction, Hook, PlanId, Police, PoliceSpec, SubscriberSpec,
 };
+use fairweir_testing::{judged, privileged};
 
 use crate::common::path::{Path, PathSpec};
 use crate::common::set_congestion_control;
@@ -155,7 +155,7 @@ fn real_tcp_in_a_bundle_holds_its_target_at_the_cost_of_its_stunts_alone() {
 /// `cargo test -p fairweir-linux --test it police_bundle:: -- --ignored --nocapture`: the table in
 /// docs/papers/free-and-stunts.md.
 #[test]
-#[ignore = "takes nine minutes"]
+#[ignore = "long: 9 min"]
 fn each_target_with_real_tcp() {
     if !privileged() {
         return;

@@ -1,7 +1,6 @@
 //! What a subscriber used of each class of its plan, counted in the real kernel: exact to the byte whatever
 //! becomes of its plan.
 
-use fairweir_testing::privileged;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
@@ -14,6 +13,7 @@ use fairweir_linux::police::{
     Algorithm, Counters, Direction, Frame, Hook, PlanId, Police, PoliceSpec, SubscriberId,
     SubscriberSpec, Trial,
 };
+use fairweir_testing::privileged;
 
 use crate::common::flat;
 use crate::common::frames::{Random, Wire};
@@ -199,7 +199,7 @@ fn two_cpus_and_a_plan_that_changes_lose_no_packet_of_a_class() {
     let counters = by_class(&police, id);
     let kept = counters.iter().fold(Counters::default(), |sum, one| sum + *one);
     assert_eq!(kept.dropped_packets, sum.dropped_packets);
-    // A packet that meets another change on its second try passes and is counted for nobody.
+    // A packet that meets another change on its second try passes and is counted for no subscriber.
     let missing = sum.passed.as_u64() - kept.passed.as_u64();
     assert!(missing <= 10 * 1_514, "{missing} bytes of {}", sum.passed);
     assert!(counters[..3].iter().all(|one| one.passed > Bytes::new(1_000_000)), "{counters:?}");

@@ -1,7 +1,6 @@
 //! The kernel's policer against the specification, `fairweir_core::phantom`: the same packets at the
 //! same times get the same verdicts and leave the same state.
 
-use fairweir_testing::privileged;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -20,6 +19,7 @@ use fairweir_linux::police::{
     Algorithm, Direction, Frame, Hook, PlanId, Police, PoliceSpec, SegmentId, SubscriberId,
     SubscriberSpec, Trial,
 };
+use fairweir_testing::{privileged, share};
 
 use fairweir_linux::{link, monotonic_now};
 
@@ -325,6 +325,7 @@ fn random_packets_of_bundles_get_the_specifications_verdicts() {
     if !privileged() {
         return;
     }
+    let _share = share();
     let mut kernel = Kernel::new();
     let (mut all, mut refused_all) = ([0; 3], 0);
     for (nth, (name, share)) in bundled_shares().into_iter().enumerate() {
@@ -375,6 +376,7 @@ fn random_packets_get_the_specifications_verdicts() {
     if !privileged() {
         return;
     }
+    let _share = share();
     let mut kernel = Kernel::new();
     let mut all = [0; 3];
     for (nth, (name, share)) in shares().into_iter().enumerate() {
@@ -398,6 +400,7 @@ fn a_bundle_that_changes_often_takes_no_places() {
     if !privileged() {
         return;
     }
+    let _share = share();
     let mut police = Police::load(&PoliceSpec::default()).unwrap();
     let (_, share) = bundled_shares().remove(0);
     let (rate, rtt_max, signal) = (Rate::mbit(20), Span::millis(20), Signal::Soft);
@@ -495,6 +498,7 @@ fn members_of_a_segment_get_the_specifications_verdicts() {
     if !privileged() {
         return;
     }
+    let _share = share();
     let (rate, capacity, id) = (Rate::mbit(20), Rate::mbit(30), SegmentId(7));
     let spec =
         PlanSpec { rate, rtt_max: Span::millis(100), signal: Signal::Soft, share: Share::Flows(4) };

@@ -1,6 +1,5 @@
 //! The policer with real packets between namespaces: rates, live changes, and its end.
 
-use fairweir_testing::privileged;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
@@ -10,6 +9,7 @@ use fairweir_linux::Error;
 use fairweir_linux::police::{
     Algorithm, Direction, Hook, PlanId, Police, PoliceSpec, SubscriberId, SubscriberSpec,
 };
+use fairweir_testing::privileged;
 
 use crate::common::agent::Agent;
 use crate::common::path::{Path, PathSpec};

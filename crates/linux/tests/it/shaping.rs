@@ -1,6 +1,5 @@
 //! Real TCP through the classes, and beside them.
 
-use fairweir_testing::{judged, traffic};
 use std::net::{TcpStream, UdpSocket};
 use std::time::{Duration, Instant};
 
@@ -8,6 +7,7 @@ use fairweir_core::receiver::{ConnectionWindow, GroupSample, Windows};
 use fairweir_core::units::{Bytes, Rate, Span};
 use fairweir_core::upload;
 use fairweir_linux::{Health, Host, HostSpec, Mode, realtime};
+use fairweir_testing::{judged, traffic};
 
 use fairweir_linux::netns::Netns;
 

@@ -47,7 +47,7 @@ fn the_book_that_was_written_is_the_book_of_all_events() {
 /// `cargo test --release -p fairweir-market --lib -- --ignored --nocapture how_long` prints Markdown tables; `make
 /// bench` runs it.
 #[test]
-#[ignore = "measures; takes two minutes"]
+#[ignore = "long: 2 min; prints how long a slot takes to close"]
 fn how_long_a_close_and_bids_take() {
     println!("\n### Closing a slot\n");
     println!(

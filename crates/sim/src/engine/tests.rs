@@ -2,27 +2,24 @@ use fairweir_core::receiver::DelaySource;
 use fairweir_core::units::{Bytes, Rate, Span};
 use fairweir_scenario::app::{self, App};
 use fairweir_scenario::report::{PingSamples, ShortSamples, VideoSamples, WebSamples};
+use fairweir_scenario::testing;
 use proptest::prelude::*;
 
 use super::*;
 
-/// A scenario of so many seconds; `link` are keys of `[link]`, `rest` is what follows.
+/// As [`testing::scenario`], of which the first 5 s do not count.
 fn scenario(seconds: u64, link: &str, rest: &str) -> Scenario {
-    let text = format!(
-        "version = 1\nname = \"x\"\nduration = \"{seconds}s\"\nsettle = \"5s\"\n[link]\n{link}\n{rest}"
-    );
-    Scenario::parse(&text, "x.toml").unwrap_or_else(|e| panic!("{e}\n{text}"))
+    testing::scenario(seconds, 5, link, rest)
 }
 
 /// Groups `g1`, `g2` … of these weights.
 fn groups(weights: &[u32]) -> String {
-    let table = |(i, w): (usize, &u32)| format!("[[group]]\nname = \"g{}\"\nweight = {w}\n", i + 1);
-    weights.iter().enumerate().map(table).collect()
+    (1..).zip(weights).map(|(i, &weight)| testing::group(&format!("g{i}"), weight)).collect()
 }
 
 /// A flow of group `g1` … with these keys.
 fn flow(group: usize, kind: &str, keys: &str) -> String {
-    format!("[[flow]]\ngroup = \"g{group}\"\nkind = \"{kind}\"\n{keys}\n")
+    testing::flow(&format!("g{group}"), kind, keys)
 }
 
 fn quietly(scenario: &Scenario, control: Control) -> Report {

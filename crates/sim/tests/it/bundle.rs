@@ -110,7 +110,7 @@ fn at_a_full_queue_others_have_what_they_have_beside_plain_connections() {
 }
 
 #[test]
-#[ignore = "plays 640 runs"]
+#[ignore = "long: 640 runs"]
 fn at_full_queues_of_all_kinds_others_have_what_they_have_beside_plain_connections() {
     for sender in ["reno", "cubic"] {
         for mbit in [10, 40] {
@@ -200,7 +200,7 @@ const SEPARATE: [(&str, &[&str]); 4] = [
 ];
 
 #[test]
-#[ignore = "plays 440 runs of 300 s"]
+#[ignore = "long: 440 runs of 300 s"]
 fn how_often_a_bottleneck_is_judged_wrongly_and_how_soon_rightly() {
     let seeds = 20;
     for sender in ["reno", "cubic"] {

@@ -2,6 +2,7 @@
 //! ends wrong. What is measured is printed (`--nocapture`); bounds are a little above it.
 
 use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
@@ -9,6 +10,7 @@ use fairweir_core::receiver::{Act, Control, Decision};
 use fairweir_core::units::{Span, Time};
 use fairweir_scenario::Scenario;
 use fairweir_scenario::report::{Report, Summary};
+use fairweir_scenario::testing::{flow, group, scenario};
 use fairweir_sim::engine;
 
 // ------------------------------------------------------------------------------------------------
@@ -49,7 +51,7 @@ impl Played {
         group.rate.as_mbit_f64()
     }
 
-    /// The longest time after an event until everybody has its share for good; infinite is never.
+    /// The longest time after an event until every group has its share for good; infinite if never.
     fn right_after_s(&self) -> f64 {
         let seconds = self.summary().right_after_s.iter();
         seconds.map(|right| right.seconds.unwrap_or(f64::INFINITY)).fold(0.0, f64::max)
@@ -61,21 +63,13 @@ fn file(name: &str) -> Scenario {
     Scenario::parse(&fs::read_to_string(path).unwrap(), name).unwrap()
 }
 
-/// A scenario of so many seconds; `top` and `link` are keys, `rest` is what follows.
-fn scenario(seconds: u64, settle: u64, link: &str, rest: &str) -> Scenario {
-    let text = format!(
-        "version = 1\nname = \"x\"\nduration = \"{seconds}s\"\nsettle = \"{settle}s\"\n\
-         [link]\n{link}\n{rest}"
-    );
-    Scenario::parse(&text, "x").unwrap_or_else(|e| panic!("{e}\n{text}"))
-}
-
-fn group(name: &str, weight: u32) -> String {
-    format!("[[group]]\nname = \"{name}\"\nweight = {weight}\n")
-}
-
-fn flow(group: &str, kind: &str, keys: &str) -> String {
-    format!("[[flow]]\ngroup = \"{group}\"\nkind = \"{kind}\"\n{keys}\n")
+/// A claim that does not hold yet is played, so that the day on which it holds is noticed.
+///
+/// # Panics
+/// If it holds.
+fn not_yet(why_not: &str, claim: impl FnOnce()) {
+    let result = catch_unwind(AssertUnwindSafe(claim));
+    assert!(result.is_err(), "it holds now, so claim it; it did not because {why_not}");
 }
 
 /// Two groups of weights 5 (one connection) and 1 (four), which want all that they can have.
@@ -142,7 +136,7 @@ fn assert_shares(what: &str, all: &[Played], error_max: f64, utilization_min: f6
     assert!(is_fine, "{what}: error {error}, utilisation {utilization}");
 }
 
-/// Whether with every seed, from `settle` after each event on, everybody has its share.
+/// Whether with every seed, from `settle` after each event on, every group has its share.
 fn assert_each(what: &str, all: &[Played], error_max: f64) {
     for (seed, played) in all.iter().enumerate() {
         let error = played.error();
@@ -405,10 +399,11 @@ fn a_buffer_that_drops_before_the_queue_is_seen_hides_no_shares() {
 }
 
 #[test]
-#[ignore = "not kept yet: the error is .005 to .075, by seed"]
-fn a_buffer_of_5_ms_is_shared_as_well_as_one_of_10_ms() {
-    let scenario = scenario(40, 15, &format!("{LINK_30}\nbuffer = \"5ms\""), &five_to_one());
-    assert_each("buffer 5ms", &play_seeds("buffer 5ms", &scenario, SEEDS), 0.01);
+fn a_buffer_of_5_ms_is_not_yet_shared_as_well_as_one_of_10_ms() {
+    not_yet("the error is .005 to .075, by seed", || {
+        let scenario = scenario(40, 15, &format!("{LINK_30}\nbuffer = \"5ms\""), &five_to_one());
+        assert_each("buffer 5ms", &play_seeds("buffer 5ms", &scenario, SEEDS), 0.01);
+    });
 }
 
 /// FQ-CoDel gives each connection a queue of its own, and CoDel keeps the queue below the target.
@@ -440,7 +435,7 @@ fn jitter_of_15_and_30_ms_leaves_the_link_used() {
     }
 }
 
-/// Two groups of a host, 2:1, beside so many downloads of a neighbour, all with these keys: how much of the
+/// Two groups of a host, 2:1, beside `connections` downloads of a neighbour, all with these keys: how much of the
 /// host's total without control is kept, and how the groups divide it, over all seeds.
 fn beside_neighbour(connections: u32, keys: &str) -> (f64, f64) {
     let run = |control: Control, seed: u64| {
@@ -496,11 +491,12 @@ fn beside_a_neighbour_a_host_keeps_most_of_its_total() {
 }
 
 #[test]
-#[ignore = "not kept yet: a host keeps .94 and .89 of its total, and its groups divide it 1.24:1 and 0.95:1"]
-fn beside_neighbours_a_host_keeps_its_total_and_its_weights() {
+fn beside_neighbours_a_host_does_not_yet_keep_its_total_and_its_weights() {
     for connections in [1, 4] {
-        let (kept, ratio) = beside_neighbour(connections, NEAR);
-        assert!(kept >= 0.85 && ratio >= 1.5, "beside {connections}: {kept}, {ratio}");
+        not_yet("a host keeps .94 and .89 of its total, divided 1.24:1 and 0.95:1", || {
+            let (kept, ratio) = beside_neighbour(connections, NEAR);
+            assert!(kept >= 0.85 && ratio >= 1.5, "beside {connections}: {kept}, {ratio}");
+        });
     }
 }
 

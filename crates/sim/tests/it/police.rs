@@ -318,7 +318,7 @@ fn a_hundred_members_have_guarantees_that_are_redrawn() {
 
 /// Guarantees of 0 to 40 Mbit/s, of 770 Mbit/s together, redrawn each minute. Takes minutes.
 #[test]
-#[ignore = "plays 15 million packets; docs/papers/bcpqp.md has the command"]
+#[ignore = "long: 15 million packets"]
 fn five_hundred_members_of_a_gigabit_have_guarantees_that_are_redrawn() {
     for (flows, kept) in [(1, 0.9), (2, 0.92), (4, 0.95)] {
         let all = Redrawn { count: 500, flows, rate_mbit: 1_000, turn_s: 60, settle_s: 10 };

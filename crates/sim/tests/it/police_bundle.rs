@@ -1,4 +1,4 @@
-//! A bundle at a policer: a free class holds its target, unmodified stunts pay, nobody else does.
+//! A bundle at a policer: a free class holds its target, unmodified stunts pay, no other class does.
 
 use std::sync::atomic::AtomicBool;
 
@@ -85,7 +85,7 @@ fn a_bundle_that_cannot_be_played_is_refused() {
 /// `cargo test -p fairweir-sim --test it ten_seeds -- --ignored --nocapture`: the table in
 /// docs/papers/free-and-stunts.md.
 #[test]
-#[ignore = "ten seeds take some minutes"]
+#[ignore = "long: some minutes"]
 fn ten_seeds_of_each_target() {
     println!(
         "| senders | target by share | free by target | stunts | others | all by the plan | without a bundle |"

@@ -184,7 +184,7 @@ fn row(name: &str, mut all: Vec<f64>, within: RangeInclusive<f64>) -> String {
 }
 
 #[test]
-#[ignore = "it prints tables"]
+#[ignore = "long: prints tables"]
 fn random_traffic() {
     let seeds = std::env::var("POLICE_SEEDS").unwrap_or("1..120".to_owned());
     let (from, to) = seeds.split_once("..").unwrap();

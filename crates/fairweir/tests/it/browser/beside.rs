@@ -106,7 +106,7 @@ fn page_loads(link: Link, span: Duration) -> Vec<u64> {
 
 /// CRAB, figure 10. `cargo test -p fairweir --features evidence --test it pages_load -- --ignored --nocapture`
 #[test]
-#[ignore = "plays for five minutes"]
+#[ignore = "long: 5 min"]
 fn pages_load_sooner_beside_downloads_of_another_site() {
     if !privileged() || !are_installed() {
         return;
@@ -164,7 +164,7 @@ fn film(link: Link, span: Duration, film: &Path) -> [f64; 2] {
 
 /// CRAB, figure 9. `cargo test -p fairweir --features evidence --test it browser::beside::a_film -- --ignored --nocapture`
 #[test]
-#[ignore = "plays for seven minutes; ffmpeg and dash.js"]
+#[ignore = "long: 7 min; needs ffmpeg and dash.js"]
 fn a_film_is_better_beside_downloads_of_another_site() {
     if !privileged() || !are_installed() {
         return;

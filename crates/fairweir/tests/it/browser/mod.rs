@@ -1,22 +1,22 @@
 //! Two sites that load from the same servers, in real Chromium and Firefox.
 
-use fairweir_testing::{note, privileged, two_of_three};
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use fairweir_testing::{note, one_at_a_time, privileged, two_of_three};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
 mod beside;
 use crate::common::browser::{Browser, are_installed, extension, listening_only, made};
+use crate::common::fairweir;
 use crate::common::far::Far;
 use crate::common::oracle::{Capture, Judged, judge};
 use crate::common::page::Kind;
 use crate::common::sites::{ADDRESSES, Http, PORT_AGAIN, Page, Request, SITES, Servers};
 use crate::common::stage::{Daemon, SERVERS, Stage};
-use crate::common::{fairweir, one_at_a_time};
 
 /// Until both pages load and the control has found the shares.
 const SETTLE: Duration = Duration::from_secs(12);
@@ -131,17 +131,18 @@ fn sites_share_by_weight(kind: Kind, http: Http) {
         return;
     }
     let configuration = configuration("fairweir", "web:video.example.com", "web:bulk.example.net");
-    // What arrives by QUIC shows no delays, and addresses of a stage are private, where nobody is looked for.
+    // What arrives by QUIC shows no delays, and addresses of a stage are private, where other hosts are not looked for.
     let probed = format!("capacity = \"36mbit\"\nprobe = \"{}\"", SERVERS[0]);
     let configuration = match http {
         Http::Three => configuration.replace("capacity = \"36mbit\"", &probed),
         Http::One | Http::Two => configuration,
     };
-    two_of_three(|| {
-        let Shared { ratio, parts } = one_at_a_time(|| share(kind, http, true, &configuration));
+    let judged = || {
+        let Shared { ratio, parts } = share(kind, http, true, &configuration);
         let share = ratio / (1.0 + ratio);
         assert!((share - 0.8).abs() <= 0.03, "{ratio:.2}, {parts:.3?}");
-    });
+    };
+    one_at_a_time(|| two_of_three(judged));
 }
 
 /// The same scenario as in the simulator: both pages open at once. The bytes are counted where they leave the link.
@@ -151,20 +152,17 @@ fn sites_of_a_scenario_share_by_weight_in_chromium_over_http_2() {
         return;
     }
     made();
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/sites-4-1.toml");
-    two_of_three(|| {
-        let changes = ["duration=22s", "settle=9s"];
-        let args = ["lab", "run", file, "--json"].into_iter();
-        let args: Vec<_> = args.chain(changes.into_iter().flat_map(|to| ["--set", to])).collect();
-        let output = one_at_a_time(|| fairweir(&args));
-        let report: Value = serde_json::from_slice(&output.stdout)
-            .unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(&output.stderr)));
+    let file = played::file("sites-4-1");
+    let args = ["lab", "run", &file, "--set", "duration=22s", "--set", "settle=9s"];
+    let judged = || {
+        let report = played::report(&args);
         let groups = &report["summary"]["groups"];
         let rate = |i: usize| groups[i]["rate_bps"].as_f64().unwrap();
         let (share, all) = (rate(0) / (rate(0) + rate(1)), rate(0) + rate(1) + rate(2));
         note(&format!("{share:.3} of {:.1} Mbit/s", all * 1e-6));
         assert!((share - 0.8).abs() <= 0.03 && rate(2) <= 0.02 * all && all >= 17e6, "{groups}");
-    });
+    };
+    one_at_a_time(|| two_of_three(judged));
 }
 
 #[test]
@@ -179,7 +177,7 @@ mod every_browser_shares_by_weight {
     macro_rules! over {
         ($($name:ident: $kind:ident, $http:ident;)*) => {
             $(#[test]
-            #[ignore = "plays for half a minute"]
+            #[ignore = "long: half a minute each"]
             fn $name() {
                 sites_share_by_weight(Kind::$kind, Http::$http);
             })*
@@ -286,13 +284,13 @@ fn table(plays: &[(Kind, Http, u64)]) {
 
 /// `cargo test -p fairweir --features evidence --test it connections_are_decided -- --ignored --nocapture`
 #[test]
-#[ignore = "plays 30 times for half a minute"]
+#[ignore = "long: 15 min"]
 fn connections_are_decided_soon_and_right_in_chromium_over_http_2() {
     table(&[(Kind::Chromium, Http::Two, 10)]);
 }
 
 #[test]
-#[ignore = "plays 21 times for half a minute"]
+#[ignore = "long: 11 min"]
 fn connections_are_decided_soon_and_right_otherwise() {
     table(&[
         (Kind::Chromium, Http::One, 4),
@@ -389,7 +387,7 @@ fn costs(loaded: Loaded) -> [f64; 4] {
 
 /// `cargo test -p fairweir --features evidence --test it the_extension_costs -- --ignored --nocapture`
 #[test]
-#[ignore = "plays for five minutes"]
+#[ignore = "long: 5 min"]
 fn the_extension_costs_a_hundredth_of_a_core_at_100_pages_a_minute() {
     if !privileged() || !are_installed() {
         return;
@@ -411,7 +409,7 @@ fn the_extension_costs_a_hundredth_of_a_core_at_100_pages_a_minute() {
 ///
 /// `cargo test -p fairweir --features evidence --test it browser::extension_and_daemon_outlive -- --ignored --nocapture`
 #[test]
-#[ignore = "plays for two minutes"]
+#[ignore = "long: 2 min"]
 fn extension_and_daemon_outlive_each_other() {
     if !privileged() || !are_installed() {
         return;

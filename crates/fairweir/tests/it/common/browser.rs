@@ -1,6 +1,5 @@
 //! Real Chromium and Firefox with the extension, in the home of a [`Stage`].
 
-use fairweir_testing::can_run;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -8,6 +7,7 @@ use std::time::Duration;
 
 use fairweir_lab::browser::{Extension, Quic, Setup};
 use fairweir_scenario::Program;
+use fairweir_testing::can_run;
 use nix::unistd::Pid;
 use serde_json::Value;
 

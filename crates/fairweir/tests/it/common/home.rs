@@ -92,7 +92,7 @@ impl Device {
         self.netns.run(work)
     }
 
-    /// So many of 1,000 TCP packets that come to it are lost.
+    /// Loses this number of each 1,000 TCP packets that come to it.
     pub fn lose(&self, per_mille: u32) {
         self.run(|| {
             for line in [

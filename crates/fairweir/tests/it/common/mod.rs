@@ -4,7 +4,6 @@
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
-use std::sync::Mutex;
 
 use fairweir_testing::can_run;
 
@@ -17,6 +16,7 @@ pub mod forger;
 pub mod home;
 pub mod oracle;
 pub mod page;
+pub mod played;
 pub mod process;
 pub mod sites;
 pub mod stage;
@@ -33,15 +33,6 @@ pub fn daemon_binary() -> String {
 /// Runs the binary and waits for its end.
 pub fn fairweir(args: &[&str]) -> Output {
     Command::new(FAIRWEIR).args(args).env_remove("RUST_LOG").output().unwrap()
-}
-
-/// Does `job` while no other test of this process does one: links faster than 30 Mbit/s disturb each
-/// other on two cores. Slower ones do not; the harness plays as many tests at a time as there are
-/// cores, and `fairweir lab` two controls each.
-pub fn one_at_a_time<R>(job: impl FnOnce() -> R) -> R {
-    static TURN: Mutex<()> = Mutex::new(());
-    let _turn = TURN.lock().unwrap_or_else(|e| e.into_inner());
-    job()
 }
 
 /// Whether `promtool` is here.

@@ -1,6 +1,5 @@
 //! `fairweir page` in the home of a [`Stage`], and real browsers that look at it.
 
-use fairweir_testing::can_run;
 use std::fs::{self, File, Permissions};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -8,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use fairweir_testing::can_run;
 
 use super::FAIRWEIR;
 use super::process::cpu_time;

@@ -30,7 +30,7 @@ pub const PORT_AGAIN: u16 = 8_443;
 /// What a site's page does.
 #[derive(Clone, Copy, Debug)]
 pub enum Page {
-    /// It loads two objects at a time from each of so many hosts of the CDN, without end, from this port.
+    /// It loads two objects at a time from each of this number of hosts of the CDN, without end, from this port.
     Endless { hosts: usize, port: u16 },
     /// It has 43 images in two waves, from all hosts; one that fails is asked for again. The page is loaded again and again, with a pause of
     /// this mean between two loads. Sizes and pauses are those of the seed.

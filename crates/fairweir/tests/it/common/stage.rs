@@ -46,7 +46,7 @@ impl Stage {
         Stage::with_link(LINK_MBIT)
     }
 
-    /// A stage whose link carries so many Mbit/s.
+    /// A stage whose link carries `mbit` Mbit/s.
     pub fn with_link(mbit: f64) -> Stage {
         let (home, internet) = (Netns::new().unwrap(), Netns::new().unwrap());
         let dir = TempDir::new().unwrap();

@@ -1,7 +1,6 @@
 //! Servers of many sites at the addresses of a [`Stage`]'s internet, and downloads from them: TLS,
 //! HTTP/1.1 and QUIC.
 
-use fairweir_testing::note;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::Arc;
@@ -10,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fairweir_linux::netns::Netns;
+use fairweir_testing::note;
 use nix::sys::socket::{setsockopt, sockopt::TcpCongestion};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection};
@@ -24,7 +24,7 @@ pub const SERVER6: &str = "2001:db8:9::1";
 /// How a site is spoken to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// TLS over TCP, whose hello is sent in segments of so many bytes.
+    /// TLS over TCP, whose hello is sent in segments of this size in bytes.
     Tls(usize),
     Http,
     Quic,

@@ -107,7 +107,7 @@ fn played(by: By, ratio: Option<u32>, film: &Path) -> Vec<f64> {
 }
 
 #[test]
-#[ignore = "takes four minutes, Chromium, ffmpeg, Python and dash.js; prints the table of figure 5"]
+#[ignore = "long: 4 min; needs Chromium, ffmpeg, Python and dash.js; prints the table of figure 5"]
 fn figure_5_a_film_beside_a_download() {
     assert!(privileged() && has_nat());
     let film = tempfile::tempdir().unwrap();

@@ -1,7 +1,6 @@
 //! The gateway's ways to hold rates side by side, on real packets. Both tests print tables for the documents:
 //! `cargo test -p fairweir --features evidence --test it gateway:: -- --ignored --nocapture --test-threads 1`
 
-use fairweir_testing::{note, privileged};
 use std::fmt;
 use std::fs;
 use std::io::{Read, Write};
@@ -10,6 +9,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use fairweir_testing::{note, privileged};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 
@@ -32,7 +32,7 @@ enum By {
     Router,
     /// `fairweir proxy`.
     Proxy,
-    /// A token bucket on the WAN interface, of so many bytes, that drops. This kernel has no `act_police`; the limit
+    /// A token bucket of this number of bytes on the WAN interface, which drops. This kernel has no `act_police`; the limit
     /// of nftables is the same bucket.
     Policing(u32),
 }
@@ -259,7 +259,7 @@ fn compare(by: By) {
 }
 
 #[test]
-#[ignore = "takes two minutes; prints a table"]
+#[ignore = "long: 2 min; prints a table"]
 fn the_same_policy_by_acknowledgements_and_by_the_proxy() {
     assert!(privileged() && has_nat());
     let _counting = process::Counting::begin();
@@ -274,7 +274,7 @@ fn the_same_policy_by_acknowledgements_and_by_the_proxy() {
 
 /// `cargo test -p fairweir --features evidence --test it a_gigabit -- --ignored --nocapture`
 #[test]
-#[ignore = "takes half a minute; prints what the proxy costs"]
+#[ignore = "long: half a minute; prints what the proxy costs"]
 fn a_gigabit_by_the_proxy_takes_half_a_core_second() {
     assert!(privileged() && has_nat());
     // On a thread of its own, which is the one that is pinned.
@@ -284,7 +284,7 @@ fn a_gigabit_by_the_proxy_takes_half_a_core_second() {
     assert!(daemon <= 0.5, "{daemon} core s per Gbit");
 }
 
-/// The payload rate of a download of 80 ms, in Mbit/s, over a last hop that loses so many of 1,000 packets.
+/// The payload rate of a download of 80 ms, in Mbit/s, over a last hop that loses `per_mille` of 1,000 packets.
 fn over_a_lossy_hop(by: By, per_mille: u32) -> f64 {
     let (stage, [device]) = home(30.0, ["pc"]);
     let far = Far::with_delay(&stage, "far", "198.51.100.1", None, Duration::from_millis(40));
@@ -302,7 +302,7 @@ fn over_a_lossy_hop(by: By, per_mille: u32) -> f64 {
 
 /// `cargo test -p fairweir --features evidence --test it gateway::a_lossy -- --ignored --nocapture`
 #[test]
-#[ignore = "takes one and a half minutes"]
+#[ignore = "long: 90 s"]
 fn a_lossy_last_hop_by_the_proxy_and_directly() {
     assert!(privileged() && has_nat());
     let mut missed = Vec::new();
@@ -417,7 +417,7 @@ fn points(mbit: u32, rtt_ms: u64, seconds: u64) -> Vec<(By, Point)> {
 
 /// MYOB figure 4 with real packets: (a) rates at 100 ms, (b) and (c) round trips at 8 Mbit/s.
 #[test]
-#[ignore = "takes three minutes; prints the tables of figure 4"]
+#[ignore = "long: 3 min; prints the tables of figure 4"]
 fn figure_4_rates_by_reading_slowly_beside_policing() {
     assert!(privileged() && has_nat());
     let mut proxy = Vec::new();

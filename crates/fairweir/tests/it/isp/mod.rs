@@ -1,6 +1,5 @@
 //! `fairweir isp`: real packets of real subscribers, and everything that its users do.
 
-use fairweir_testing::{note, privileged, two_of_three};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -9,6 +8,7 @@ use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use fairweir_testing::{note, one_at_a_time, privileged, two_of_three};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
@@ -17,7 +17,7 @@ mod sessions;
 mod usage;
 use crate::common::access::{ALICE4, ALICE6, Access, BOB4, BOB6, NOBODY4, SPAN};
 use crate::common::stage::{Daemon, Download};
-use crate::common::{check, fairweir, one_at_a_time, only_error_line};
+use crate::common::{check, fairweir, only_error_line};
 
 /// What the path and the router carry at least, in Mbit/s, without policing.
 const UNPOLICED_MBIT: f64 = 80.0;
@@ -494,7 +494,7 @@ fn refuses() {
         assert!(refused.contains(wanted), "{refused}");
     }
     assert_eq!((access.isp("list --json"), access.isp("plan list --json")), before);
-    // And none of it begins.
+    // The daemon does not start with it either.
     drop(daemon);
     let refused = access.fairweir(&format!("isp --config {}", access.path("isp.toml").display()));
     assert_eq!(refused.status.code(), Some(2));

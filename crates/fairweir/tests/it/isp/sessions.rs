@@ -1,6 +1,5 @@
 //! Subscribers that RADIUS accounting and DHCP servers report, with FreeRADIUS' client and real packets.
 
-use fairweir_testing::{can_run, note, privileged};
 use std::fs;
 use std::io::Write;
 use std::net::UdpSocket;
@@ -10,6 +9,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use fairweir_testing::{can_run, note, privileged};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
@@ -208,7 +208,7 @@ fn forged_replayed_and_oversized_packets_change_nothing_and_are_counted() {
     crate::common::check_metrics(&metrics);
     let line = "fairweir_radius_packets_total{interface=\"sub\",result=\"forged\"} 2\n";
     assert!(metrics.contains(line), "{metrics}");
-    // A flood without the secret delays nobody.
+    // A flood without the secret delays no session.
     let flood = access.at_router(|| UdpSocket::bind("127.0.0.1:0").unwrap());
     for _ in 0..20_000 {
         let _ = flood.send_to(&changed, "127.0.0.1:1813");

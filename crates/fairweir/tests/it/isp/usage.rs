@@ -1,12 +1,12 @@
 //! Files of what subscribers used, and who takes over when a daemon dies.
 
-use fairweir_testing::{note, privileged};
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::UdpSocket;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use fairweir_testing::{note, privileged};
 use nix::sys::signal::Signal;
 
 use super::{FILE, PATIENCE, access, passed, subscriber};

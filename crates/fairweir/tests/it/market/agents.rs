@@ -1,6 +1,5 @@
 //! `fairweir market agent` as a process, with a real server.
 
-use fairweir_testing::note;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
@@ -9,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fairweir_daemon::{Access, Client, Request};
+use fairweir_testing::note;
 use serde_json::{Value, json};
 
 use super::Market;
@@ -71,7 +71,7 @@ impl Home {
         self.start_with(DAY);
     }
 
-    /// With days of so many seconds.
+    /// With days of `day` seconds.
     pub(super) fn start_with(&mut self, day: &str) {
         let process = Command::new(FAIRWEIR)
             .args(["market", "agent", "--until-stdin-closes", "--day", day])

@@ -1,8 +1,9 @@
 //! The page of a household in real browsers: the agent of the credit market beside a gateway's proxy.
 
-use fairweir_testing::{note, privileged};
 use std::fs;
 use std::time::Duration;
+
+use fairweir_testing::{note, privileged};
 
 use super::Market;
 use super::agents::Home;
@@ -68,7 +69,7 @@ fn a_household_in_chromium_sees_its_devices_and_says_what_it_wants() {
 
 /// `cargo test -p fairweir --features evidence --test it a_household_in -- --include-ignored`
 #[test]
-#[ignore = "plays in Firefox what Chromium plays too"]
+#[ignore = "long: plays in Firefox what Chromium plays in `make test`"]
 fn a_household_in_firefox_sees_its_devices_and_says_what_it_wants() {
     a_household(Kind::Firefox);
 }

@@ -1,6 +1,5 @@
 //! Four homes on one link of 40 Mbit/s: real TCP, agents, server and policer.
 
-use fairweir_testing::{note, privileged, two_of_three};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::process::Command;
@@ -8,12 +7,12 @@ use std::thread;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use fairweir_market::book::Book;
+use fairweir_testing::{note, one_at_a_time, privileged, two_of_three};
 use nix::sys::signal::Signal;
 
 use super::Market;
 use super::agents::Home;
 use crate::common::access::Access;
-use crate::common::one_at_a_time;
 use crate::common::stage::{Daemon, Download};
 
 const HOMES: usize = 4;
@@ -313,7 +312,7 @@ fn four_homes_have_what_their_agents_have_bought() {
 
 /// `cargo test -p fairweir --features evidence --test it -- --ignored --nocapture a_day_of`
 #[test]
-#[ignore = "takes ten minutes"]
+#[ignore = "long: 10 min"]
 fn a_day_of_ten_minutes() {
     let street = Street::new(10, 24);
     let day = play(&street, 58, Duration::from_secs(2));
@@ -324,7 +323,7 @@ fn a_day_of_ten_minutes() {
 ///
 /// Slots of 1, 2 and 5 s, with a minute each: what the times between slots cost.
 #[test]
-#[ignore = "takes four minutes"]
+#[ignore = "long: 4 min"]
 fn short_slots() {
     for (slot_s, settle_ms) in [(1, 400), (2, 600), (5, 1_500)] {
         let street = Street::new(slot_s, 24);
@@ -337,7 +336,7 @@ fn short_slots() {
 ///
 /// Slots of 1 s, of which 600 are a day: each home wants films for 150 of them.
 #[test]
-#[ignore = "takes ten minutes"]
+#[ignore = "long: 10 min"]
 fn six_hundred_slots_of_a_second() {
     let street = Street::new(1, 600);
     let day = play(&street, 580, Duration::from_millis(400));
@@ -346,7 +345,7 @@ fn six_hundred_slots_of_a_second() {
 
 /// `cargo test -p fairweir --features evidence --test it -- --ignored --nocapture second_tier`
 #[test]
-#[ignore = "takes a minute"]
+#[ignore = "long: 1 min"]
 fn second_tier_traffic_costs_little_and_kills_stop_nothing() {
     let mut street = Street::new(10, 24);
     let (missing, delay_ms) = second_tier(&street);

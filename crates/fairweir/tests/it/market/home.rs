@@ -1,11 +1,11 @@
 //! What a slot has bought, in force at home: the agent tells `fairweir proxy`, `host` and `router`.
 
-use fairweir_testing::{note, privileged, two_of_three};
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use fairweir_daemon::{Access, Client};
+use fairweir_testing::{note, privileged, two_of_three};
 use serde_json::{Value, json};
 
 use super::Market;

@@ -1,6 +1,5 @@
 //! `fairweir market serve` as a process: 1,000 households, and `kill -9` in the middle.
 
-use fairweir_testing::{Postgres, note, privileged, two_of_three};
 use std::collections::BTreeMap;
 use std::fs;
 use std::net::SocketAddr;
@@ -14,6 +13,7 @@ use std::time::{Duration, Instant, UNIX_EPOCH};
 use fairweir_daemon::{Access, Request};
 use fairweir_market::client::{Client, ClientError};
 use fairweir_market::identity::Identity;
+use fairweir_testing::{Postgres, note, one_at_a_time, privileged, two_of_three};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -22,7 +22,7 @@ mod browsers;
 mod day;
 mod home;
 use crate::common::access::{ALICE4, Access as Network, BOB4, SPAN};
-use crate::common::{FAIRWEIR, fairweir, one_at_a_time};
+use crate::common::{FAIRWEIR, fairweir};
 
 /// A market whose server is killed and started again.
 struct Market {
@@ -221,7 +221,7 @@ fn a_hundred_kill_9_lose_no_acknowledged_bid_and_no_closed_slot_of_postgres() {
 
 /// `cargo test -p fairweir --features evidence --test it -- --ignored market::a_thousand`
 #[test]
-#[ignore = "takes some minutes"]
+#[ignore = "long: some minutes"]
 fn a_thousand_kill_9_lose_nothing() {
     survives_kills(500, None);
     survives_kills(500, Postgres::start());

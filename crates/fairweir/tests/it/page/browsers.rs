@@ -1,14 +1,14 @@
 //! The page in real Chromium and Firefox: hosts, routers, an ISP, 24 groups, and no daemon at all.
 
-use fairweir_testing::{note, privileged};
 use std::fmt::Write as _;
 use std::fs;
 use std::thread;
 use std::time::Duration;
 
+use fairweir_testing::{note, one_at_a_time, privileged};
+
 use super::{SECONDS_3, Scene};
 use crate::common::home::{devices, has_nat};
-use crate::common::one_at_a_time;
 use crate::common::page::{GROUP, Kind, Page, keeps_pictures, picture, start_isp};
 use crate::common::stage::{Download, SERVERS, Stage};
 
@@ -77,7 +77,7 @@ fn a_slider_moved_in_chromium_moves_the_shares_and_undo_returns_them() {
 
 /// `cargo test -p fairweir --features evidence --test it page::browsers::a_slider_moved_in_firefox page::browsers::every_view_works_in_firefox -- --include-ignored`
 #[test]
-#[ignore = "plays for half a minute what Chromium plays too"]
+#[ignore = "long: plays in Firefox what Chromium plays in `make test`"]
 fn a_slider_moved_in_firefox_moves_the_shares_and_undo_returns_them() {
     a_slider_moves_the_shares(Kind::Firefox);
 }
@@ -181,7 +181,7 @@ fn every_view_works_in_firefox() {
 
 /// `cargo test -p fairweir --features evidence --test it a_million -- --ignored --nocapture`
 #[test]
-#[ignore = "loads a table of a million subscribers"]
+#[ignore = "long: a table of a million subscribers"]
 fn a_million_subscribers_are_searched_in_a_browser_within_200_ms() {
     if !privileged() || !Kind::Chromium.is_installed() {
         return;
@@ -214,7 +214,7 @@ fn a_million_subscribers_are_searched_in_a_browser_within_200_ms() {
 /// `cargo test -p fairweir --features evidence --test it what_a_page_costs -- --ignored --nocapture`;
 /// FAIRWEIR_BINARY names the binary whose page is measured, else that of the test.
 #[test]
-#[ignore = "measures for two minutes"]
+#[ignore = "long: 2 min; prints what the page costs"]
 fn what_a_page_costs_with_its_recorder_and_one_browser() {
     if !privileged() || !Kind::Chromium.is_installed() {
         return;

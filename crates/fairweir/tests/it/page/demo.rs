@@ -1,6 +1,5 @@
 //! `fairweir demo`: real TCP, the real daemon, and the page open on it.
 
-use fairweir_testing::privileged;
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -9,6 +8,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use fairweir_testing::privileged;
 use serde_json::Value;
 use tempfile::TempDir;
 

@@ -1,6 +1,5 @@
 //! A new user's evening: a fresh Debian, the package, `fairweir setup --yes`, and a slider on the page.
 
-use fairweir_testing::{can_run, note, privileged};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -9,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use fairweir_testing::{can_run, note, privileged};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -107,7 +107,7 @@ impl Container {
 /// `cargo test -p fairweir --features evidence --test it a_new_users_evening -- --ignored --nocapture`;
 /// FAIRWEIR_DEB names the package, else it is that of the binary under test.
 #[test]
-#[ignore = "installs a Debian, which takes a minute and a mirror"]
+#[ignore = "long: installs a Debian, which takes a minute and a mirror"]
 fn a_new_users_evening_from_the_package_to_the_purge() {
     if !privileged() || !Kind::Chromium.is_installed() || !has_programs() {
         return;

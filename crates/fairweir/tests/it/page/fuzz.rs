@@ -1,9 +1,9 @@
 //! Requests that schemathesis generates from the page's description.
 
-use fairweir_testing::privileged;
 use std::fs;
 use std::process::Command;
 
+use fairweir_testing::privileged;
 use serde_json::{Value, json};
 use tempfile::tempdir;
 
@@ -44,7 +44,7 @@ impl Browser<'_> {
 /// `pip install schemathesis`, then
 /// `cargo test -p fairweir --features evidence --test it schemathesis -- --ignored --nocapture`
 #[test]
-#[ignore = "takes a minute, and needs schemathesis"]
+#[ignore = "long: 1 min; needs schemathesis"]
 fn schemathesis_finds_no_error_of_the_server() {
     if !privileged() {
         return;

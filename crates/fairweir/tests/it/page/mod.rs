@@ -2,7 +2,6 @@
 //!
 //! The tests speak HTTP by hand: no library would send what is sent here.
 
-use fairweir_testing::privileged;
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,6 +9,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use fairweir_testing::privileged;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
 use sha2::{Digest, Sha256};
@@ -569,7 +569,7 @@ fn the_process_has_no_privileges() {
     }
     assert_eq!(field("NoNewPrivs"), ["1"]);
     assert!(field("Uid").iter().chain(&field("Gid")).all(|id| id != "0"), "{status}");
-    // Nobody else's user either.
+    // It does not stay root.
     let output = Command::new(FAIRWEIR).args(["page", "--user", "root"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
 }

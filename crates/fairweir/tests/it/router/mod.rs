@@ -1,6 +1,5 @@
 //! A home router with bridge, NAT and IPv6: devices share the download by weight, on real packets.
 
-use fairweir_testing::{can_run, note, privileged, two_of_three};
 use std::fs;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
@@ -9,6 +8,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use fairweir_testing::{can_run, note, privileged, two_of_three};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 

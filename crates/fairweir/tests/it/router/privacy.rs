@@ -1,10 +1,11 @@
 //! Devices that change their IPv6 address every 5 s, with cubic and bbr, beside HTB in the same run.
 
-use fairweir_testing::{note, privileged};
 use std::net::{SocketAddr, UdpSocket};
 use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
+
+use fairweir_testing::{note, privileged};
 
 use super::{Home, LINK_MBIT, PATIENCE, WEIGHTS, by_weight, received};
 use crate::common::home::{Device, has_nat, ip, run};
@@ -47,7 +48,7 @@ impl Both<'_> {
         )
     }
 
-    /// Gives up the privacy address with its connection, and takes one that nobody has seen.
+    /// Gives up the privacy address with its connection, and takes a new one.
     fn renew(&mut self, server: SocketAddr) {
         self.by_privacy = None;
         let old = self.address();
@@ -197,13 +198,13 @@ fn changing_addresses(congestion_control: &'static str, within: f64) {
 }
 
 #[test]
-#[ignore = "70 s: cargo test -p fairweir --features evidence --test it -- --ignored every_five"]
+#[ignore = "long: 70 s"]
 fn addresses_that_change_every_five_seconds_lose_nothing_with_cubic() {
     changing_addresses("cubic", 0.05);
 }
 
 #[test]
-#[ignore = "70 s: cargo test -p fairweir --features evidence --test it -- --ignored every_five"]
+#[ignore = "long: 70 s"]
 fn addresses_that_change_every_five_seconds_lose_nothing_with_bbr() {
     changing_addresses("bbr", 0.08);
 }

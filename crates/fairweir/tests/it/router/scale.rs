@@ -1,6 +1,5 @@
 //! 200 devices and 20,000 connections: memory of the daemon and its tables, and what a tick costs.
 
-use fairweir_testing::{note, privileged};
 use std::fs;
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
@@ -8,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use fairweir_testing::{note, privileged};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
 use super::PATIENCE;
@@ -33,11 +33,8 @@ fn connections() -> usize {
     CONNECTIONS.min((most - RESERVE) as usize)
 }
 
-/// Not a test of its own: the server of the next one, in a process that has descriptors of its own.
-#[test]
-#[ignore = "the server of another test"]
-fn a_server_that_sends_a_byte_to_all() {
-    let Ok(address) = std::env::var(SERVER) else { return };
+/// A server that sends a byte to all, for ever.
+fn serve(address: &str) {
     let count = connections();
     let listener = TcpListener::bind(address).unwrap();
     let mut all = Vec::new();
@@ -72,8 +69,12 @@ fn memory(daemon: &Daemon) -> [u64; 3] {
 }
 
 #[test]
-#[ignore = "25 s and a release build: the command is in docs/router.md"]
+#[ignore = "long: 25 s; the bounds are those of a release build"]
 fn many_devices_and_connections_cost_little() {
+    // It starts itself as the server, in a process that has descriptors of its own.
+    if let Ok(address) = std::env::var(SERVER) {
+        return serve(&address);
+    }
     if !privileged() || !has_nat() {
         return;
     }
@@ -95,7 +96,11 @@ fn many_devices_and_connections_cost_little() {
     let server = stage.at_internet(|| {
         fs::write("/proc/sys/net/core/somaxconn", "4096").unwrap();
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--ignored", "--exact", "scale::a_server_that_sends_a_byte_to_all"]);
+        command.args([
+            "--ignored",
+            "--exact",
+            "router::scale::many_devices_and_connections_cost_little",
+        ]);
         Server(command.env(SERVER, &address).stdout(Stdio::null()).spawn().unwrap())
     });
     let [_, before, _] = memory(&daemon);

@@ -1,9 +1,9 @@
 //! Groups of sites within devices: `web:` rules on real packets that pass the router.
 
-use fairweir_testing::{note, privileged, two_of_three};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use fairweir_testing::{note, privileged, two_of_three};
 use serde_json::{Value, json};
 
 use super::{Home, LINK_MBIT, PATIENCE};
@@ -144,7 +144,7 @@ fn sites_share() {
 }
 
 #[test]
-#[ignore = "20 s: cargo test -p fairweir --features evidence --test it -- --ignored sites_within"]
+#[ignore = "long: 20 s"]
 fn sites_within_a_device_share_what_the_device_has() {
     if privileged() && has_nat() {
         two_of_three(sites_share);

@@ -25,7 +25,7 @@ const CLIENTS: usize = 8;
 
 /// As `ab -c 8` over HTTPS: eight clients, each of which opens a new connection for each request.
 #[test]
-#[ignore = "3 min"]
+#[ignore = "long: 3 min"]
 fn short_https_connections_beside_a_download_leave_nothing_unused() {
     if !privileged() {
         return;

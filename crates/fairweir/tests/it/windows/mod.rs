@@ -3,9 +3,9 @@
 //! Whether a socket is bounded is told by `fairweir off`, which lifts what it finds and says of how
 //! many connections.
 
-use fairweir_testing::{note, privileged, two_of_three};
 use std::time::{Duration, Instant};
 
+use fairweir_testing::{note, privileged, two_of_three};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -269,7 +269,7 @@ fn earlier_downloads_are_shared() {
 /// The sender of large windows waits for room for a burst and leaves a third of them free, that of three
 /// segments does not.
 #[test]
-#[ignore = "two minutes of real traffic"]
+#[ignore = "long: 2 min"]
 fn senders_nearby_share_by_weight() {
     if !privileged() {
         return;

@@ -14,7 +14,10 @@ use fairweir_linux::{Host, HostSpec, Mode};
 
 #[path = "../common/specs.rs"]
 mod specs;
-use specs::{BOUND_BYTES, allocation, police, policy};
+use specs::{allocation, police, policy};
+
+/// To which the verb `bound` bounds all connections.
+const BOUND_BYTES: u64 = 50_000;
 
 fn main() {
     let args: Vec<String> = std::env::args().collect();

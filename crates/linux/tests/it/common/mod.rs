@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use fairweir_core::policy::Policy;
 use fairweir_linux::{Host, HostSpec, Mode, link, netns::Netns};
 
-pub(crate) use specs::{BOUND_BYTES, allocation, flat, plan, police, policy};
+pub(crate) use specs::{allocation, flat, plan, police, policy};
 
 /// Two namespaces with a veth pair: `wan` in `home` (192.0.2.1, 2001:db8::1), `far` in `internet`
 /// (192.0.2.2 and .3, 2001:db8::2 and ::3).

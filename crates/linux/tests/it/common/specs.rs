@@ -9,9 +9,6 @@ use fairweir_linux::police::{
     Algorithm, Direction, Hook, PlanId, Police, PoliceSpec, SubscriberSpec,
 };
 
-/// To which an agent that does `bound` bounds all connections.
-pub(crate) const BOUND_BYTES: u64 = 50_000;
-
 /// A policer in the calling thread's namespace that keeps downloads to 192.0.2.1 and 2001:db8::1
 /// together to 10 Mbit/s, at the ingress of `device`.
 pub(crate) fn police(device: &str, hook: Hook) -> Police {

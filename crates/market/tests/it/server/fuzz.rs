@@ -145,7 +145,7 @@ fn what_the_description_does_not_allow_is_one_clear_error_and_changes_nothing() 
 /// First what the description does not allow, which changes nothing; then what it allows, which never is an
 /// error of the server.
 #[test]
-#[ignore = "takes some minutes, and needs schemathesis"]
+#[ignore = "long: some minutes; needs schemathesis"]
 fn schemathesis_finds_nothing() {
     let market = Market::start();
     let mut identity = Identity::generate().unwrap();

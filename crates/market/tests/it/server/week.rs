@@ -81,7 +81,7 @@ struct Served {
 ///
 /// Requests go to the API without TLS; slots are closed as soon as all have bid for them.
 #[test]
-#[ignore = "takes some minutes"]
+#[ignore = "long: some minutes"]
 fn a_thousand_agents_bid_for_a_week() {
     let dir = tempfile::tempdir().unwrap();
     let state = StateDir::new(&dir.path().join("state"));

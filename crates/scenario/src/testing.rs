@@ -1,0 +1,26 @@
+//! Scenarios of tests, made of their parts (feature `testing`).
+
+use crate::Scenario;
+
+/// A scenario of `seconds`, of which the first `settle` do not count. `link` has the keys of `[link]`, and `rest`
+/// is what follows that table.
+///
+/// # Panics
+/// If that is no scenario.
+pub fn scenario(seconds: u64, settle: u64, link: &str, rest: &str) -> Scenario {
+    let text = format!(
+        "version = 1\nname = \"x\"\nduration = \"{seconds}s\"\nsettle = \"{settle}s\"\n\
+         [link]\n{link}\n{rest}"
+    );
+    Scenario::parse(&text, "x.toml").unwrap_or_else(|e| panic!("{e}\n{text}"))
+}
+
+/// A group that takes no traffic by itself.
+pub fn group(name: &str, weight: u32) -> String {
+    format!("[[group]]\nname = \"{name}\"\nweight = {weight}\n")
+}
+
+/// A flow of a group; `keys` are further lines.
+pub fn flow(group: &str, kind: &str, keys: &str) -> String {
+    format!("[[flow]]\ngroup = \"{group}\"\nkind = \"{kind}\"\n{keys}\n")
+}

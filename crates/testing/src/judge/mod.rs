@@ -1,0 +1,334 @@
+//! Claims about real packets on a machine that others use too.
+//!
+//! A run of a claim is valid or void, and that is decided by what was measured beside it, before anything is made
+//! of its outcome: a machine that stood still or was taken away, or a link that the claim itself found late
+//! ([`void`]). Only valid runs are judged; void ones are repeated. A claim without a valid run is *not judged*,
+//! which fails under `FAIRWEIR_STRICT=1`.
+//!
+//! # Errors of judgement
+//! Let a claim hold in the part *p* of its valid runs. [`once`] passes it with probability *p*. [`two_of_three`]
+//! passes it if the first run holds, or the first fails and the next two hold: with P = p + (1 − p) p². A claim that
+//! always holds always passes, one that holds in half of its runs passes in .63, one that holds in a tenth in .11.
+//! So it is used only where real packets or statistics make a single run noisy, and every repeat is recorded:
+//! `make test` fails if more than three claims of a suite were repeated without a disturbance beside them.
+//!
+//! # Record
+//! Each judgement appends a line of JSON to `target/judge.jsonl`, or to the file that `FAIRWEIR_JUDGE` names;
+//! `cargo xtask judge` makes a table of them. `FAIRWEIR_VOID=NAME` makes all runs of claims whose names contain
+//! NAME void, to show what becomes of them.
+
+use std::any::{Any, type_name};
+use std::cell::Cell;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use fairweir_linux::realtime;
+use serde_json::json;
+
+use crate::{is_strict, privileged, share};
+
+/// A standstill of the machine that is longer makes a run void. A busy machine stays below.
+const STANDSTILL_MAX: Duration = Duration::from_millis(100);
+/// Part of the machine's time that the hypervisor may take during a valid run.
+const STEAL_MAX: f64 = 0.05;
+/// Runs of a claim, after which a void one is not repeated.
+const RUNS_MAX: usize = 8;
+/// No void run is repeated when the claim has taken longer.
+const PATIENCE: Duration = Duration::from_secs(300);
+/// Period of the look at the clock.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+
+/// Writes a line about the running test to stderr itself: the harness hides what `eprintln!` writes
+/// in a test that passes.
+pub fn note(line: &str) {
+    let current = thread::current();
+    let _ = writeln!(io::stderr(), "{}: {line}", current.name().unwrap_or("a test"));
+}
+
+/// Judges a claim by its first valid run.
+///
+/// # Panics
+/// With the claim's own words if that run fails; if there is none, under `FAIRWEIR_STRICT=1`.
+pub fn once<F: Fn()>(claim: F) {
+    judge(&name_of::<F>(), Rule::Once, claim);
+}
+
+/// Judges a claim by its valid runs: if the first fails, the next two must hold. For claims that are noisy
+/// themselves: P = p + (1 − p) p² of them pass, see the [module](self).
+///
+/// # Panics
+/// With the claim's own words if two runs of three fail; if there is no valid run, under `FAIRWEIR_STRICT=1`.
+pub fn two_of_three<F: Fn()>(claim: F) {
+    judge(&name_of::<F>(), Rule::TwoOfThree, claim);
+}
+
+/// [`two_of_three`] for a claim about real traffic, if the tests may touch the kernel.
+///
+/// # Panics
+/// As that does.
+pub fn judged<F: Fn()>(claim: F) {
+    if privileged() {
+        two_of_three(claim);
+    }
+}
+
+/// Ends the run of a claim that has found itself void: it says nothing, whatever its outcome is.
+///
+/// # Panics
+/// Always; the judge catches it.
+pub fn void(why: &str) -> ! {
+    note(&format!("VOID: {why}"));
+    resume_unwind(Box::new(Void(why.to_owned())));
+}
+
+/// Plays a part of a longer measurement. `None` if it called itself [`void`].
+///
+/// # Panics
+/// As the part does otherwise.
+pub fn valid<R>(part: impl FnOnce() -> R) -> Option<R> {
+    match catch_unwind(AssertUnwindSafe(part)) {
+        Ok(result) => Some(result),
+        Err(panic) if panic.is::<Void>() => None,
+        Err(panic) => resume_unwind(panic),
+    }
+}
+
+/// Records how late the emulated link of the running claim was, in ms (p99).
+pub fn record_lateness(ms: f64) {
+    LATENESS_MS.set(Some(LATENESS_MS.get().map_or(ms, |before| before.max(ms))));
+}
+
+thread_local! {
+    static LATENESS_MS: Cell<Option<f64>> = const { Cell::new(None) };
+}
+
+struct Void(String);
+
+#[derive(Clone, Copy)]
+enum Rule {
+    Once,
+    TwoOfThree,
+}
+
+impl Rule {
+    /// What the runs until now say of the claim.
+    fn verdict(self, runs: &[Run]) -> Verdict {
+        let held = runs.iter().filter(|run| matches!(run.result, Outcome::Held)).count();
+        let failed = runs.iter().filter(|run| matches!(run.result, Outcome::Failed(_))).count();
+        match (self, held, failed) {
+            (_, 0, 0) => Verdict::NotJudged,
+            (_, _, 0) | (Rule::TwoOfThree, 2.., 1) => Verdict::Held,
+            (Rule::TwoOfThree, _, 1) => Verdict::NotJudged,
+            _ => Verdict::Failed,
+        }
+    }
+}
+
+/// What became of a claim.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Verdict {
+    Held,
+    Failed,
+    NotJudged,
+}
+
+enum Outcome {
+    Void,
+    Held,
+    Failed(Box<dyn Any + Send>),
+}
+
+/// One run of a claim.
+struct Run {
+    result: Outcome,
+    /// Why it is void, or what failed.
+    why: String,
+    seconds: f64,
+    standstill: Duration,
+    /// Part of the machine's time, 0 to 1.
+    steal: f64,
+    lateness_ms: Option<f64>,
+}
+
+fn judge(claim: &str, rule: Rule, body: impl Fn()) {
+    let _share = share();
+    let begun = Instant::now();
+    let is_forced = std::env::var("FAIRWEIR_VOID").is_ok_and(|name| claim.contains(&name));
+    let mut runs = Vec::new();
+    let verdict = loop {
+        let run = play(&body, is_forced);
+        match &run.result {
+            Outcome::Void => note(&format!("VOID: {}", run.why)),
+            Outcome::Failed(_) => note(&format!("FAILED: {}", run.why)),
+            Outcome::Held => {}
+        }
+        runs.push(run);
+        let verdict = rule.verdict(&runs);
+        let may_repeat = runs.len() < RUNS_MAX && begun.elapsed() < PATIENCE;
+        let is_void = matches!(runs.last(), Some(Run { result: Outcome::Void, .. }));
+        if verdict != Verdict::NotJudged || (is_void && !may_repeat) {
+            break verdict;
+        }
+    };
+    record(claim, verdict, begun.elapsed(), &runs);
+    match verdict {
+        Verdict::Held => {}
+        Verdict::Failed => {
+            let panics = runs.into_iter().filter_map(|run| match run.result {
+                Outcome::Failed(panic) => Some(panic),
+                _ => None,
+            });
+            resume_unwind(panics.last().unwrap());
+        }
+        Verdict::NotJudged => {
+            let said = format!("NOT JUDGED: {claim}: void after {} runs", runs.len());
+            note(&said);
+            assert!(!is_strict(), "{said}");
+        }
+    }
+}
+
+/// Plays a claim once: what was measured beside it decides whether it is valid.
+fn play(body: impl Fn(), is_forced: bool) -> Run {
+    LATENESS_MS.set(None);
+    let (begun, cpu, watch) = (Instant::now(), Cpu::now(), Watch::start());
+    let result = catch_unwind(AssertUnwindSafe(body));
+    let standstill = watch.end();
+    let steal = Cpu::now().steal_since(&cpu);
+    let void = if is_forced {
+        Some("forced by FAIRWEIR_VOID".to_owned())
+    } else if standstill > STANDSTILL_MAX {
+        Some(format!("the machine stood still for {standstill:.0?}"))
+    } else if steal > STEAL_MAX {
+        Some(format!("the hypervisor took {:.0} % of the machine", steal * 100.0))
+    } else {
+        let panic = result.as_ref().err();
+        panic.and_then(|panic| panic.downcast_ref::<Void>()).map(|Void(why)| why.clone())
+    };
+    let (result, why) = match (void, result) {
+        (Some(why), _) => (Outcome::Void, why),
+        (None, Ok(())) => (Outcome::Held, String::new()),
+        (None, Err(panic)) => {
+            let words = panic.downcast_ref::<String>().map(String::as_str);
+            let words = words.or(panic.downcast_ref::<&str>().copied()).unwrap_or_default();
+            let words = words.to_owned();
+            (Outcome::Failed(panic), words)
+        }
+    };
+    let seconds = begun.elapsed().as_secs_f64();
+    Run { result, why, seconds, standstill, steal, lateness_ms: LATENESS_MS.get() }
+}
+
+fn record(claim: &str, verdict: Verdict, took: Duration, runs: &[Run]) {
+    let runs = runs.iter().map(|run| {
+        json!({
+            "outcome": match run.result {
+                Outcome::Void => "void",
+                Outcome::Held => "held",
+                Outcome::Failed(_) => "failed",
+            },
+            "why": run.why,
+            "seconds": rounded(run.seconds),
+            "standstill_ms": rounded(run.standstill.as_secs_f64() * 1e3),
+            "steal_percent": rounded(run.steal * 100.0),
+            "lateness_ms": run.lateness_ms.map(rounded),
+        })
+    });
+    let line = json!({
+        "claim": claim,
+        "verdict": match verdict {
+            Verdict::Held => "held",
+            Verdict::Failed => "failed",
+            Verdict::NotJudged => "not judged",
+        },
+        "seconds": rounded(took.as_secs_f64()),
+        "runs": runs.collect::<Vec<_>>(),
+    });
+    let file = File::options().create(true).append(true).open(file());
+    // One write, so that the lines of several tests do not mix.
+    let written = file.and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()));
+    written.unwrap_or_else(|e| panic!("{}: {e}", self::file().display()));
+}
+
+fn rounded(number: f64) -> f64 {
+    (number * 100.0).round() / 100.0
+}
+
+/// Tests are in `target/debug/deps`.
+fn file() -> PathBuf {
+    std::env::var_os("FAIRWEIR_JUDGE").map_or_else(
+        || std::env::current_exe().unwrap().ancestors().nth(3).unwrap().join("judge.jsonl"),
+        PathBuf::from,
+    )
+}
+
+/// The package and the running test; the function where the harness does not name its threads.
+fn name_of<F>() -> String {
+    let package = std::env::var("CARGO_PKG_NAME").unwrap_or_default();
+    let current = thread::current();
+    let test = current.name().filter(|name| *name != "main");
+    format!("{package} {}", test.unwrap_or(type_name::<F>())).trim_start().to_owned()
+}
+
+/// Time of all CPUs since the start of the machine, in ticks.
+struct Cpu {
+    all: u64,
+    stolen: u64,
+}
+
+impl Cpu {
+    fn now() -> Cpu {
+        let text = fs::read_to_string("/proc/stat").unwrap();
+        let line = text.lines().next().unwrap();
+        // user, nice, system, idle, iowait, irq, softirq, steal. Source: proc_stat(5).
+        let ticks: Vec<u64> =
+            line.split_whitespace().skip(1).take(8).map(|t| t.parse().unwrap()).collect();
+        Cpu { all: ticks.iter().sum(), stolen: ticks[7] }
+    }
+
+    /// Part of the machine's time that the hypervisor took, 0 to 1.
+    fn steal_since(&self, before: &Cpu) -> f64 {
+        (self.stolen - before.stolen) as f64 / (self.all - before.all).max(1) as f64
+    }
+}
+
+/// Measures how long the machine stands still, by a thread that goes before all ordinary ones and
+/// looks at the clock.
+struct Watch {
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Duration>,
+}
+
+impl Watch {
+    fn start() -> Watch {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stop_too = Arc::clone(&stop);
+        let thread = thread::spawn(move || {
+            // Without the right to that, a busy machine counts as one that stands still.
+            let _ = realtime::enter();
+            let (mut longest, mut before) = (Duration::ZERO, Instant::now());
+            while !stop_too.load(Ordering::Relaxed) {
+                thread::sleep(LOOK_EVERY);
+                longest = longest.max(before.elapsed().saturating_sub(LOOK_EVERY));
+                before = Instant::now();
+            }
+            longest
+        });
+        Watch { stop, thread }
+    }
+
+    /// The longest standstill since the start.
+    fn end(self) -> Duration {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests;
