@@ -51,14 +51,9 @@ mod watch;
 
 pub use agent::{agent_main, is_agent};
 pub use daemon::Watchers;
-<<<<<<< HEAD
-pub use layout::refuse_unplayable;
-pub use run::{Options, Progress, run, run_all, run_once};
-=======
 pub use idle::wait_until_idle;
-pub use plan::refuse_unplayable;
+pub use layout::refuse_unplayable;
 pub use run::{Options, Progress, run_all, run_once};
->>>>>>> 6985a0f1 (lab run --valid-only: waits for an idle machine, repeats void plays alone, fails if one stays void)
 
 use std::io;
 use std::path::PathBuf;

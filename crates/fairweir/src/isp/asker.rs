@@ -62,6 +62,7 @@ impl Asker {
     }
 }
 
-fn is_absent(e: &io::Error) -> bool {
+/// Whether there is no daemon at the socket.
+pub(super) fn is_absent(e: &io::Error) -> bool {
     matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
 }

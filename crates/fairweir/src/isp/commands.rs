@@ -12,7 +12,7 @@ use fairweir_daemon::{Access, Client, Error, Lock, StateDir};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::asker::{Asker, PATIENCE};
+use super::asker::{Asker, PATIENCE, is_absent};
 use super::cli::{
     AddArgs, ChangeArgs, ImportArgs, IspCommand, ListArgs, MetricsArgs, PlanCommand, PlanFileArgs,
     RevertArgs,

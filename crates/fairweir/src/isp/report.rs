@@ -3,7 +3,7 @@
 use fairweir_config::isp::address::address_text;
 use fairweir_core::units::Time;
 use fairweir_daemon::Metrics;
-use fairweir_linux::police::{Counters, Direction, Hook};
+use fairweir_linux::police::{Counters, Hook};
 use serde_json::Value;
 
 use super::daemon::Daemon;

@@ -16,7 +16,7 @@ use nix::sys::socket::{getsockopt, setsockopt, sockopt::TcpCongestion};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::common::{FAIRWEIR, fairweir, played};
+use crate::common::{FAIRWEIR, played};
 
 const PATIENCE: Duration = Duration::from_secs(8);
 

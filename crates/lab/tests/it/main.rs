@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fairweir_core::receiver::Control;
-use fairweir_lab::{Error, Options, agent_main, is_agent, run};
+use fairweir_lab::{Error, Options, agent_main, is_agent, run_once};
 use fairweir_scenario::Scenario;
 use fairweir_scenario::report::{Report, Summary};
 use fairweir_scenario::testing;
@@ -28,7 +28,7 @@ fn main() -> ExitCode {
         Some(name) if is_agent(name) => return agent_main(name),
         Some(PLAY) => {
             let scenario = two_flows("cubic", "cubic", 60);
-            let played = run(&scenario, Control::None, &options(), &|_| {});
+            let played = run_once(&scenario, Control::None, &options(), &|_| {});
             return if played.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE };
         }
         _ => {}
@@ -79,6 +79,8 @@ fn options() -> Options {
         with_daemon: false,
         watchers: None,
         parallel: None,
+        // The judge repeats what is void.
+        repeats: 0,
         cancel: Arc::new(AtomicBool::new(false)),
     }
 }
@@ -107,7 +109,7 @@ fn two_flows_with(keys: &str, [one, other]: [&str; 2], seconds: u64) -> Scenario
 }
 
 fn play(scenario: &Scenario, control: Control) -> Report {
-    let report = run(scenario, control, &options(), &|_| {}).unwrap_or_else(|e| panic!("{e}"));
+    let report = run_once(scenario, control, &options(), &|_| {}).unwrap_or_else(|e| panic!("{e}"));
     if let Some(lateness) = report.lateness {
         record_lateness(lateness.p99_ms);
     }
@@ -269,7 +271,7 @@ fn applications() {
         steam.fetch_or(!processes_of("lab-test-steam").is_empty(), Ordering::Relaxed);
         other.fetch_or(!processes_of("fetch-bulk").is_empty(), Ordering::Relaxed);
     };
-    run(&scenario, Control::None, &options(), &look).unwrap_or_else(|e| panic!("{e}"));
+    run_once(&scenario, Control::None, &options(), &look).unwrap_or_else(|e| panic!("{e}"));
     assert!(steam.into_inner(), "the receiver has the name that the scenario wants");
     assert!(other.into_inner(), "or that of its group");
     assert_eq!(processes_of("lab-test-steam"), Vec::<u32>::new());
@@ -289,14 +291,14 @@ fn processes_where(is_wanted: impl Fn(PathBuf) -> bool) -> Vec<u32> {
 fn failed_start() {
     let executable = PathBuf::from("/bin/false");
     let scenario = home(5, "", &group("a", 1, "bulk", ""));
-    let error = run(&scenario, Control::None, &Options { executable, ..options() }, &|_| {});
+    let error = run_once(&scenario, Control::None, &Options { executable, ..options() }, &|_| {});
     assert!(matches!(error, Err(Error::Ended { .. })), "{error:?}");
     let executable = PathBuf::from("/nonexistent/fairweir");
-    let error = run(&scenario, Control::None, &Options { executable, ..options() }, &|_| {});
+    let error = run_once(&scenario, Control::None, &Options { executable, ..options() }, &|_| {});
     assert!(matches!(error, Err(Error::NoExecutable(_))), "{error:?}");
     // The test binary serves and fetches, but it is no daemon.
     let options = Options { with_daemon: true, ..options() };
-    let error = run(&scenario, Control::None, &options, &|_| {});
+    let error = run_once(&scenario, Control::None, &options, &|_| {});
     assert!(matches!(&error, Err(Error::Ended { name, .. }) if name == "the daemon"), "{error:?}");
 }
 
@@ -308,7 +310,7 @@ fn interrupted() {
     let stop_soon = move |p: fairweir_lab::Progress| {
         cancel.fetch_or(p.at.as_secs_f64() > 1.0, Ordering::Relaxed);
     };
-    let error = run(&scenario, Control::None, &options, &stop_soon);
+    let error = run_once(&scenario, Control::None, &options, &stop_soon);
     assert!(matches!(error, Err(Error::Interrupted)), "{error:?}");
     assert!(begin.elapsed() < Duration::from_secs(10), "it takes no time");
     assert_eq!(processes_of("lab-test-int"), Vec::<u32>::new());

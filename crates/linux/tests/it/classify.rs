@@ -267,14 +267,14 @@ fn a_connection_that_opens_on_the_ports_of_a_remembered_one_has_no_group_yet() {
     // A SYN.
     leaves[47] = 2;
     trial.run_sent(&leaves, 1).unwrap();
-    assert_eq!(trial.remembered().unwrap(), []);
+    assert_eq!(trial.remembered().unwrap(), [0_u64; 0]);
     assert_eq!(name(&policy, &run(&trial, &bytes)), Some("default"));
     // That a flow is not known is forgotten too when it opens.
     assert_eq!(name(&policy, &run(&trial, &tcp4(REMOTE, 444, 9))), Some("default"));
     assert_eq!(trial.remembered().unwrap().len(), 1);
     leaves[36..38].copy_from_slice(&444_u16.to_be_bytes());
     trial.run_sent(&leaves, 1).unwrap();
-    assert_eq!(trial.remembered().unwrap(), []);
+    assert_eq!(trial.remembered().unwrap(), [0_u64; 0]);
 }
 
 /// That two flows have the same set and the same 38 bits has a probability of 2^-52, and of 2^-38 if there is but

@@ -11,10 +11,10 @@ use serde_json::Value;
 
 mod beside;
 use crate::common::browser::{Browser, are_installed, extension, listening_only, made};
-use crate::common::fairweir;
 use crate::common::far::Far;
 use crate::common::oracle::{Capture, Judged, judge};
 use crate::common::page::Kind;
+use crate::common::played;
 use crate::common::sites::{ADDRESSES, Http, PORT_AGAIN, Page, Request, SITES, Servers};
 use crate::common::stage::{Daemon, SERVERS, Stage};
 
