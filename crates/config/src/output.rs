@@ -22,10 +22,10 @@ use nix::fcntl::{AtFlags, OFlag, RenameFlags, open, openat, readlinkat, renameat
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat, mkdirat};
 use nix::unistd::{Uid, UnlinkatFlags, geteuid, unlinkat};
 
-/// As the kernel has it. Source: path_resolution(7).
+/// The most symbolic links on a path, as in the kernel. Source: path_resolution(7).
 const LINKS_MAX: usize = 40;
 
-/// Temporary names that are tried: another process may have taken some.
+/// The most temporary names that are tried: another process may have taken some.
 const NAMES_MAX: u32 = 100;
 
 /// Of files that only their owner may read.

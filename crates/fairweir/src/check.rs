@@ -121,7 +121,7 @@ impl Rows {
     }
 }
 
-/// What is divided to see the parts by weight alone.
+/// The rate that is divided to show the parts by weight alone.
 const WHOLE: Rate = Rate::mbit(1_000_000);
 
 fn as_json(config: &Config) -> serde_json::Value {

@@ -11,7 +11,7 @@ use fairweir_daemon::{Access, Client, Error, Request, Spec};
 use fairweir_linux::monotonic_now;
 use nix::unistd::{Gid, Group};
 
-/// A daemon answers within a tick; one that does not in this time hangs.
+/// How long an answer is waited for. A daemon answers within a tick; a later answer means that it hangs.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The directory of the daemons' sockets.

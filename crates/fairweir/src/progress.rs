@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use fairweir_core::units::{Span, Time};
 
-/// More runs than that are counted instead of named.
+/// The most runs that are named; more are counted.
 const NAMED_MAX: usize = 6;
-/// How many lines a log gets of runs that are counted.
+/// Lines of a log for runs that are counted.
 const LOG_LINES: u64 = 10;
 
 /// One line of a terminal, or some lines of a log.
@@ -81,7 +81,7 @@ impl Progress {
     }
 }
 
-/// How long nothing is said of what may be done at once.
+/// Progress is reported only after this time: most work is done sooner.
 const QUIET: Duration = Duration::from_secs(2);
 /// How often a log gets a line.
 const LOG_PERIOD: Duration = Duration::from_secs(5);

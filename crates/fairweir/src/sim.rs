@@ -12,11 +12,11 @@ use crate::cli::{PlayArgs, SimCommand};
 use crate::play;
 use crate::progress::Progress;
 
-/// What one core carries in virtual time: only to say how long it will take.
+/// Packets that one core simulates per second, for the estimate of the duration.
 const PACKETS_PER_S: u64 = 2_000_000;
-/// What takes longer is announced.
+/// A longer estimate is announced.
 const ANNOUNCED_ABOVE_S: u64 = 60;
-/// What takes longer is shown.
+/// Progress is shown after this time.
 const QUIET: Duration = Duration::from_secs(2);
 
 pub(crate) fn run(command: &SimCommand) -> anyhow::Result<()> {

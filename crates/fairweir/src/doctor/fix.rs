@@ -151,7 +151,7 @@ fn directories(args: &DoctorArgs) -> Vec<(Finding, Option<Fix>)> {
     wrong.collect()
 }
 
-/// Directories that are looked at.
+/// The most directories that are searched.
 const DIRECTORIES_MAX: usize = 32;
 
 fn finding(feature: String, found: bool, detail: String, lost_without: &'static str) -> Finding {

@@ -16,10 +16,10 @@ use serde_json::{Value, json};
 use crate::host::wire::{ClaimsReply, ClaimsRequest, HostRequest};
 use crate::words::chained;
 
-/// A longer message is not the extension's.
+/// The longest message, in bytes; the extension sends no longer one.
 const MESSAGE_MAX: u32 = 64 << 10;
 
-/// A daemon that answers in this time is not asked in vain.
+/// How long the answer of a daemon is waited for.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Until the browser closes stdin.

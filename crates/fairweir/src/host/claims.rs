@@ -193,18 +193,19 @@ fn digest(hex: &str) -> Option<HostDigest> {
     Some(HostDigest(digest))
 }
 
-/// As many as the resolver watches.
+/// The most users: as many as the resolver watches.
 const USERS_MAX: usize = 64;
-/// More than a page with 500 objects asks for within a second.
+/// Events of a user per second: more than a page with 500 objects asks for.
 const EVENTS_PER_S: u64 = 500;
-/// Two seconds' worth, in thousandths.
+/// The most events of a user at once, in thousandths: those of two seconds.
 const ALLOWANCE_MAX: u64 = 2 * EVENTS_PER_S * 1_000;
 const LAST_MAX: usize = 64;
-/// The extension sends an event some 20 ms after the response began.
+/// The greatest distance of an event's time from now. The extension sends it about 20 ms after the response
+/// began.
 const CLOCKS_APART_MS: f64 = 10_000.0;
-/// Less shows in how long it took to read them.
+/// The least difference of two clocks that counts: a smaller one comes from reading them one after the other.
 const CLOCKS_DIFFER_MS: f64 = 2.0;
-/// Longer than servers and browsers wait for a response.
+/// The oldest request: older than servers and browsers wait for a response.
 const RESPONSE_MAX_MS: f64 = 600_000.0;
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use super::PREFIXES;
 use crate::isp;
 use fairweir_config::nearest;
 
-/// A daemon answers within a tick; one that does not in this time hangs.
+/// How long an answer is waited for. A daemon answers within a tick; a later answer means that it hangs.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// The devices that daemons run for, sorted.

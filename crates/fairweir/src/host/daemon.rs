@@ -31,13 +31,13 @@ use super::wire::{
 };
 use crate::words::chained;
 
-/// What was done before and may interest a person who looks.
+/// The most earlier changes in the status.
 const CHANGES_MAX: usize = 50;
 
 /// How long everything passes unshaped after a first failure, whose cause may still be there.
 const PAUSE_MIN: Span = Span::secs(10);
 
-/// The longest pause; it doubles with every failure until then.
+/// The longest pause; pauses double with every failure up to it.
 const PAUSE_MAX: Span = Span::secs(300);
 
 /// After this time without a failure the next one is a first one again.
@@ -48,7 +48,7 @@ const RETURN_PAUSE: Span = Span::secs(1);
 
 /// How often the network is recognised and the capacity stored.
 const NETWORK_PERIOD: Span = Span::secs(10);
-/// Before anything was sent to the gateway, the kernel does not know it.
+/// The same while the network is unknown: the kernel learns the gateway with the first packet to it.
 const NETWORK_SOON: Span = Span::secs(1);
 
 /// `RUST_LOG=tick=trace` logs every tick.

@@ -11,7 +11,7 @@ use tracing::{info, warn};
 
 use super::wire::ProbeStatus;
 
-/// With less the link is idle. Answers to the most eager probe are 65 kbit/s.
+/// Below this rate the link is idle. Answers to the most frequent probe are 65 kbit/s.
 const IN_USE_MIN: Rate = Rate::kbit(100);
 
 /// Silence after which the link is idle: users pause.
@@ -23,8 +23,8 @@ const RETRY_PAUSE: Span = Span::secs(10);
 /// Ticks of use (5 s) that show whether the delay is known.
 const SIGHT_TICKS: usize = 25;
 
-/// A control that gets fewer samples in this time may never see that the link is busy: an answer a second
-/// suffices, of which one may be lost.
+/// The fewest samples in 5 s with which a control sees that the link is busy: one answer per second, of
+/// which one may be lost.
 const SAMPLES_FEW: u32 = 4;
 
 /// The daemon's probe, and how much is known of the delay.

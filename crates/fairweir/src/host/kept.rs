@@ -21,9 +21,9 @@ use tracing::warn;
 
 /// Below the run directory.
 const DIR: &str = "connections";
-/// A UDP flow that was silent for so long is another one (`bpf/heard.h`), in seconds.
+/// The longest silence of a UDP flow, in seconds: after it the flow counts as a new one (`bpf/heard.h`).
 const AGE_MAX_S: u64 = 120;
-/// Ports and names of [`KEPT_MAX`] connections.
+/// The largest file, in bytes: ports and names of [`KEPT_MAX`] connections.
 const FILE_SIZE_MAX: u64 = 16 << 20;
 
 /// Connections of a daemon that ends.

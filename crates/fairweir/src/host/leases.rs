@@ -36,9 +36,9 @@ pub(super) struct LeaseControl {
 
 /// The longest delay until a device is in its group.
 const PAUSE: Span = Span::millis(20);
-/// After a change, so that a flood of requests does not write all the time.
+/// The pause after a change before the file is written, so that a flood of requests does not write all the time.
 const STORE_PAUSE: Span = Span::secs(10);
-/// A longer file is not ours: a lease has about 150 bytes.
+/// The largest file, in bytes: a lease has about 150.
 const FILE_BYTES_MAX: u64 = 256 << 10;
 
 #[derive(Debug, Default, Serialize, Deserialize)]

@@ -15,14 +15,14 @@ use tracing::warn;
 
 use fairweir_config::value::CAPACITY_MAX;
 
-/// After this time an access line may well have another contract.
+/// The greatest age of a capacity: after it an access line may have another contract.
 const AGE_MAX_S: u64 = 30 * 24 * 3600;
 
 /// Files of the state directory.
 const DOWNLOAD: &str = "capacity.json";
 const UPLOAD: &str = "upload-capacity.json";
 
-/// A longer file is not ours, in bytes.
+/// The largest file, in bytes.
 const FILE_SIZE_MAX: u64 = 64 << 10;
 
 /// The most networks that are remembered; the oldest is forgotten first.
@@ -31,7 +31,7 @@ const ENTRIES_MAX: usize = 64;
 /// A capacity within these parts of the first one of its minute is the same.
 const SAME: [(u64, u64); 2] = [(80, 100), (125, 100)];
 
-/// A change by less than this is not stored. An upload is held 15/1000 below its capacity.
+/// The least change that is stored. An upload is held 15/1000 below its capacity.
 const STORE_CHANGE: (u64, u64) = (5, 1_000);
 
 /// What is stored first may be a rough guess: it is stored again after this time, doubled each time.

@@ -36,7 +36,7 @@ pub(super) struct SiteControl {
     pauses_until: Option<Time>,
 }
 
-/// A generation is a number that JavaScript can count.
+/// Bits of a random number that a generation leaves out: JavaScript represents it exactly.
 const GENERATION_SHIFT: u32 = 16;
 
 /// The longest delay until a connection is decided.

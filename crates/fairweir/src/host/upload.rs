@@ -225,7 +225,7 @@ fn round_trips(seen: &Observation, decision: &Decision) -> Vec<RoundTrip> {
     trips.take(ROUND_TRIPS_MAX).collect()
 }
 
-/// A queue of the download that is longer hides that of the upload: the two are not measured at once.
+/// The longest queue of the download that does not hide that of the upload: the two are not measured at once.
 const DOWNLOAD_SHORT: Span = Span::millis(8);
 /// A download below this has no queue: answers to the probe, and acknowledgements of uploads.
 const DOWNLOAD_IDLE: Rate = Rate::mbit(1);
@@ -233,5 +233,5 @@ const DOWNLOAD_IDLE: Rate = Rate::mbit(1);
 const IDLE_PARTS: u64 = 128;
 /// A group that had to wait within this time wants more than it gets.
 const WAITED: Span = Span::secs(2);
-/// Of Ethernet, in L2 bytes.
+/// The largest packet of Ethernet, in L2 bytes.
 const PACKET: Bytes = Bytes::new(1_514);

@@ -19,7 +19,7 @@ use tracing::{info, warn};
 
 use crate::instance::PROXY;
 
-/// A daemon answers within a tick.
+/// How long an answer is waited for; a daemon answers within a tick.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// What has not changed is sent again after this time; it expires after [`FOR_MS`].
 const AGAIN_AFTER: Span = Span::secs(1);

@@ -35,7 +35,7 @@ const BUSY_PERCENT: u64 = 2;
 const WEIGHT_HEAVIEST: u32 = 1;
 const WEIGHT_OTHERS: u32 = 5;
 
-/// Of the application that the user names.
+/// The weight of the application that the user names.
 const WEIGHT_FIRST: u32 = 10;
 
 /// What an installation may have put in place of a configuration.

@@ -19,7 +19,7 @@ use crate::cli::InitArgs;
 const LEASE_FILES: [&str; 3] =
     ["/var/lib/misc/dnsmasq.leases", "/tmp/dhcp.leases", "/var/lib/dnsmasq/dnsmasq.leases"];
 const LEASES_BYTES_MAX: u64 = 1 << 20;
-/// More devices are left to `default`.
+/// The most devices that are listed; more are left to `default`.
 const DEVICES_MAX: usize = 32;
 
 /// A device behind the router.

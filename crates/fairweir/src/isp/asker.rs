@@ -12,7 +12,7 @@ use super::NAME;
 use crate::daemon_args::RunDir;
 use crate::progress::Count;
 
-/// How long a daemon may say nothing, not even how far it is.
+/// How long a daemon may be silent, without a report of its progress.
 pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A connection to the daemon that reports the progress of a long request on stderr.

@@ -207,7 +207,7 @@ fn metrics(args: &MetricsArgs) -> anyhow::Result<()> {
     Ok(text::stdout().write_all(text.as_bytes())?)
 }
 
-/// Two million subscribers with two addresses each fit.
+/// The largest table, in bytes: two million subscribers with two addresses each fit.
 const FILE_BYTES_MAX: u64 = 256 << 20;
 
 fn read_any(path: &Path) -> anyhow::Result<Text> {

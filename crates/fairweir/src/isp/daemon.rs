@@ -31,7 +31,7 @@ pub(super) const TICK: Span = Span::secs(1);
 /// The most bad rows that are reported.
 const BAD_ROWS_MAX: usize = 1_000;
 
-/// A reload removes no more subscribers than these, or this part of all if that is more.
+/// The most subscribers that a reload removes without `--force`: this number, or this part of all if that is more.
 const SHRINK_MAX: (usize, usize) = (10, 10);
 
 /// How the files are read again.

@@ -23,12 +23,12 @@ use tracing::{info, warn};
 use super::kernel::direction_name;
 use super::wire::CollectorStatus;
 
-/// Of messages that wait: a million rows fit.
+/// The most messages that wait: a million rows fit.
 const BATCHES_MAX: usize = 1 << 16;
-/// The smallest packet that IPv6 carries, without the headers of IP, UDP, message, sets and template.
+/// Bytes of records in a message: the smallest packet that IPv6 must carry, without the headers of IP, UDP, message, sets and template.
 const RECORDS_BYTES: usize = 1_280 - 48 - 16 - 4 - TEMPLATE_BYTES;
-/// How long a connection may take to come about, and to take a message; and how long after a failure the
-/// collector is tried again.
+/// How long a connection may take to open and to accept a message, and the pause before the collector is tried
+/// again after a failure.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long the daemon waits at its end for what is to be sent.
 const END_PATIENCE: Duration = Duration::from_secs(2);

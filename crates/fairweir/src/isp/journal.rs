@@ -25,7 +25,7 @@ const OUTDATED_MAX: usize = 10_000;
 /// In the state directory.
 const FILE: &str = "isp.journal";
 
-/// Source: 4 million subscribers with 300 bytes each, and as many edits that are outdated.
+/// The largest journal, in bytes: 4 million subscribers with 300 bytes each, and as many outdated edits.
 const FILE_SIZE_MAX: u64 = 4 << 30;
 
 /// The first line.

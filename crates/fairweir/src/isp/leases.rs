@@ -22,9 +22,9 @@ use super::sessions::Subscribers;
 use super::wire::LeasesStatus;
 use crate::words::chained;
 
-/// As for a table of subscribers.
+/// The largest file, in bytes, as for a table of subscribers.
 const FILE_BYTES_MAX: u64 = 256 << 20;
-/// Leases end without a change of the file.
+/// How often an unchanged file is read: leases end without a change of the file.
 const READ_PERIOD: Span = Span::secs(60);
 /// Reading takes at most 1/20 of the time.
 const READ_PART: u64 = 20;

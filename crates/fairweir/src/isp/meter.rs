@@ -10,9 +10,9 @@ use super::kernel::{Kernel, Snapshot};
 use super::registry::Registry;
 use super::wire::{Busiest, Busy, BusyDirection, Directions, TotalsStatus};
 
-/// Younger counters of all subscribers are used again: reading a million takes a while.
+/// Counters of all subscribers that are younger are used again: reading a million takes a while.
 const SNAPSHOT_AGE_MIN: Span = Span::millis(900);
-/// Older ones say nothing of who is busy now.
+/// Counters that are older do not show who is busy now.
 const SNAPSHOT_AGE_MAX: Span = Span::secs(120);
 
 /// What was counted when.

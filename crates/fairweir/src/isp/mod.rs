@@ -68,7 +68,7 @@ pub(crate) use wire::{Directions, Found, SegmentUse, Status};
 /// The name of the instance.
 pub(crate) const NAME: &str = "isp";
 
-/// The longest request: a table of two million subscribers.
+/// The longest request, in bytes: a table of two million subscribers.
 const REQUEST_MAX: usize = 512 << 20;
 
 pub(crate) fn run(args: &IspArgs) -> anyhow::Result<()> {
@@ -365,7 +365,7 @@ fn in_words(effects: &Effects) -> String {
     parts.join(", ")
 }
 
-/// More changes are counted.
+/// The most changes that are listed; more are counted.
 const WORDS_MAX: usize = 8;
 
 /// Writes to stdout.

@@ -20,9 +20,9 @@ use super::sessions::Subscribers;
 use super::wire::RadiusStatus;
 use crate::words::chained;
 
-/// Packets that are handled before others are heard: each may wait for the disk.
+/// The most packets that are handled before other events: each may wait for the disk.
 const BURST_MAX: usize = 64;
-/// Refused packets are logged no more often.
+/// The shortest time between two log entries of refused packets.
 const WARN_PERIOD: Span = Span::secs(10);
 
 /// See the module.

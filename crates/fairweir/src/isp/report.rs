@@ -17,10 +17,10 @@ use super::wire::{
     SubscriberCounters, SubscriberStatus, TotalsStatus,
 };
 
-/// Subscribers in one reply: a longer one would delay other clients.
+/// The most subscribers in one reply: a longer one would delay other clients.
 const LIST_MAX: usize = 1_000;
 
-/// Subscribers that a search finds: what a person reads, each with two look-ups in the kernel.
+/// The most subscribers that a search finds: what a person reads. Each costs two look-ups in the kernel.
 const FIND_MAX: usize = 20;
 
 /// The status at `now`.

@@ -22,10 +22,10 @@ use super::registry::Registry;
 use super::wire::{Directions, LeaseStatus, LeasedRate, SegmentStatus, SegmentUse};
 use crate::words::chained;
 
-/// A lease takes no longer, in seconds: a mistake in its end is found soon.
+/// The longest lease, in seconds: a mistake in its end is found soon.
 const LEASE_MAX_S: u64 = 8 * 24 * 3600;
 
-/// Smaller changes of a pace, in parts of it, are not made.
+/// The smallest change of a pace: 1 / this of it.
 const CHANGE_LEAST: u64 = 128;
 
 /// All segments, in the order of the file.

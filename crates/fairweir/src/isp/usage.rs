@@ -29,11 +29,11 @@ use super::registry::{Effects, PlanEffect, Registry};
 use super::wire::UsageStatus;
 use crate::words::chained;
 
-/// Of waiting rows, in bytes: a million subscribers with both directions fit.
+/// The most bytes of waiting rows: a million subscribers with both directions fit.
 const WAITING_MAX: usize = 256 << 20;
 /// Bytes of rows of removed subscribers at which they are written.
 const WRITE_AT: usize = 1 << 20;
-/// An incomplete last line is shorter.
+/// The longest incomplete last line, in bytes.
 const LINE_MAX: u64 = 4_096;
 const DAY_S: u64 = 86_400;
 const HEADER: &str =

@@ -19,7 +19,7 @@ use tokio::net::TcpListener;
 use tokio::task::AbortHandle;
 use tower_service::Service;
 
-/// Connections at a time.
+/// The most connections at a time.
 const CONNECTIONS_MAX: usize = 64;
 
 /// How long the head of a request may take.

@@ -8,13 +8,13 @@ use fairweir_core::units::{Span, Time};
 use fairweir_daemon::{Access, Client, Error, instances};
 use fairweir_linux::monotonic_now;
 
-/// A daemon that does not answer in this time is silent; the others wait meanwhile.
+/// How long an answer of a daemon is waited for; the other daemons wait meanwhile.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// It is asked again after this time.
+/// A silent daemon is asked again after this time.
 const SILENCE: Span = Span::secs(5);
 
-/// Daemons that are asked.
+/// The most daemons that are asked.
 const DAEMONS_MAX: usize = 32;
 
 /// The daemons of a run directory.

@@ -9,10 +9,10 @@ use super::heard::{GroupSample, Heard};
 use super::shown::{DaemonView, HouseholdView, TableView, WantedView};
 use crate::words::{count, mbit};
 
-/// Rows of a table that are shown; `fairweir proxy status --json` has all.
+/// The most rows of a table that are shown; `fairweir proxy status --json` has all.
 const ROWS_MAX: usize = 64;
 
-/// Pairs of device and application whose bytes are recorded, the largest first.
+/// The most pairs of device and application whose bytes are recorded, the largest first.
 const RECORDED_MAX: usize = 256;
 
 const SLOTS: [&str; 5] = ["Begins", "Bid", "Should buy", "Price of 1 Mbit/s", "Wanted for"];

@@ -28,7 +28,7 @@ pub(super) const SPANS: [PastSpan; 4] = [
     PastSpan { key: "month", title: "last 31 days", span_s: 31 * 24 * 3_600, step_s: 7_200 },
 ];
 
-/// Pairs of a device and an application that are shown.
+/// The most pairs of a device and an application that are shown.
 const PAIRS_MAX: usize = 64;
 
 /// The choice with this key.

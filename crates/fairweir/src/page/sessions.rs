@@ -14,11 +14,11 @@ use fairweir_core::units::{Span, Time};
 const CODE_AGE_MAX: Span = Span::secs(300);
 const CODES_MAX: usize = 16;
 
-/// A session that has not been used for so long ends.
+/// A session ends after this time without use.
 const IDLE_MAX: Span = Span::secs(12 * 3_600);
 const SESSIONS_MAX: usize = 32;
 
-/// Changes that can be undone, the last one first.
+/// The most changes that can be undone, the last one first.
 const UNDO_MAX: usize = 32;
 
 /// The name of the cookie.

@@ -29,16 +29,16 @@ use crate::instance::{MARKET_AGENT, PROXY};
 use crate::isp;
 use crate::words::mbit;
 
-/// What is shown is at most so old.
+/// The greatest age of what is shown.
 pub(super) const PERIOD: Span = Span::millis(900);
 
-/// Connections of a daemon that are shown.
+/// The most connections of a daemon that are shown.
 const CONNECTIONS_MAX: usize = 12;
 
-/// Changes of a daemon that are shown, the newest first.
+/// The most changes of a daemon that are shown, the newest first.
 const CHANGES_MAX: usize = 8;
 
-/// Numbers that are shown of a daemon without a view of its own.
+/// The most numbers that are shown of a daemon without a view of its own.
 const FACTS_MAX: usize = 24;
 
 /// Asks the daemons.

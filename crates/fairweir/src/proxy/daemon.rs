@@ -20,17 +20,17 @@ use tracing::{info, warn};
 use super::guard::guard;
 use crate::words::chained;
 
-/// How often the guard hears of the daemon, and the kernel of servers that cannot be reached.
+/// How often the guard gets a beat, and the kernel's list of unreachable servers is updated.
 const TICK: Span = Span::millis(200);
-/// How often sockets are looked at, at most: while much comes, each segment would wake the daemon.
+/// The shortest time between two looks at the sockets: under load each segment would wake the daemon.
 const REST: Span = Span::micros(500);
-/// After such a pause the guard may have removed the diversion.
+/// A pause of the daemon after which the guard may have removed the diversion.
 const PAUSE_MAX: Span = Span::secs(2);
 
-/// No device has less than a class of the file may have.
+/// The least rate of a device, as of a class of the file.
 const TOLD_MIN: Rate = Rate::kbit(100);
 
-/// First packets of connections that are taken before others have their turn.
+/// The most first packets of connections that are taken before other events.
 const TURN_MAX: usize = 256;
 
 /// See the module.

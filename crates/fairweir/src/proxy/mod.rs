@@ -36,7 +36,7 @@ pub(crate) use report::check;
 use cli::{DaemonArgs, ProxyArgs, ProxyCommand};
 use daemon::Daemon;
 
-/// As many devices as a router has, each with some addresses.
+/// The longest request, in bytes: as many devices as a router has, each with some addresses.
 const REQUEST_MAX: usize = 128 << 10;
 
 pub(crate) fn run(args: &ProxyArgs) -> anyhow::Result<()> {

@@ -271,5 +271,5 @@ impl Places {
     }
 }
 
-/// Enough for every bundle.
+/// Places of connections with targets, enough for the largest number of bundles.
 const FREE_PLACES: usize = FREE_MAX * BUNDLES_MAX;

@@ -24,7 +24,7 @@ const HISTORY_MAX: usize = 300;
 /// The least rate of a full bar, so that an idle link is drawn as idle.
 const SCALE_MIN_BPS: u64 = 1_000_000;
 
-/// From this width on the history of rates is shown.
+/// The least width of a terminal in which the history of rates is shown.
 const WIDTH_WITH_HISTORY: u16 = 110;
 
 /// Recent rates by group, newest last.

@@ -32,10 +32,10 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// How often samples are written, and a file that cannot be written to is tried again.
 const FLUSH_PERIOD: Span = Span::secs(10);
 
-/// What arrived in a longer time has a sum but no rate.
+/// The longest time between two samples that have a rate; after a longer one there is only a sum.
 const SPAN_MAX: Span = Span::secs(5);
 
-/// Samples that wait for a file that cannot be written to.
+/// The most samples that wait for a file that cannot be written to.
 const PENDING_MAX: usize = 600;
 
 /// The history of this machine. Clones are the same one.

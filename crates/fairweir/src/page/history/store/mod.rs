@@ -25,10 +25,10 @@ use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension, Transaction,
 
 use super::{Point, Query, Sample, Second};
 
-/// Of the file's header: "fwhi".
+/// The application id in the file's header: "fwhi".
 const APPLICATION_ID: i64 = 0x6677_6869;
 
-/// Of the tables.
+/// The version of the tables.
 const VERSION: i64 = 1;
 
 /// How long seconds are kept.
@@ -47,13 +47,13 @@ const CLOCK_TRUSTED_S: u64 = 3_600;
 /// A clock that differs from the monotonic one by more than before has been set.
 const CLOCK_SET_S: u64 = 30;
 
-/// A part of the file that makes room when it is full: 1 / this.
+/// A full file gives up 1 / this of its rows.
 const ROOM_PART: u64 = 16;
 
-/// Times that room is made for one transaction.
+/// How often room is made for one transaction before it is given up.
 const ROOM_TRIES: usize = 4;
 
-/// Names of daemons and groups. Those that nothing is stored of are forgotten at a start.
+/// The most names of daemons and groups. At a start, names without rows are forgotten.
 const SERIES_MAX: usize = 20_000;
 
 /// Why there is no history.
@@ -507,13 +507,13 @@ fn write(
 /// The tables and the length of their rows, in seconds.
 const LENGTHS: [(&str, u64); 2] = [("second", 1), ("minute", 60)];
 
-/// What the log of changes that are not in the file yet may take.
+/// The largest log of changes that are not in the file yet, in bytes.
 const LOG_BYTES_MAX: u64 = 2 << 20;
 
-/// Fewer pages hold no history.
+/// The fewest pages that can hold a history.
 const PAGES_MIN: u64 = 64;
 
-/// Rows of seconds that are read at a time: an hour of 55 groups.
+/// Rows of seconds that are read at a time: one hour of 55 groups.
 const SECONDS_MAX: i64 = 200_000;
 
 /// Points in one reply, unless there are more series.
