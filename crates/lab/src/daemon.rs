@@ -134,8 +134,8 @@ impl Daemon {
     }
 }
 
-/// Starts the proxy beside the router of `place`, if a device is behind it, and waits until the router has told
-/// it of its devices.
+/// Starts the proxy on the router of `place`, if a device is behind it, and waits until the router has sent it the
+/// list of devices.
 pub(crate) fn start_proxy(
     executable: &Path,
     place: &Place<'_>,
@@ -152,7 +152,7 @@ pub(crate) fn start_proxy(
     let log = place.dir.join("proxy.log");
     let mut process = Process::start("the proxy", command, place.netns, log)?;
     let socket = run_dir.join("proxy.sock");
-    // The class behind those that are told is the proxy's own.
+    // The class after those of the devices is the proxy's own.
     wait_until_ready(&mut process, || Ok(ask(&socket, STATUS)?["classes"][1].is_object()))?;
     Ok(Some(process))
 }

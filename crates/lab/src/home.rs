@@ -119,7 +119,7 @@ impl Home {
         Ok(())
     }
 
-    /// Both ends of the access link, for the relay.
+    /// Both ends of the access link, for the line.
     pub(crate) fn tuns(&self) -> Result<(OwnedFd, OwnedFd), Error> {
         let clone = |fd: &OwnedFd| fd.try_clone().map_err(|e| Error::io("share a TUN device", e));
         Ok((clone(&self.net0)?, clone(&self.acc0)?))

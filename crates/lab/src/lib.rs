@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!   internet                      isp                     home
-//!   every server, net0 ── relay ── acc0, lan0 ── veth ── wan, the daemon, every receiver
+//!   every server, net0 ── line ─── acc0, lan0 ── veth ── wan, the daemon, every receiver
 //! ```
 //!
-//! The relay is the access link: it reads packets from one TUN device and writes them to the other
+//! The line is the access link: it reads packets from one TUN device and writes them to the other
 //! as the model in [`fairweir_scenario::link`] says, so the bottleneck is exact and the rest is Linux.
 //! Half of a flow's RTT lies before the queue of the downlink, half behind the queue of the uplink.
 //! The namespaces have no names and the processes end when their standard input does, so nothing
@@ -17,7 +17,7 @@
 //! | `job` | what agents are told, and what they tell |
 //! | `home` | namespaces, devices, routes |
 //! | `idle` | waiting until other programs leave the CPU alone |
-//! | `relay` | the access link in real time |
+//! | `line` | the access link in real time |
 //! | `agent` | sender and receiver of the flows, as processes |
 //! | `daemon` | the real `fairweir host` in the home |
 //! | `browser` | real browsers with the extension, and nginx with the sites that they open |
@@ -41,8 +41,8 @@ mod idle;
 mod isp;
 mod job;
 mod layout;
+mod line;
 mod process;
-mod relay;
 mod run;
 mod sender;
 #[cfg(feature = "tls")]

@@ -12,10 +12,10 @@ use fairweir_linux::netns::Netns;
 
 use crate::Error;
 
-/// How long a process has to end by itself.
+/// The time that a process has to end by itself before it is killed.
 const END_WITHIN: Duration = Duration::from_secs(3);
 const END_CHECK: Duration = Duration::from_millis(10);
-/// How much of a process's last words an error shows.
+/// The most bytes of a process's standard error that an error shows.
 const WORDS_MAX: usize = 1_000;
 
 /// A running process; it ends when dropped.
@@ -114,7 +114,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Nothing can be done about a process that cannot even be killed.
+        // A process that cannot be killed is left.
         let _ = self.end();
     }
 }

@@ -26,8 +26,8 @@ use crate::home::Home;
 use crate::isp::Isp;
 use crate::job::Ready;
 use crate::layout::{self, Layout};
+use crate::line::{Line, Outcome};
 use crate::process::Process;
-use crate::relay::{Outcome, Relay};
 use crate::sender::{self, Sender};
 #[cfg(feature = "tls")]
 use crate::sites::Sites;
@@ -257,7 +257,7 @@ impl Stage {
     ) -> Result<(Outcome, Vec<BundleSamples>, Option<f64>), Error> {
         let clock = Clock::starting_in(LEAD);
         let (net0, acc0) = self.home.tuns()?;
-        let relay = Relay::start(layout, control, clock, net0, acc0)?;
+        let line = Line::start(layout, control, clock, net0, acc0)?;
         let watch = self.isp.as_ref().map(|isp| isp.watch(clock));
         let bundles = self.sender.as_ref().map(|sender| sender.watch(clock));
         let epoch = clock.epoch_nanos().to_string();
@@ -272,7 +272,7 @@ impl Stage {
             if options.cancel.load(Ordering::Relaxed) {
                 return Err(Error::Interrupted);
             }
-            if relay.has_ended() {
+            if line.has_ended() {
                 break;
             }
             self.check()?;
@@ -295,7 +295,7 @@ impl Stage {
             sites.close();
         }
         clock.sleep_until(end + TAIL);
-        let mut outcome = relay.finish()?;
+        let mut outcome = line.finish()?;
         if let (Some(watch), [policed]) = (watch, &mut outcome.policed[..]) {
             policed.record_elsewhere(&watch.finish()?);
         }

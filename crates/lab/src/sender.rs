@@ -63,7 +63,7 @@ impl Sender {
         Ok(Some(daemon))
     }
 
-    /// Reads its status from now on.
+    /// Starts to read its status.
     pub(crate) fn watch(&self, clock: Clock) -> Watch {
         Watch(watch::Watch::start(clock, READ_PERIOD, &self.socket, STATUS, |status| status))
     }
@@ -81,7 +81,7 @@ impl Watch {
     }
 }
 
-/// What a bundle without delegation was to have.
+/// The targets of a bundle without delegation.
 pub(crate) fn undelegated(scenario: &Scenario) -> Vec<BundleSamples> {
     scenario.bundles.iter().map(|bundle| samples(scenario, bundle, &[])).collect()
 }
@@ -105,7 +105,7 @@ fn samples(scenario: &Scenario, bundle: &Bundle, read: &[(Time, Value)]) -> Bund
             continue;
         };
         let free = || told["free"].as_array().into_iter().flatten();
-        // Those of connections that are over are not told any more.
+        // The status no longer has those of connections that have ended.
         if free().next().is_some() {
             signals.fill(Tally::default());
         }
@@ -153,7 +153,7 @@ fn delegated<'p>(layout: &'p Layout<'_>) -> impl Iterator<Item = (&'p Bundle, Bu
     of_tcp.filter_map(|bundle| Some((bundle, bundle.delegation?)))
 }
 
-/// What the daemon is told.
+/// The daemon's configuration.
 fn configuration(layout: &Layout<'_>) -> String {
     let scenario = layout.scenario;
     let mut text = "version = 1\n".to_owned();

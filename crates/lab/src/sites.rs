@@ -1,5 +1,5 @@
 //! The sites of a scenario in the home and on the internet: nginx serves them, one real browser opens
-//! them, and nginx's log tells afterwards which packets were for which.
+//! them, and nginx's log shows afterwards which packets were for which site.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -17,10 +17,10 @@ use crate::browser::{self, Browser, Extension};
 use crate::daemon::Daemon;
 use crate::home::Home;
 use crate::layout::{Layout, SITE_PORT, sites};
-use crate::relay::Shared;
+use crate::line::Shared;
 use crate::watch::{STATUS, ask};
 
-/// Until the daemon has heard of the extension.
+/// The time within which the daemon must have heard of the extension, and between two checks.
 const HEARD_WITHIN: Duration = Duration::from_secs(20);
 const HEARD_CHECK: Duration = Duration::from_millis(100);
 /// A page of which nothing was asked for so long is opened again: on a busy machine Chromium was seen to ask
@@ -129,8 +129,8 @@ impl Sites {
         self.browser = None;
     }
 
-    /// Counts the packets of connections that sites share, each in the group of its site, and tells how the
-    /// pages loaded. What is of no site (a connection without a request) is in the group of the probe.
+    /// Counts the packets of connections that sites share, each in the group of its site, and returns how the
+    /// pages loaded. What belongs to no site (a connection without a request) is in the group of the probe.
     ///
     /// # Errors
     /// If a site's page was never loaded.
@@ -190,7 +190,7 @@ fn page(site: &Site, shared: &[(String, IpAddr)], seed: u64) -> site::Page {
     }
 }
 
-/// Requests that leave before tell nothing.
+/// Requests that leave earlier are not reported by the extension.
 fn wait_until_heard(daemon: &Daemon) -> Result<(), Error> {
     let begun = Instant::now();
     while begun.elapsed() < HEARD_WITHIN {

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use fairweir_linux::netns::Netns;
 use serde_json::{Value, json};
 
-/// Firefox's own choice.
+/// Firefox's default port.
 const PORT: u16 = 2_828;
 const CONNECT_CHECK: Duration = Duration::from_millis(100);
-/// No message is longer.
+/// The most bytes of a message.
 const MESSAGE_MAX: usize = 1 << 24;
 
 /// The connection to a Firefox.

@@ -4,7 +4,7 @@
 //! |---|---|
 //! | here | a browser in a network namespace, and which pages it opens |
 //! | `marionette` | how Firefox is driven |
-//! | [`site`] | nginx with many sites at the same addresses, and what its log tells |
+//! | [`site`] | nginx with many sites at the same addresses, and what its log shows |
 //!
 //! Each program has a process namespace of its own, which ends with the process that was started, and
 //! that ends with its standard input.
@@ -30,7 +30,7 @@ pub mod site;
 
 use marionette::Marionette;
 
-/// Until a browser runs.
+/// The time within which a browser must run.
 const PATIENCE: Duration = Duration::from_secs(30);
 const START_CHECK: Duration = Duration::from_millis(50);
 /// Where a package has the extension.
@@ -55,7 +55,7 @@ pub struct Setup<'s> {
     pub extension: Option<Extension>,
 }
 
-/// What a browser has to know to load by HTTP/3 at once.
+/// What a browser needs to load by HTTP/3 at once.
 #[derive(Clone, Debug)]
 pub struct Quic {
     /// From these names.
@@ -80,7 +80,7 @@ pub struct Browser {
     way: Way,
 }
 
-/// How it is told what to do.
+/// How it is driven.
 #[derive(Debug)]
 enum Way {
     /// By the port of its developer tools.
@@ -159,7 +159,7 @@ impl Browser {
     }
 }
 
-/// What it is called by `fairweir extension`.
+/// Its name for `fairweir extension`.
 fn name(program: Program) -> &'static str {
     match program {
         Program::Chromium => "chromium",
@@ -219,7 +219,7 @@ fn start_chromium(setup: &Setup<'_>) -> Result<Browser, Error> {
     }
     // Else Debian's Chromium opens a start page.
     args.push("about:blank".to_owned());
-    // What one before it in this profile has left, which did not end by itself.
+    // Left by an earlier browser in this profile that was killed.
     for left in ["DevToolsActivePort", "SingletonLock"] {
         match fs::remove_file(profile.join(left)) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => {

@@ -1,5 +1,5 @@
 //! nginx with many sites at the same addresses: each site has a page of its own, which loads objects from
-//! hosts that all sites share. The log tells for which site each connection was.
+//! hosts that all sites share. The log shows for which site each connection was.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -102,7 +102,7 @@ async function load() {
 load();
 </script>"#;
 
-/// How large the objects of an endless page are.
+/// Bytes of each object of an endless page.
 fn large() -> impl Iterator<Item = u64> {
     Browser::OBJECTS.into_iter().map(Bytes::as_u64)
 }
@@ -168,7 +168,7 @@ pub struct Servers {
     log: PathBuf,
 }
 
-/// Connections that are not accepted yet.
+/// The most connections that wait to be accepted.
 const BACKLOG: i32 = 511;
 
 /// A self-signed certificate for these names.
@@ -251,27 +251,27 @@ pub fn sites_of(requests: &[Request]) -> BTreeMap<(IpAddr, u16), &str> {
     requests.iter().map(|r| ((r.server, r.port), r.site.as_str())).collect()
 }
 
-/// Whether a page itself was asked for.
+/// Whether the request is for a page itself.
 pub(crate) fn is_document(uri: &str) -> bool {
     uri == "/" || uri.starts_with("/?")
 }
 
-/// How large an object is, as text, and for whom it was asked for.
+/// An object's size as text, and the site whose page requested it.
 fn object(uri: &str) -> Option<(&str, &str)> {
     uri.strip_prefix("/object/")?.split_once('?')
 }
 
-/// How large the object is that was asked for.
+/// The size of the requested object.
 pub(crate) fn object_size(uri: &str) -> Option<Bytes> {
     object(uri)?.0.parse().ok().map(Bytes::new)
 }
 
-/// Which site's page asked for an object.
+/// The site whose page requested an object.
 pub fn site_of(uri: &str) -> Option<&str> {
     object(uri)?.1.split_once('/').map(|(site, _)| site)
 }
 
-/// How long the page took to load that has told so by this request, in ms.
+/// The page's loading time in ms, if this request reports it.
 pub fn loaded_ms(uri: &str) -> Option<u64> {
     uri.strip_prefix("/loaded?")?.split_once('.')?.1.parse().ok()
 }

@@ -131,7 +131,7 @@ impl Sampler {
     }
 }
 
-/// More instants at which packets are under way than any path of the lab has.
+/// The most instants at which packets in flight were sent: more than any path of the lab has.
 const NOTES_MAX: usize = 1 << 16;
-/// Below it, the sender's clock and wake-ups are most of the interval.
+/// The shortest interval of a sample: of a shorter one, the sender's clock and wake-ups are the larger part.
 const INTERVAL_MIN: Span = Span::micros(100);

@@ -14,7 +14,7 @@ use super::{CHUNK, PAYLOAD, unsent_max, write};
 use crate::clock::Clock;
 use crate::job::Job;
 
-/// Sends datagrams to the first who says that it is there, until the flow stops.
+/// Sends datagrams to the first client that sends one, until the flow stops.
 pub(super) fn datagrams(socket: &UdpSocket, job: &Job, clock: Clock) -> io::Result<()> {
     let (_, client): (usize, SocketAddr) = socket.recv_from(&mut [0; 64])?;
     let mut app = job.app();
@@ -94,7 +94,7 @@ impl OnOff<'_> {
         }
     }
 
-    /// Whether the client has just come.
+    /// Whether the client has just connected.
     fn accept(&mut self, now: Time) -> io::Result<bool> {
         if self.stream.is_some() {
             return Ok(false);
@@ -148,5 +148,5 @@ impl OnOff<'_> {
     }
 }
 
-/// However far the next deadline is.
+/// The longest wait, even if the next deadline is later.
 const WAIT_MAX: Span = Span::secs(1);

@@ -1,12 +1,12 @@
 //! The sending side: every server of a scenario in one process.
 //!
-//! | module | whom it serves |
+//! | module | the flows that it serves |
 //! |---|---|
 //! | here | `bulk`: sends without being asked; `ping`: sends back |
 //! | `respond` | `video`, `web`, `short`: writes what it is asked for |
 //! | `app` | `on-off`, `udp`: the simulator's application says when to send |
 //! | `quic` | `quic` |
-//! | `source` | who has a demand |
+//! | `source` | flows with a demand |
 
 use std::io::{self, ErrorKind, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -35,12 +35,12 @@ pub(super) use quic::serve as serve_quic;
 pub(super) use respond::respond;
 use source::{Allowance, Source, owed_max};
 
-/// What a sender hands to the kernel at a time.
+/// Bytes that a sender hands to the kernel at a time.
 const CHUNK: usize = 64 * 1024;
 static PAYLOAD: [u8; CHUNK] = [0x5a; CHUNK];
-/// Unsent payload that the kernel holds, so that a demand that falls falls at once.
+/// The most unsent payload in the kernel, so that a demand that falls has an effect at once.
 const UNSENT_MAX: u32 = 128 * 1024;
-/// How long a write may block before the sender looks at the clock again.
+/// The time that a write may block before the sender looks at the clock again.
 const WRITE_TIMEOUT: Duration = Duration::from_millis(50);
 const BACKLOG: i32 = 512;
 
@@ -128,7 +128,7 @@ impl Server {
 
 fn listen(job: &Job) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(job.server), Type::STREAM, None)?;
-    // What is accepted inherits all.
+    // Accepted sockets inherit the options.
     socket.set_tcp_congestion(job.flow.congestion_control.name().as_bytes())?;
     socket.set_tcp_notsent_lowat(unsent_max(job))?;
     if job.flow.paced {

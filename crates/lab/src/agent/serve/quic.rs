@@ -16,11 +16,11 @@ use super::{Allowance, CHUNK, PAYLOAD, Source, unsent_max};
 use crate::clock::Clock;
 use crate::job::Job;
 
-/// What a segment leaves of a packet, so that it is one packet with whatever headers: quinn keeps 8
-/// bytes free for a length, and the packet number may have 3 more.
+/// Bytes that a segment leaves free in a packet, so that it always fits into one: quinn keeps 8 bytes for a
+/// length, and the packet number may take 3 more.
 const SPARE: u64 = 8 + 3;
 
-/// Who the server is: a key that never leaves the process, and a certificate that it signed itself.
+/// The server's identity: a key that never leaves the process, and a self-signed certificate.
 pub(in super::super) struct Identity(rcgen::CertifiedKey<rcgen::KeyPair>);
 
 impl Identity {

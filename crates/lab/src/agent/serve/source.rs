@@ -5,13 +5,13 @@ use fairweir_core::units::{Span, Time};
 use super::CHUNK;
 use crate::job::Job;
 
-/// How much of a demand that could not be sent is owed: a paced source that was held up does not
-/// catch up beyond that.
+/// The time of the demand that is sent later if it could not be sent: a paced source that was delayed catches
+/// up with no more.
 const OWED_MAX: Span = Span::millis(20);
 
 /// A source with a demand that changes in steps: a token bucket of payload bytes.
 pub(super) struct Source {
-    /// From when on how much payload per second; `None` is without end.
+    /// Payload per second from each instant on; `None` is unlimited.
     goodputs: Vec<(Time, Option<u64>)>,
     segment: u64,
     at: Time,

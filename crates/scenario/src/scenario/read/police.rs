@@ -117,7 +117,7 @@ fn point<'t>(
     }
     let queue_by = [("flow", QueueBy::Flow), ("hash", QueueBy::Hash), ("one", QueueBy::One)];
     let queue_by = table.word("queue_by", &queue_by)?.map_or(QueueBy::Flow, |p| p.value);
-    let by = table.word("by", &[("relay", false), ("daemon", true)])?;
+    let by = table.word("by", &[("model", false), ("daemon", true)])?;
     let copies = Copies {
         place: table.find("count").unwrap_or_else(|| table.place()),
         count: table.integer("count", 1, POLICE_COPIES_MAX)?.map_or(1, |p| p.value),

@@ -43,7 +43,7 @@ const READ_BATCH: usize = 64;
 const PACKET_MAX: usize = 16 * 1024;
 
 /// A running access link; it stops when dropped.
-pub(crate) struct Relay {
+pub(crate) struct Line {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<Result<Outcome, Error>>>,
 }
@@ -71,7 +71,7 @@ pub(crate) struct Shared {
     pub(crate) sojourn: Span,
 }
 
-impl Relay {
+impl Line {
     /// Starts to carry packets; the link's time zero is the clock's.
     pub(crate) fn start(
         layout: &Layout<'_>,
@@ -79,7 +79,7 @@ impl Relay {
         clock: Clock,
         net0: OwnedFd,
         acc0: OwnedFd,
-    ) -> Result<Relay, Error> {
+    ) -> Result<Line, Error> {
         for tun in [&net0, &acc0] {
             fcntl(tun, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))
                 .map_err(|e| Error::io("make a TUN device non-blocking", e))?;
@@ -87,11 +87,11 @@ impl Relay {
         let stop = Arc::new(AtomicBool::new(false));
         let carrier = Carrier::new(layout, control, clock, net0, acc0);
         let stop_too = Arc::clone(&stop);
-        let thread = thread::Builder::new().name("relay".to_owned());
+        let thread = thread::Builder::new().name("line".to_owned());
         let thread = thread
             .spawn(move || carrier.carry(&stop_too))
-            .map_err(|e| Error::io("start the relay's thread", e))?;
-        Ok(Relay { stop, thread: Some(thread) })
+            .map_err(|e| Error::io("start the thread of the access link", e))?;
+        Ok(Line { stop, thread: Some(thread) })
     }
 
     /// Whether it gave up.
@@ -107,7 +107,7 @@ impl Relay {
     }
 }
 
-impl Drop for Relay {
+impl Drop for Line {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
