@@ -104,7 +104,7 @@ impl Daemon {
         let taken = self.divert.iter().flat_map(|divert| iter::from_fn(|| divert.poll_taken()));
         for taken in taken.take(TURN_MAX) {
             match taken {
-                Taken::Opening(syn) => self.proxy.handle_syn(syn, now),
+                Taken::Syn(syn) => self.proxy.handle_syn(syn, now),
                 Taken::Dhcp(source, message) => self.proxy.handle_dhcp(source, &message, now),
             }
         }

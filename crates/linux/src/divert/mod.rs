@@ -33,24 +33,24 @@ use crate::bpf::header;
 use crate::net::link;
 use crate::net::netlink::{Netlink, Request};
 
-mod openings;
+mod firsts;
 
-pub use openings::Taken;
-use openings::{DHCP_MAX, GROUP, Openings};
+pub use firsts::Taken;
+use firsts::{DHCP_MAX, Firsts, GROUP};
 
 /// The mark of sockets of the proxy.
-pub const SOCKET_MARK: u32 = header::RELAYED_MARK as u32;
+pub const SOCKET_MARK: u32 = header::RELAYED_MARK;
 
 /// New connections of a device in a second that reach the proxy, after a burst of ten seconds' worth.
 pub const OPENED_PER_SECOND: u32 = 100;
 
-/// How long a failed destination is passed by.
+/// The time for which connections to a failed destination are not taken.
 pub const PASS_SECONDS: u32 = 60;
 
-/// Whose connections are taken.
+/// The devices whose connections are taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Clients {
-    /// Everybody's.
+    /// Those of all devices.
     All,
     /// Those of devices with one of these addresses.
     Some {
@@ -76,10 +76,10 @@ pub struct DivertSpec {
 #[derive(Debug)]
 pub struct Divert {
     spec: DivertSpec,
-    openings: Openings,
-    /// Connections to pass by, from the client's address, that the kernel does not know yet.
+    firsts: Firsts,
+    /// Connections that are not to be taken, by the client's address, and that are not in the table yet.
     passed: VecDeque<(IpAddr, SocketAddr)>,
-    /// The program that tells the kernel.
+    /// The `nft` that runs.
     nft: Option<Child>,
 }
 
@@ -91,8 +91,8 @@ impl Divert {
     pub fn attach(spec: DivertSpec) -> Result<Divert, Error> {
         check(&spec.lan)?;
         remove_routes()?;
-        let openings = Openings::open()?;
-        let divert = Divert { spec, openings, passed: VecDeque::new(), nft: None };
+        let firsts = Firsts::open()?;
+        let divert = Divert { spec, firsts, passed: VecDeque::new(), nft: None };
         add_routes()?;
         run_nft(&divert.table())?;
         Ok(divert)
@@ -118,23 +118,23 @@ impl Divert {
 
     /// Readable when [`Divert::poll_taken`] has something.
     pub fn waits_for(&self) -> BorrowedFd<'_> {
-        self.openings.as_fd()
+        self.firsts.as_fd()
     }
 
     /// The first packet of a connection, which waits for [`Divert::deliver`] or [`Divert::refuse`], without
     /// which the client sends it again; or a copy of what a DHCP client asks, a few in a second.
     pub fn poll_taken(&self) -> Option<Taken> {
-        self.openings.poll()
+        self.firsts.poll()
     }
 
     /// The packet arrives at the proxy's listener.
     pub fn deliver(&self, syn: &Syn) {
-        self.openings.deliver(syn);
+        self.firsts.deliver(syn);
     }
 
     /// The client hears that the server refuses the connection.
     pub fn refuse(&self, syn: &Syn) {
-        self.openings.refuse(syn);
+        self.firsts.refuse(syn);
     }
 
     /// Does not take connections of `client` to `server` for the next [`PASS_SECONDS`].
@@ -144,7 +144,7 @@ impl Divert {
         }
     }
 
-    /// Tells the kernel what to pass by; never waits.
+    /// Writes to the table which connections are not taken; never waits.
     pub fn handle_tick(&mut self) {
         match self.nft.as_mut().map(Child::try_wait) {
             Some(Ok(None)) => return,
@@ -247,7 +247,7 @@ impl Drop for Divert {
 }
 
 impl Divert {
-    /// Removes what a proxy, killed or not, left, and says what.
+    /// Removes what a proxy left, killed or not, and returns what it was.
     ///
     /// # Errors
     /// If something cannot be removed.
@@ -406,9 +406,9 @@ const DIVERTED: u32 = 0x0040_0000;
 const OPENED_ALL: u32 = 1_000;
 /// Messages of a device to a DHCP server that are looked at before it is slowed down to one in a second.
 const ASKED_BURST: u32 = 8;
-/// Of all devices in a second.
+/// The same of all devices in a second.
 const ASKED_ALL: u32 = 50;
-/// Destinations to pass by that wait for `nft`, so that a batch fits into a pipe.
+/// The most failed destinations that wait for `nft`, so that a batch fits into a pipe.
 const PASSED_MAX: usize = 400;
 const FAMILIES: [i32; 2] = [libc::AF_INET, libc::AF_INET6];
 const CREATE: u16 = (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
@@ -449,7 +449,7 @@ mod tests {
             assert!(divert.poll_taken().is_none());
             divert.handle_tick();
             assert!(divert.nft.take().unwrap().wait().unwrap().success());
-            // Of a killed daemon this stays.
+            // A killed daemon leaves this.
             let table = divert.table();
             drop(divert);
             add_routes().unwrap();

@@ -27,32 +27,32 @@ pub(super) const GROUP: u32 = TABLE_NUMBER;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Taken {
     /// The first packet of a connection.
-    Opening(Syn),
+    Syn(Syn),
     /// A message to a DHCP server, from a frame of this device.
     Dhcp(Mac, Box<[u8]>),
 }
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Openings {
+pub(super) struct Firsts {
     log: netlink_sys::Socket,
     /// By family, IPv4 first: to this host, to clients.
     to_host: [OwnedFd; 2],
     to_client: [OwnedFd; 2],
 }
 
-impl Openings {
+impl Firsts {
     /// Listens.
     ///
     /// # Errors
     /// If the kernel has no netfilter log, another program has the group, or raw sockets are refused.
-    pub(super) fn open() -> Result<Openings, Error> {
+    pub(super) fn open() -> Result<Firsts, Error> {
         let mut netlink = Netlink::open_netfilter()?;
         let [high, low] = (GROUP as u16).to_be_bytes();
         let bind = Request::new(CONFIG, 0, &[libc::AF_UNSPEC as u8, 0, high, low])
             .with(CFG_CMD, &[CMD_BIND]);
         netlink.change("read the netfilter log", bind)?;
-        // Of first packets the table's rule hands over less.
+        // The table's rule hands over fewer bytes of first packets.
         let [a, b, c, d] = (DHCP_MAX as u32).to_be_bytes();
         let mode = Request::new(CONFIG, 0, &[libc::AF_UNSPEC as u8, 0, high, low])
             .with(CFG_MODE, &[a, b, c, d, COPY_PACKET, 0])
@@ -64,7 +64,7 @@ impl Openings {
         let pair = |mark| Ok([raw(AddressFamily::Inet, mark)?, raw(AddressFamily::Inet6, mark)?]);
         let (to_host, to_client) =
             (pair(DIVERTED).map_err(refused)?, pair(SOCKET_MARK).map_err(refused)?);
-        Ok(Openings { log, to_host, to_client })
+        Ok(Firsts { log, to_host, to_client })
     }
 
     /// Readable when there is one.
@@ -95,7 +95,7 @@ impl Openings {
         send(&self.to_host, syn.packet(), syn.server().ip());
     }
 
-    /// The client hears that the server refuses.
+    /// The client is told that the server refuses.
     pub(super) fn refuse(&self, syn: &Syn) {
         send(&self.to_client, &syn.refusal(), syn.client().ip());
     }
@@ -132,18 +132,18 @@ fn parse(datagram: &[u8]) -> Option<Taken> {
     let packet = attribute(attributes, PACKET_PAYLOAD)?;
     match dhcp(packet) {
         Some(message) => Some(Taken::Dhcp(mac?, message.into())),
-        None => Syn::parse(packet, mac).map(Taken::Opening),
+        None => Syn::parse(packet, mac).map(Taken::Syn),
     }
 }
 
-/// What a packet of IPv4 to a DHCP server says; the table takes no other UDP.
+/// The message of an IPv4 packet to a DHCP server; the table takes no other UDP.
 fn dhcp(packet: &[u8]) -> Option<&[u8]> {
     let length = usize::from(packet.first()? & 15) * 4;
     let is_udp = packet[0] >> 4 == 4 && *packet.get(9)? == libc::IPPROTO_UDP as u8;
     (is_udp && length >= 20).then(|| packet.get(length + UDP_BYTES..)).flatten()
 }
 
-/// How much of a message to a DHCP server is handed over, with its headers.
+/// Bytes of a message to a DHCP server that are handed over, with its headers.
 pub(super) const DHCP_MAX: usize = 1_024;
 const UDP_BYTES: usize = 8;
 /// Of a netlink message and of netfilter's messages.
