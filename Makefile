@@ -16,7 +16,7 @@ DESTDIR ?=
 # make uninstall PURGE=1 removes configuration and state too.
 PURGE ?=
 
-.PHONY: help build package extension page-script sbom deny deb exposure test-deb tarball openwrt test-tarball test-kernel run test test-long evidence figures bench check install uninstall deps test-deps
+.PHONY: help build package extension page-script sbom deny deb exposure test-deb tarball openwrt test-tarball test-kernel run test test-long evidence figures bench verifier check install uninstall deps test-deps
 
 help:
 	@echo 'make build     target/release/fairweir, with the commands for developers (figures, compare, evidence)'
@@ -29,6 +29,7 @@ help:
 	@echo 'make evidence  play every scenario and write the tables and pictures of docs/ anew'
 	@echo 'make figures   play the figures of the papers and of the default control in virtual time and write their tables anew'
 	@echo 'make bench     print the benchmark tables'
+	@echo 'make verifier  load every BPF program and write what it costs the kernel to docs/verifier.md'
 	@echo 'make deb       target/fairweir_VERSION_ARCHITECTURE.deb, made of that'
 	@echo 'make tarball   target/fairweir-VERSION-linux-ARCHITECTURE.tar.gz, with a binary that needs no library'
 	@echo 'make openwrt   target/fairweir_VERSION_ARCHITECTURE.ipk: a static binary of at most 8 MiB for a router'
@@ -88,6 +89,10 @@ figures: build
 bench: build
 	$(SUDO) cargo bench --locked --workspace --bench fair --bench market --bench police --bench link --bench classifier --bench sites --bench router --bench tick --bench connections --bench sender --bench daemon --bench htb --bench tcp --bench engine
 	cargo test --release --locked -p fairweir-market --lib -- --ignored --nocapture how_long
+
+# Another kernel or clang has other numbers: the file names both.
+verifier: deps
+	FAIRWEIR_RECORD=1 FAIRWEIR_STRICT=1 cargo test --locked -p fairweir-linux --lib programs_cost
 
 # What the installed binary is made of: target/sbom/.
 sbom:

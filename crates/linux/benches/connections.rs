@@ -14,7 +14,7 @@ use fairweir_core::receiver::{ConnectionSample, ConnectionWindow, Windows};
 use fairweir_core::share::Weight;
 use fairweir_core::units::Bytes;
 use fairweir_linux::netns::Netns;
-use fairweir_linux::{Host, HostSpec, Mode, link};
+use fairweir_linux::{Attached, Host, HostSpec, Mode, link};
 use nix::time::{ClockId, clock_gettime};
 
 const GROUPS: usize = 24;

@@ -206,7 +206,7 @@ fn compare(mut cases: Vec<Case>) {
     }
 }
 
-/// Loads so many subscribers and prints how long that took and what they take.
+/// Loads this many subscribers, and prints how long that took and how much memory they take.
 fn weigh(queues: u8, count: u32) {
     let specs = subscribers(count);
     let start = Instant::now();

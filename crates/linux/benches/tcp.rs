@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use fairweir_core::receiver::{ConnectionWindow, Windows};
 use fairweir_core::units::{Bytes, Rate};
-use fairweir_linux::{Host, Mode};
+use fairweir_linux::{Attached, Host, Mode};
 use nix::time::{ClockId, clock_gettime};
 
 #[path = "../tests/it/common/mod.rs"]

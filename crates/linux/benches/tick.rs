@@ -9,7 +9,7 @@ use fairweir_core::receiver::{Allocation, ClassRate};
 use fairweir_core::share::Weight;
 use fairweir_core::units::Rate;
 use fairweir_linux::netns::Netns;
-use fairweir_linux::{Host, HostSpec, Mode, link};
+use fairweir_linux::{Attached, Host, HostSpec, Mode, link};
 
 const TICKS: u32 = 500;
 

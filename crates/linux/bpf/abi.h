@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What the programs and user space say to each other. src/bpf/abi.rs mirrors it field by field and
- * asserts the same sizes.
+ * What the programs and user space say to each other. Rust's side is made from it (build/structs.rs),
+ * from the structures that abi.bpf.c names.
  *
  * A rule is one number: the rank of its group in the upper half (the first group of the policy has
  * the highest) and the slot of its class in the lower. Among rules the greatest wins; 0 is none.
@@ -57,10 +57,10 @@ struct config {
 	__u32 features; /* FEATURE_* */
 	__u32 default_slot; /* the class of what no rule names */
 	__u32 l2_header; /* bytes in front of the IP header: 14, or 0 on tun and the like */
-	__u32 device; /* its index; connections through others are none of ours */
+	__u32 device; /* its index; connections through other devices are not counted */
 	__u32 baseline; /* what a connection that is seen for the first time has received is history */
 	__u64 netns; /* cookie of the device's network namespace */
-	__u32 time_every; /* one of so many packets that could be timed is */
+	__u32 time_every; /* of this many packets that could be timed, one is */
 	__u32 pad;
 	struct recent_control recent;
 };
@@ -97,7 +97,7 @@ _Static_assert(sizeof(struct upload_counters) == 4112, "abi");
 /* ICMP up to this length of the IP packet goes first. */
 #define FIRST_BYTES_MAX 128
 
-/* How far TCP passes beside the class: until so many bytes of the slot are counted on this CPU. */
+/* TCP passes without its class until this many bytes of the slot have been counted on this CPU. */
 struct allowances {
 	__u64 until[SLOTS_MAX];
 };
@@ -154,7 +154,7 @@ struct talker {
 		struct name app;
 		__u64 number; /* of the user or the cgroup */
 		__u8 address[16]; /* of a /24 or a /48 */
-	};
+	} value;
 };
 _Static_assert(sizeof(struct talker) == 72, "abi");
 
@@ -195,9 +195,9 @@ struct connection_record {
 _Static_assert(sizeof(struct connection_record) == 80, "abi");
 
 #define FLOWS_MAX 65536
-/* A UDP flow that is silent for so long, or up to an epoch of recent.h less, has ended. */
+/* The silence after which a UDP flow has ended; up to an epoch of recent.h less. */
 #define FLOW_IDLE_NS 120000000000ll
-/* So much of the beginning of a stream is heard. */
+/* Bytes of the beginning of a stream that are heard. */
 #define STREAM_BYTES 16384
 /* Datagrams with QUIC Initial packets that are heard of a flow before it is bound, and after. */
 #define INITIALS_MAX 16
@@ -226,7 +226,7 @@ struct flow {
 };
 _Static_assert(sizeof(struct flow) == 32, "abi");
 
-/* What the kernel says of packets without a socket; also the user `nobody`. */
+/* The user that the kernel reports for packets without a socket: the overflow user. */
 #define USER_NONE 65534
 #define HEARD_OPENING 1
 #define HEARD_STREAM 2

@@ -73,14 +73,14 @@ static __always_inline void count_owner(struct owner *owner, const struct counte
 {
 	struct talker talker = { .kind = TALKER_APP };
 
-	__builtin_memcpy(&talker.app, &owner->app, sizeof(talker.app));
+	__builtin_memcpy(&talker.value.app, &owner->app, sizeof(talker.value.app));
 	account(&talker, amount);
 	__builtin_memset(&talker, 0, sizeof(talker));
 	talker.kind = TALKER_USER;
-	talker.number = owner->uid;
+	talker.value.number = owner->uid;
 	account(&talker, amount);
 	talker.kind = TALKER_CGROUP;
-	talker.number = owner->cgroups[0];
+	talker.value.number = owner->cgroups[0];
 	account(&talker, amount);
 }
 
@@ -90,10 +90,10 @@ static __always_inline void count_source(struct packet *p, const struct counter 
 
 	if (p->family == AF_INET) {
 		talker.kind = TALKER_PREFIX4;
-		__builtin_memcpy(talker.address, p->source, 3);
+		__builtin_memcpy(talker.value.address, p->source, 3);
 	} else {
 		talker.kind = TALKER_PREFIX6;
-		__builtin_memcpy(talker.address, p->source, 6);
+		__builtin_memcpy(talker.value.address, p->source, 6);
 	}
 	account(&talker, amount);
 }

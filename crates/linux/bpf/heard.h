@@ -109,7 +109,7 @@ static __always_inline __u32 bound_rule(const struct packet *p, const hearing_co
 	flow_key(&key, p, arrives);
 	flow = find_flow(&key, cfg);
 	if (!flow) {
-		/* None of a flood of packets displaces a flow that is known. */
+		/* A flood of packets displaces no flow that is known. */
 		remember_recent(&recent, 0, 1, 0);
 		return 0;
 	}
@@ -369,3 +369,24 @@ static __always_inline void hear_packet_back(struct __sk_buff *skb, const struct
 	    begin(p, 1))
 		hear_answer(skb, p->transport_at + UDP_HEADER);
 }
+
+/*
+ * A program that hears beginnings of flows. HEADER is the field of the configuration with the length of
+ * the device's header, IS_HEARD says whether a packet counts, and HEAR is what is done with it.
+ */
+#define HEAR_PROGRAM(SECTION, NAME, HEADER, IS_HEARD, HEAR)                                    \
+	SEC(SECTION)                                                                           \
+	int NAME(struct __sk_buff *skb)                                                        \
+	{                                                                                      \
+		hearing_config *cfg;                                                           \
+		struct frame frame;                                                            \
+		struct packet p;                                                               \
+		__u32 key = 0;                                                                 \
+                                                                                               \
+		cfg = bpf_map_lookup_elem(&config, &key);                                      \
+		if (!cfg || !(cfg->features & FEATURE_SITES) || !(IS_HEARD))                   \
+			return TC_ACT_UNSPEC;                                                  \
+		if (read_skb(skb, &frame, &p, cfg->HEADER))                                    \
+			HEAR;                                                                  \
+		return TC_ACT_UNSPEC;                                                          \
+	}

@@ -64,41 +64,20 @@ static __always_inline void remember(struct bpf_sock *sk, int again)
 	greet_cgroup(owner->cgroups[0]);
 }
 
-SEC("cgroup/sock_create")
-int fairweir_create(struct bpf_sock *sk)
-{
-	remember(sk, 1);
-	return 1;
-}
-
-SEC("cgroup/connect4")
-int fairweir_conn4(struct bpf_sock_addr *ctx)
-{
-	remember(ctx->sk, 1);
-	return 1;
-}
-
-SEC("cgroup/connect6")
-int fairweir_conn6(struct bpf_sock_addr *ctx)
-{
-	remember(ctx->sk, 1);
-	return 1;
-}
-
+/* A program that learns who makes, connects or uses a socket. */
+#define REMEMBER(SECTION, NAME, CONTEXT, SOCKET, AGAIN)                                        \
+	SEC(SECTION)                                                                           \
+	int NAME(struct CONTEXT *ctx)                                                          \
+	{                                                                                      \
+		remember(SOCKET, AGAIN);                                                       \
+		return 1;                                                                      \
+	}
+REMEMBER("cgroup/sock_create", fairweir_create, bpf_sock, ctx, 1)
+REMEMBER("cgroup/connect4", fairweir_conn4, bpf_sock_addr, ctx->sk, 1)
+REMEMBER("cgroup/connect6", fairweir_conn6, bpf_sock_addr, ctx->sk, 1)
 /* Unconnected UDP: only sockets that are older than this program have no owner yet. */
-SEC("cgroup/sendmsg4")
-int fairweir_send4(struct bpf_sock_addr *ctx)
-{
-	remember(ctx->sk, 0);
-	return 1;
-}
-
-SEC("cgroup/sendmsg6")
-int fairweir_send6(struct bpf_sock_addr *ctx)
-{
-	remember(ctx->sk, 0);
-	return 1;
-}
+REMEMBER("cgroup/sendmsg4", fairweir_send4, bpf_sock_addr, ctx->sk, 0)
+REMEMBER("cgroup/sendmsg6", fairweir_send6, bpf_sock_addr, ctx->sk, 0)
 
 /* One pass over all open files at the start finds the sockets that are older than this program. */
 SEC("iter/task_file")

@@ -60,7 +60,7 @@ struct ip6_header {
 #define OFFSET_MAX 0x3fff
 /* The IP header is behind Ethernet, two tags and PPPoE at most. */
 #define IP_AT_MASK 63
-/* All headers that are read are within so many bytes, but for many extension headers. */
+/* All headers that are read lie within this many bytes, unless there are many extension headers. */
 #define HEADERS_MAX 256
 #define ND_FIRST 133
 #define ND_LAST 137

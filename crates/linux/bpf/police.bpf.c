@@ -16,13 +16,7 @@
 #include "police_maps.h"
 
 /* Set before loading, for the hook. */
-const volatile struct {
-	__u32 is_upload; /* subscribers are the senders */
-	__u32 has_ethernet; /* else frames begin with the IP header */
-	__s32 overhead; /* bytes of each packet beyond the Ethernet frame */
-	__u32 is_trial; /* the clock is trial_clock */
-	__u32 classes; /* of slots, by bits: the verifier does not look at functions that no constant leads to */
-} settings SEC(".rodata.settings") = {};
+const volatile struct police_settings settings SEC(".rodata.settings") = {};
 
 #include "packet.h"
 #include "police_flow.h"

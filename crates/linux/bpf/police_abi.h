@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What the policer and user space say to each other. src/police/abi.rs mirrors it field by field and
- * asserts the same sizes.
+ * What the policer and user space say to each other. Rust's side is made from it (build/structs.rs).
  *
  * A subscriber's address leads to an entry: the plan by its number, and the slot with the state. Slots
  * lie in chunks, arrays of POLICE_CHUNK slots of one size class, which user space makes as they are
@@ -294,3 +293,19 @@ struct police_totals {
 	__u64 refused_packets; /* for which no stunt could */
 };
 _Static_assert(sizeof(struct police_totals) == 64, "abi");
+
+/* A hook's constants. */
+struct police_settings {
+	__u32 is_upload; /* subscribers are the senders */
+	__u32 has_ethernet; /* else frames begin with the IP header */
+	__s32 overhead; /* bytes of each packet beyond the Ethernet frame */
+	__u32 is_trial; /* the clock is trial_clock */
+	__u32 classes; /* of slots, by bits: the verifier does not look at functions that no constant leads to */
+};
+
+/* What a benchmark runs. */
+struct bench {
+	__u32 turns;
+	__u32 subscribers; /* their addresses begin with 10.0.0.0 */
+	__u64 random;
+};

@@ -15,7 +15,7 @@
 #define GATE_SHIFT 16
 /* Where less than this passes in a window, starved classes send nothing, bytes. */
 #define TRICKLE_WINDOW (8 * 1500)
-/* After so many ns a sender starts that comes back. */
+/* ns after which a sender that comes back starts anew. */
 #define PAUSE_MAX 1000000000ull
 /* Flags of gate_at: it was moved back, so that a sender may catch up; the start is over. */
 #define GATE_CATCHES_UP 1ull
@@ -67,7 +67,7 @@ static __always_inline __u32 mark_count(__u32 mark)
 	return mark >> MARK_COUNT_SHIFT & MARK_COUNT_MAX;
 }
 
-/* Whether the last signal is so many 64ths of a window ago. */
+/* Whether the last signal is at least this many 64ths of a window ago. */
 static __always_inline int is_older(__u32 mark, const struct police_plan *plan, __u64 now, __u64 parts)
 {
 	__u64 age = (tick_at(now) - (mark & MARK_AT)) & MARK_AT;

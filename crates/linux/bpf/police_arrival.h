@@ -6,8 +6,8 @@
  * subscriber's. */
 enum verdict { VERDICT_PASS, VERDICT_MARK, VERDICT_DROP, VERDICT_ROLL };
 
-/* Who pays for a packet of a bundle's free class: its own queue, a stunt, or nobody can. */
-enum payer { PAYER_ITSELF, PAYER_STUNT, PAYER_NOBODY };
+/* Who pays for a packet of a bundle's free class: its own queue, a stunt, or none. */
+enum payer { PAYER_ITSELF, PAYER_STUNT, PAYER_NONE };
 
 /* A packet before the policer. */
 struct arrival {

@@ -10,12 +10,6 @@
 #define BENCH_PORTS 34
 #define BENCH_FIRST 0x0a000000u
 
-struct bench {
-	__u32 turns;
-	__u32 subscribers; /* their addresses begin with 10.0.0.0 */
-	__u64 random;
-};
-
 /* Written by user space before each run, and here. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

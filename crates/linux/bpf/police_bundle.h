@@ -108,7 +108,7 @@ static __always_inline void find_payer(const struct state *s, const struct polic
 		for (__u32 i = plan->zero & 127; i < count && can_loop; i = (i + 1) & 127)
 			lending->lent[i & (POLICE_LEAVES_MAX - 1)] = 0;
 	}
-	arrival->payer = PAYER_NOBODY;
+	arrival->payer = PAYER_NONE;
 	above = share_of_parent(s, plan, plan->stunt_first);
 	for (__u32 nth = plan->zero & 127; nth < count && can_loop; nth = (nth + 1) & 127) {
 		if (at >= count)
@@ -140,7 +140,7 @@ static __always_inline enum verdict charge_bundle(const struct state *s, const s
 	settle(s, plan, arrival->now, path_to(s, plan, plan->free) | path_to(s, plan, plan->stunt_first));
 	find_payer(s, plan, lending, arrival, size);
 	leaf = *(volatile __u32 *)&arrival->leaf;
-	if (*(volatile __u8 *)&arrival->payer == PAYER_NOBODY)
+	if (*(volatile __u8 *)&arrival->payer == PAYER_NONE)
 		return VERDICT_PASS;
 	state = leaf_of(s, leaf);
 	s->head->gate_at = gate_at;

@@ -187,7 +187,7 @@ __noinline int pay(const struct police_plan *plan, const struct police_pace *pac
 	verdict = charge_bundle(&state, plan, &slot->lending, arrival);
 	if (verdict == VERDICT_DROP)
 		slot->dropped++;
-	if (verdict != VERDICT_DROP && arrival->payer != PAYER_NOBODY) {
+	if (verdict != VERDICT_DROP && arrival->payer != PAYER_NONE) {
 		slot->passed += arrival->size;
 		slot->marked += verdict == VERDICT_MARK;
 	}
@@ -223,7 +223,7 @@ static __always_inline enum verdict decide_in_bundle(const struct police_plan *p
 		if (arrival->aimed == VERDICT_DROP)
 			return VERDICT_DROP;
 		verdict = in_window(pay, roll_bundle, plan, pace, arrival, index);
-		if (arrival->payer != PAYER_NOBODY)
+		if (arrival->payer != PAYER_NONE)
 			return verdict;
 	}
 	return in_window(decide_bundle, roll_bundle, plan, pace, arrival, index);
@@ -324,7 +324,7 @@ static __always_inline void count(__u32 plan, enum verdict verdict, enum payer p
 	if (payer == PAYER_STUNT) {
 		mine->delegated_bytes += size;
 		mine->delegated_packets += packets;
-	} else if (payer == PAYER_NOBODY) {
+	} else if (payer == PAYER_NONE) {
 		mine->refused_packets += packets;
 	}
 }

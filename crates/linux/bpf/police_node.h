@@ -242,7 +242,7 @@ static __always_inline void serve_by_weight(const struct state *s, const struct 
 	}
 }
 
-/* Gives a node so many units of service, or ALL. */
+/* Gives a node this many units of service, or ALL. */
 static __always_inline void serve(const struct state *s, const struct police_plan *plan, __u32 index,
 				  __u64 units)
 {

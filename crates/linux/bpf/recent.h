@@ -11,7 +11,7 @@
  * others in the hash.
  *
  * The word does not tell a flow from all others. Its hash is Multilinear-HM (Lemire and Kaser, "Strongly
- * universal string hashing is fast", 2014), twice, with random keys that nobody else knows: the upper 33
+ * universal string hashing is fast", 2014), twice, with random keys that senders do not know: the upper 33
  * bits of each are pairwise independent, so that two flows have the same set and hash with a probability of
  * 1 / (sets * 2^38), also if they were chosen, but without having seen the hashes. Then one of them has the
  * rule of the other, for 256 epochs at most.
@@ -24,7 +24,7 @@
 #define RECENT_RULE_BITS 17
 #define RECENT_SILENT 0x100ull
 #define RECENT_EPOCH 0xffull
-/* Of the first hash so many upper bits tell the set, and bits from the given one on are in the word. */
+/* The upper bits of the first hash that select the set, and the bit from which on it is in the word. */
 #define RECENT_SET_AT 50
 #define RECENT_HASH_AT 31
 

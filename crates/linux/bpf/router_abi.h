@@ -34,7 +34,7 @@ _Static_assert(sizeof(struct router_config) == 240, "abi");
 struct router_counters {
 	struct counter slots[SLOTS_MAX]; /* towards the devices, before the classes */
 	struct counter total; /* IP that arrived at the WAN */
-	struct counter frames; /* all that arrived there, of whatever protocol and for whomever */
+	struct counter frames; /* all frames that arrived there */
 	__u64 unheard; /* what the ring of beginnings had no room for */
 };
 _Static_assert(sizeof(struct router_counters) == 4136, "abi");
@@ -66,7 +66,7 @@ _Static_assert(sizeof(struct leaf_key) == 24, "abi");
 /* Groups of a device, and groups within these. */
 #define LEVELS_BENEATH 2
 
-/* Of a DHCP message so much is copied to user space; what is behind it are options that few send. */
+/* Bytes of a DHCP message that are copied to user space; few clients send options beyond them. */
 #define DHCP_HEARD_MAX 1024
 
 /* A DHCP message of IPv4 that passed the LAN. */

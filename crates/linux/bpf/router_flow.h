@@ -4,7 +4,7 @@
  *
  * A connection is known from the SYN or SYN-ACK of the device on, which tells its window scale. One
  * that is older than the daemon is not followed: its class alone limits it. Only devices make
- * entries, since what comes from the WAN may be anybody's.
+ * entries, since anyone can send packets from the WAN.
  *
  * The round trip has two halves, each from a packet to the first one that answers it: WAN (a
  * device's timestamp and its echo, or SYN and SYN-ACK) and LAN (the server's timestamp and its echo,
@@ -36,7 +36,7 @@
 #define ASKED_MAX_NS 10000000000ull
 /* The fastest clock that is timed ticks a thousand times a second: see transit.h. */
 #define TICKS_AHEAD 4096
-/* So many packets of a connection are all timed in an interval. */
+/* Packets of a connection that are all timed in an interval; of more, only some. */
 #define TIMED_ALL 32
 #define NO_WSCALE (-1)
 #define SIGNED (-2)
@@ -336,7 +336,7 @@ static __always_inline void bound_window(struct __sk_buff *skb, struct packet *p
 	__u32 wanted, edge;
 	__be16 lowered;
 
-	/* Beyond what the server sent, or older than what was seen: none of the connection's progress. */
+	/* Beyond what the server sent, or older than what was seen: not progress of the connection. */
 	if (f->begun_ns && before(f->seq_next, ack))
 		return;
 	if (f->flags & FLOW_EDGE && before(ack, f->ack))

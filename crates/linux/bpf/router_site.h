@@ -21,35 +21,7 @@ static __always_inline __u32 site_label(const struct packet *p, const struct rou
 	return cfg->features & FEATURE_SITES && p->has_ports ? bound_rule(p, cfg, !leaves) : 0;
 }
 
-SEC("tcx/ingress")
-int fairweir_hear(struct __sk_buff *skb)
-{
-	struct router_config *cfg;
-	struct frame frame;
-	struct packet p;
-	__u32 key = 0;
-
-	cfg = bpf_map_lookup_elem(&config, &key);
-	if (!cfg || !(cfg->features & FEATURE_SITES) || skb->pkt_type == PACKET_OTHERHOST)
-		return TC_ACT_UNSPEC;
-	if (read_skb(skb, &frame, &p, cfg->lan_header))
-		hear_packet(skb, &p, cfg);
-	return TC_ACT_UNSPEC;
-}
-
-/* Of whomever, since many devices ask the router. */
-SEC("tcx/egress")
-int fairweir_hear_answers(struct __sk_buff *skb)
-{
-	struct router_config *cfg;
-	struct frame frame;
-	struct packet p;
-	__u32 key = 0;
-
-	cfg = bpf_map_lookup_elem(&config, &key);
-	if (!cfg || !(cfg->features & FEATURE_SITES))
-		return TC_ACT_UNSPEC;
-	if (read_skb(skb, &frame, &p, cfg->lan_header))
-		hear_packet_back(skb, &p);
-	return TC_ACT_UNSPEC;
-}
+HEAR_PROGRAM("tcx/ingress", fairweir_hear, lan_header, skb->pkt_type != PACKET_OTHERHOST,
+	     hear_packet(skb, &p, cfg))
+/* Answers to any device, since many devices ask the router. */
+HEAR_PROGRAM("tcx/egress", fairweir_hear_answers, lan_header, 1, hear_packet_back(skb, &p))

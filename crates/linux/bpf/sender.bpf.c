@@ -257,17 +257,86 @@ static __always_inline void mend(struct tcp_sock *tp, struct member *m, __u32 cu
 		tp->snd_cwnd = m->cwnd;
 }
 
-SEC("struct_ops")
-void BPF_PROG(reno_init, struct sock *sk)
+/*
+ * What the congestion controls have in common. CUT is what the connection's own would leave of a window;
+ * the rest are calls of the kernel's: INIT at the beginning, PAY before the window is cut for others,
+ * AVOID at every other ACK, STATE and ACKED after what the bundle does.
+ */
+#define CONTROL(NAME, CUT, INIT, PAY, AVOID, STATE, ACKED)                                     \
+	SEC("struct_ops")                                                                      \
+	void BPF_PROG(NAME##_init, struct sock *sk)                                            \
+	{                                                                                      \
+		begin(sk);                                                                     \
+		INIT;                                                                          \
+	}                                                                                      \
+                                                                                               \
+	SEC("struct_ops")                                                                      \
+	void BPF_PROG(NAME##_release, struct sock *sk)                                         \
+	{                                                                                      \
+		end(sk);                                                                       \
+	}                                                                                      \
+                                                                                               \
+	SEC("struct_ops")                                                                      \
+	__u32 BPF_PROG(NAME##_undo, struct sock *sk)                                           \
+	{                                                                                      \
+		return tcp_reno_undo_cwnd(sk);                                                 \
+	}                                                                                      \
+                                                                                               \
+	SEC("struct_ops")                                                                      \
+	void BPF_PROG(NAME##_avoid, struct sock *sk, __u32 ack, __u32 acked)                   \
+	{                                                                                      \
+		struct tcp_sock *tp = tcp_sk(sk);                                              \
+		struct enlisted *e;                                                            \
+		struct member *m = member_of(sk, &e);                                          \
+		__u32 cut = m && e ? owed(tp, m, e) : 0;                                       \
+                                                                                               \
+		if (cut) {                                                                     \
+			PAY;                                                                   \
+			cut_to(tp, cut);                                                       \
+		} else {                                                                       \
+			AVOID;                                                                 \
+		}                                                                              \
+		if (!m || !e)                                                                  \
+			return;                                                                \
+		sample(tp, m, CUT(tp->snd_cwnd), ca_state(tp));                                \
+		if (!is_in_force())                                                            \
+			return_to(sk, e);                                                      \
+	}                                                                                      \
+                                                                                               \
+	SEC("struct_ops")                                                                      \
+	void BPF_PROG(NAME##_state, struct sock *sk, __u8 state)                               \
+	{                                                                                      \
+		struct enlisted *e;                                                            \
+		struct member *m = member_of(sk, &e);                                          \
+                                                                                               \
+		if (m)                                                                         \
+			sample(tcp_sk(sk), m, CUT(tcp_sk(sk)->snd_cwnd), state);               \
+		STATE;                                                                         \
+	}                                                                                      \
+                                                                                               \
+	SEC("struct_ops")                                                                      \
+	void BPF_PROG(NAME##_acked, struct sock *sk, const struct ack_sample *sample)          \
+	{                                                                                      \
+		struct enlisted *e;                                                            \
+		struct member *m = member_of(sk, &e);                                          \
+                                                                                               \
+		if (m) {                                                                       \
+			hear(tcp_sk(sk), m, sample);                                           \
+			mend(tcp_sk(sk), m, CUT(tcp_sk(sk)->prior_cwnd));                      \
+		}                                                                              \
+		ACKED;                                                                         \
+	}
+
+/* After a timeout cubic forgets everything; not if other connections answer for it. */
+static __always_inline void tell_cubic(struct sock *sk, const struct enlisted *e, __u8 state)
 {
-	begin(sk);
+	if (!e || !e->is_spared || state != CA_LOSS)
+		cubictcp_state(sk, state);
 }
 
-SEC("struct_ops")
-void BPF_PROG(reno_release, struct sock *sk)
-{
-	end(sk);
-}
+CONTROL(reno, reno_cut, , , tcp_reno_cong_avoid(sk, ack, acked), , )
+CONTROL(cubic, cubic_cut, cubictcp_init(sk), cubictcp_recalc_ssthresh(sk),
+	cubictcp_cong_avoid(sk, ack, acked), tell_cubic(sk, e, state), cubictcp_acked(sk, sample))
 
 SEC("struct_ops")
 __u32 BPF_PROG(reno_ssthresh, struct sock *sk)
@@ -275,66 +344,6 @@ __u32 BPF_PROG(reno_ssthresh, struct sock *sk)
 	__u32 left = signal(sk, reno_cut(tcp_sk(sk)->snd_cwnd));
 
 	return left ? left : tcp_reno_ssthresh(sk);
-}
-
-SEC("struct_ops")
-__u32 BPF_PROG(reno_undo, struct sock *sk)
-{
-	return tcp_reno_undo_cwnd(sk);
-}
-
-SEC("struct_ops")
-void BPF_PROG(reno_avoid, struct sock *sk, __u32 ack, __u32 acked)
-{
-	struct tcp_sock *tp = tcp_sk(sk);
-	struct enlisted *e;
-	struct member *m = member_of(sk, &e);
-	__u32 cut = m && e ? owed(tp, m, e) : 0;
-
-	if (cut)
-		cut_to(tp, cut);
-	else
-		tcp_reno_cong_avoid(sk, ack, acked);
-	if (!m || !e)
-		return;
-	sample(tp, m, reno_cut(tp->snd_cwnd), ca_state(tp));
-	if (!is_in_force())
-		return_to(sk, e);
-}
-
-SEC("struct_ops")
-void BPF_PROG(reno_state, struct sock *sk, __u8 state)
-{
-	struct enlisted *e;
-	struct member *m = member_of(sk, &e);
-
-	if (m)
-		sample(tcp_sk(sk), m, reno_cut(tcp_sk(sk)->snd_cwnd), state);
-}
-
-SEC("struct_ops")
-void BPF_PROG(reno_acked, struct sock *sk, const struct ack_sample *sample)
-{
-	struct enlisted *e;
-	struct member *m = member_of(sk, &e);
-
-	if (!m)
-		return;
-	hear(tcp_sk(sk), m, sample);
-	mend(tcp_sk(sk), m, reno_cut(tcp_sk(sk)->prior_cwnd));
-}
-
-SEC("struct_ops")
-void BPF_PROG(cubic_init, struct sock *sk)
-{
-	begin(sk);
-	cubictcp_init(sk);
-}
-
-SEC("struct_ops")
-void BPF_PROG(cubic_release, struct sock *sk)
-{
-	end(sk);
 }
 
 SEC("struct_ops")
@@ -350,62 +359,9 @@ __u32 BPF_PROG(cubic_ssthresh, struct sock *sk)
 }
 
 SEC("struct_ops")
-__u32 BPF_PROG(cubic_undo, struct sock *sk)
-{
-	return tcp_reno_undo_cwnd(sk);
-}
-
-SEC("struct_ops")
-void BPF_PROG(cubic_avoid, struct sock *sk, __u32 ack, __u32 acked)
-{
-	struct tcp_sock *tp = tcp_sk(sk);
-	struct enlisted *e;
-	struct member *m = member_of(sk, &e);
-	__u32 cut = m && e ? owed(tp, m, e) : 0;
-
-	if (cut) {
-		cubictcp_recalc_ssthresh(sk);
-		cut_to(tp, cut);
-	} else {
-		cubictcp_cong_avoid(sk, ack, acked);
-	}
-	if (!m || !e)
-		return;
-	sample(tp, m, cubic_cut(tp->snd_cwnd), ca_state(tp));
-	if (!is_in_force())
-		return_to(sk, e);
-}
-
-SEC("struct_ops")
-void BPF_PROG(cubic_state, struct sock *sk, __u8 state)
-{
-	struct enlisted *e;
-	struct member *m = member_of(sk, &e);
-
-	if (m)
-		sample(tcp_sk(sk), m, cubic_cut(tcp_sk(sk)->snd_cwnd), state);
-	/* After a timeout cubic forgets all; not if others answer it. */
-	if (!e || !e->is_spared || state != CA_LOSS)
-		cubictcp_state(sk, state);
-}
-
-SEC("struct_ops")
 void BPF_PROG(cubic_event, struct sock *sk, enum tcp_ca_event event)
 {
 	cubictcp_cwnd_event(sk, event);
-}
-
-SEC("struct_ops")
-void BPF_PROG(cubic_acked, struct sock *sk, const struct ack_sample *sample)
-{
-	struct enlisted *e;
-	struct member *m = member_of(sk, &e);
-
-	if (m) {
-		hear(tcp_sk(sk), m, sample);
-		mend(tcp_sk(sk), m, cubic_cut(tcp_sk(sk)->prior_cwnd));
-	}
-	cubictcp_acked(sk, sample);
 }
 
 /* As the kernel's structure; the loader finds the true offsets by the names. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What the congestion controls of a sender's bundles and user space say to each other.
- * src/sender/abi.rs mirrors it field by field and asserts the same sizes.
+ * What the congestion controls of a sender's bundles and user space say to each other. Rust's side is
+ * made from it (build/structs.rs).
  *
  * A member is a connection of a bundle, and has a place in two tables: `orders`, which only user
  * space writes, and `members`, which only the programs write.
@@ -14,7 +14,7 @@
 #define BUNDLES_MAX 16
 /* Connections of a bundle that have a target. */
 #define FREE_MAX 16
-/* So many stunts answer one signal at most. */
+/* The most stunts that answer one signal. */
 #define PICKS_MAX 64
 #define CC_NAME_BYTES 16
 

@@ -3,13 +3,13 @@
  * Who answers a congestion signal: core::delegate decides the same, and a test plays events to
  * both. Rates are bit/s, and rounded as there.
  *
- * Signals of one bundle that come on two CPUs at once are not both delegated: whoever finds the
- * bundle busy answers itself, as it would without the bundle.
+ * Signals of one bundle that come on two CPUs at once are not both delegated: a connection that finds the
+ * bundle busy answers its signal itself, as it would without the bundle.
  */
 #pragma once
 
 #define WINDOW_MIN 2u
-/* A stunt has delivered at least so much: shorter transfers are not delayed. */
+/* Bytes that a stunt has delivered before it is asked: short transfers are not delayed. */
 #define ELEPHANT_BYTES 1000000ull
 /* Of a window in packets and of a round-trip time, so that no product overflows. */
 #define CWND_MAX (1u << 20)

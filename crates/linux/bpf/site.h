@@ -42,18 +42,4 @@ static __always_inline __u32 site_rule(struct __sk_buff *skb, struct packet *p,
 	return rule;
 }
 
-SEC("tcx/egress")
-int fairweir_hear(struct __sk_buff *skb)
-{
-	struct config *cfg;
-	struct frame frame;
-	struct packet p;
-	__u32 key = 0;
-
-	cfg = bpf_map_lookup_elem(&config, &key);
-	if (!cfg || !(cfg->features & FEATURE_SITES))
-		return TC_ACT_UNSPEC;
-	if (read_skb(skb, &frame, &p, cfg->l2_header))
-		hear_packet(skb, &p, cfg);
-	return TC_ACT_UNSPEC;
-}
+HEAR_PROGRAM("tcx/egress", fairweir_hear, l2_header, 1, hear_packet(skb, &p, cfg))

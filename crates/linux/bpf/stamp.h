@@ -3,7 +3,7 @@
  * The TCP timestamps of arriving packets, and what they say of the way from the server.
  *
  * The clock's period is found by comparing it to ours: that of 1 ms, which nearly all stacks have,
- * within a quarter of a second, others within a second. Until then, and if it is none of those that
+ * within a quarter of a second, others within a second. Until then, and if it is not one of those that
  * stacks use, nothing is told. Connections that open fill the queue meanwhile, so stamps advance more
  * slowly than time passes; but periods differ by more than that.
  */
@@ -74,7 +74,7 @@ static __always_inline int fits(__u64 elapsed, __s64 ticks, __u64 period, __u64 
 	return (__u64)(off < 0 ? -off : off) * 16 <= elapsed * part;
 }
 
-/* The period of a clock that has ticked so often in `elapsed`; 0 is none that stacks use, or not yet. */
+/* The period of a clock with this many ticks in `elapsed`; 0 if no stack uses it, or not known yet. */
 static __always_inline __u32 find_period(__u64 elapsed, __s64 ticks)
 {
 	if (fits(elapsed, ticks, 1000000, 6))

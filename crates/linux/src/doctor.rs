@@ -12,9 +12,10 @@ use fairweir_core::share::Weight;
 use fairweir_core::units::{Bytes, Rate, Span};
 
 use crate::Error;
-use crate::bpf::{Parts, Programs};
+use crate::bpf::BTF;
 use crate::classify::{cgroup, ingress};
 use crate::divert::{Clients, Divert, DivertSpec};
+use crate::host::programs::{Parts, Programs};
 use crate::net::link;
 use crate::net::netlink::Netlink;
 use crate::net::netns::Netns;
@@ -251,12 +252,10 @@ fn device(dev: &str) -> Finding {
     }
 }
 
-/// Type information of the running kernel.
-pub(crate) const BTF: &str = "/sys/kernel/btf/vmlinux";
 const CLASSIFIER_SINCE: &str = "kernel 5.11";
 const SENDER_SINCE: &str = "kernel 6.4 with CONFIG_BPF_JIT and cubic";
 const OWNERS_LOST: &str = "the rules app:, unit:, cgroup: and user:";
-/// One check every 10 ms; an answer takes much less than that.
+/// Checks for an answer, one every 10 ms; an answer takes much less than that.
 const PROBE_CHECKS: u32 = 50;
 const RATE: Rate = Rate::mbit(1);
 /// Name, number (linux/capability.h), since, lost without.

@@ -46,7 +46,7 @@ pub enum Error {
     /// There is no such user.
     #[error("no user `{0}`")]
     NoUser(String),
-    /// Applications, units and users cannot be told apart without it.
+    /// Applications, units and users cannot be distinguished without it.
     #[error("no cgroup v2 hierarchy (mount of type cgroup2)")]
     NoCgroups,
     /// A subscriber was given a plan that was never made.

@@ -3,22 +3,25 @@
 //!
 //! | module | its job |
 //! |---|---|
-//! | [`Host`] | a device whose download is counted by flow group, and shaped |
+//! | [`Host`] | a device whose download is counted by flow group, and shaped; [`trial`]: its programs without a device |
 //! | [`Router`] | a router whose download is counted by device, and shaped; [`router_trial`]: its programs without devices |
+//! | [`Attached`] | what a host and a router have in common |
+//! | [`sweep()`] | what a killed daemon leaves is removed |
 //! | `net` | [`link`]: devices, addresses, routes; [`netns`]: network namespaces; [`network`]: which network this is; netlink |
-//! | `classify` | from a policy to the classifier's tables; its hook; who owns sockets; [`trial`]: the classifier without a device |
-//! | `shape` | HTB classes on an intermediate device |
-//! | `window` | what each connection received, and how far its receive window may open |
+//! | `classify` | from a policy to the classifier's tables; its hook; who owns sockets |
+//! | `shape` | HTB classes, at an intermediate device or at a root qdisc; `Shaper`: the groups of a host or a router |
+//! | `window` | bounds of receive windows, and what each connection received |
 //! | [`police`] | subscribers' rates and policies in the kernel, for an ISP |
 //! | [`sender`] | congestion controls whose connections answer each other's signals |
 //! | [`divert`] | connections of a LAN handed to a proxy on this gateway |
 //! | [`probe`] | how long a small packet takes to a host behind the access link, and back |
-//! | `bpf` | the programs of `bpf/`: loading, maps, attaching; the structures that they share with Rust |
-//! | [`doctor`] | what this kernel can |
+//! | `bpf` | libbpf: maps, attaching; the structures that the programs of `bpf/` share with Rust |
+//! | [`doctor`] | what this kernel supports |
 //! | [`pacing`], [`realtime`] | for the lab: TCP that spreads its packets, real-time priority |
 //!
 //! Devices are named as in the calling thread's network namespace.
 
+mod attached;
 mod bpf;
 mod classify;
 mod clock;
@@ -35,19 +38,22 @@ pub mod realtime;
 mod router;
 pub mod sender;
 mod shape;
+mod sweep;
 mod tcp;
+#[cfg(test)]
+mod verifier;
 mod window;
 
+pub use attached::{Attached, Health, Mode};
 pub use classify::census::{Talker, Who};
-pub use classify::trial;
 pub use clock::monotonic_now;
 pub use error::Error;
-pub use host::{Health, Host, HostSpec, Mode};
+pub use host::{Host, HostSpec, trial};
 pub use net::{link, netns, network};
 pub use random::random;
 pub use router::{Router, RouterSpec, trial as router_trial};
-pub use shape::ifb::{leftovers, name as ifb_name, sweep};
 pub use shape::uplink::{Upload, UploadGroup, UploadSample};
+pub use sweep::{leftovers, sweep};
 pub use tcp::{round_trip, set_receive_buffer};
 pub use window::expiry::{ExpiryProgram, detach_expiry};
 pub use window::lift;

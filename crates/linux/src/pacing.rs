@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// More than any rate of a lab, and not the largest number, which would turn pacing off.
+/// 100 Gbit/s in bytes per second: more than any rate in a lab. The largest number would turn pacing off.
 const RATE_MAX: u64 = 100_000_000_000 / 8;
 
 /// Lets the kernel pace a TCP socket, and what it accepts from now on, as the fq qdisc would: twice

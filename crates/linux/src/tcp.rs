@@ -42,6 +42,7 @@ pub fn set_receive_buffer(socket: BorrowedFd<'_>, size: Bytes) {
     let _ = set(socket, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, clamp);
 }
 
+/// The retransmission timeout before the first measurement, in µs. Source: RFC 6298, section 2.1.
 const RTO_FIRST_US: u32 = 1_000_000;
 
 fn set(socket: BorrowedFd<'_>, level: i32, name: i32, value: libc::c_int) -> Result<(), ()> {

@@ -390,7 +390,7 @@ impl Daemon {
         if let Some(file) = &self.kept {
             file.write(&self.sites.kept(self.settings.policy()));
         }
-        self.host.take().map_or(Ok(()), Point::detach)
+        self.host.take().map_or(Ok(()), |mut point| point.detach())
     }
 
     // --------------------------------------------------------------------------------------------

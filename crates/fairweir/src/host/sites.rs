@@ -71,7 +71,7 @@ impl SiteControl {
         if kept.is_empty() {
             return Ok(());
         }
-        point.take_over(kept.iter().map(|kept| &kept.connection))?;
+        point.take_over(&mut kept.iter().map(|kept| &kept.connection))?;
         kept.into_iter().for_each(|kept| self.resolver.handle_kept(kept));
         self.bind(point)
     }
@@ -97,7 +97,7 @@ impl SiteControl {
             return Ok(());
         }
         let mut has_heard = false;
-        point.take_heard(|connection, heard, at| {
+        point.take_heard(&mut |connection, heard, at| {
             has_heard = true;
             self.resolver.handle_heard(connection, heard, at);
         })?;
@@ -195,7 +195,7 @@ impl SiteControl {
             mixed: counts.mixed,
             ech: counts.ech,
             encrypted_dns: counts.encrypted_dns,
-            lost: point.map_or(0, Point::unheard),
+            lost: point.map_or(0, |point| point.unheard()),
         })
     }
 

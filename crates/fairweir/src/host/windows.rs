@@ -132,7 +132,10 @@ impl Enforcer for KernelEnforcer<'_> {
         self.guard.stand_by(self.host.expiry_program());
         match self.relayed {
             [] => self.host.apply_windows(windows),
-            _ => self.host.apply_windows(&self.without_relayed(windows)),
+            _ => {
+                let windows = self.without_relayed(windows);
+                self.host.apply_windows(&windows)
+            }
         }
     }
 

@@ -11,7 +11,7 @@ use fairweir_config::output;
 use fairweir_core::policy::{Match, Policy};
 use fairweir_core::units::{Bytes, Rate, Span};
 use fairweir_daemon::Lock;
-use fairweir_linux::{Host, HostSpec, Mode, Talker, Who, monotonic_now, sweep};
+use fairweir_linux::{Attached, Host, HostSpec, Mode, Talker, Who, monotonic_now, sweep};
 
 use crate::cli::InitArgs;
 use fairweir_config::{host, text};

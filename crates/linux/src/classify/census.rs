@@ -4,6 +4,7 @@ use fairweir_core::units::Bytes;
 use ipnet::IpNet;
 
 use crate::bpf::abi::{self, Counter};
+use crate::bpf::header;
 use crate::classify::cgroup::Tree;
 use crate::net::netlink::text;
 
@@ -39,18 +40,18 @@ pub(crate) fn talkers(counted: &[(abi::Talker, Counter)], tree: &Tree) -> Vec<Ta
     };
     let who = |talker: &abi::Talker| {
         let value = &talker.value;
-        Some(match talker.kind {
-            abi::TALKER_APP => Who::App(text(value)),
-            abi::TALKER_USER => Who::User(number(value) as u32),
-            abi::TALKER_CGROUP => {
+        Some(match talker.kind as u32 {
+            header::TALKER_APP => Who::App(text(value)),
+            header::TALKER_USER => Who::User(number(value) as u32),
+            header::TALKER_CGROUP => {
                 let id = number(value);
                 Who::Cgroup(paths.get(&id).map_or_else(|| id.to_string(), |p| (*p).to_owned()))
             }
-            abi::TALKER_PREFIX4 => {
+            header::TALKER_PREFIX4 => {
                 let octets = [value[0], value[1], value[2], value[3]];
                 Who::Address(prefix(Ipv4Addr::from(octets).into(), 24)?)
             }
-            abi::TALKER_PREFIX6 => {
+            header::TALKER_PREFIX6 => {
                 let octets: [u8; 16] = value[..16].try_into().ok()?;
                 Who::Address(prefix(Ipv6Addr::from(octets).into(), 48)?)
             }

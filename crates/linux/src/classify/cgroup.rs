@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use crate::Error;
 
-/// The most cgroups that are looked at.
+/// The most cgroups that are read.
 pub(crate) const CGROUPS_MAX: usize = 65_536;
 
 /// All cgroups at one moment: path below the root, which is `/`, to number.

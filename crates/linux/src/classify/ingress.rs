@@ -3,8 +3,7 @@
 
 use crate::Error;
 use crate::net::link::Link;
-use crate::net::netlink::{Nest, Netlink, Request, attribute, text, u32_at};
-use crate::shape::htb::{TCMSG_BYTES, tcmsg};
+use crate::net::netlink::{Nest, Netlink, Request, TCMSG_BYTES, attribute, tcmsg, text, u32_at};
 
 /// Refuses if the device has an ingress qdisc or filters that are not fairweir's.
 ///
@@ -64,7 +63,7 @@ pub(crate) fn attach_clsact(
         .with_nest(libc::TCA_OPTIONS, options);
     let attached = netlink.change("attach the classifier to the ingress by clsact", filter);
     if attached.is_err() && made {
-        // What is told is why it could not be attached.
+        // The error that counts is why it could not be attached.
         let _ = delete_clsact(netlink, device);
     }
     attached
@@ -165,7 +164,7 @@ pub(crate) fn lacks_tcx(error: &Error) -> bool {
 }
 
 const FILTER_NAME: &str = "fairweir";
-/// Behind most others, so that they see the packets first.
+/// After most other filters, so that these see the packets first.
 const FILTER_PRIORITY: u32 = 49_000;
 const CLSACT_HANDLE: u32 = 0xffff_0000;
 const TC_H_CLSACT: u32 = 0xffff_fff1;

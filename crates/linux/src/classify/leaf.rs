@@ -9,12 +9,11 @@ use std::collections::BTreeMap;
 use fairweir_core::policy::Match;
 use ipnet::IpNet;
 
-use super::rules::{Table, port_tables};
-use crate::bpf::abi::Plain;
-use crate::bpf::header;
-use crate::router::LeafKey;
+use crate::bpf::abi::{LeafKey, Plain};
+use crate::bpf::{Table, header};
+use crate::classify::ports::port_tables;
 
-/// In a rule, beside the slot: there are groups within.
+/// The bit of a rule, next to the slot, that says that there are groups within.
 pub(crate) const RULE_HAS_GROUPS: u16 = header::RULE_HAS_GROUPS as u16;
 
 /// What was added so far; groups come in the order of the policy.
@@ -82,7 +81,7 @@ pub(crate) fn label_rule(label: usize) -> u32 {
 
 fn key(above: u16, kind: u8, value: &[u8], bits: u32) -> Vec<u8> {
     let mut key = LeafKey {
-        length: header::LEAF_HEADER_BITS as u32 + bits,
+        length: header::LEAF_HEADER_BITS + bits,
         slot: above.to_be_bytes(),
         kind,
         pad: 0,

@@ -4,6 +4,6 @@ pub(crate) mod census;
 pub(crate) mod cgroup;
 pub(crate) mod ingress;
 pub(crate) mod leaf;
+pub(crate) mod ports;
 pub(crate) mod rules;
 pub(crate) mod site;
-pub mod trial;

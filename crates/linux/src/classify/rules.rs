@@ -10,18 +10,17 @@
 
 use std::collections::BTreeMap;
 
-use fairweir_core::policy::{GROUPS_MAX, Match, Policy, PortMatch, Side, Transport};
+use fairweir_core::policy::{GROUPS_MAX, Match, Policy};
 use fairweir_core::sites::InnerSites;
 use ipnet::IpNet;
 use nix::unistd::User;
 
 use crate::Error;
-use crate::bpf::abi::{self, PORT_TABLES, PORTS, Plain, Prefix4, Prefix6, SLOTS_MAX};
+use crate::bpf::Table;
+use crate::bpf::abi::{self, PORT_TABLES, Plain, Prefix4, Prefix6, SLOTS_MAX};
 use crate::classify::cgroup::Tree;
 use crate::classify::leaf::{self, LeafRules};
-
-/// The entries of one map, as bytes.
-pub(crate) type Table = BTreeMap<Vec<u8>, u32>;
+use crate::classify::ports::port_tables;
 
 /// Everything that the classifier looks up.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -96,7 +95,7 @@ impl Rules {
                 let key = Prefix6 { length, address: net.network().octets() };
                 claim(&mut self.prefix6, key.as_bytes());
             }
-            // Names are none of the classifier's: see `classify/site.rs`, and `Router::set_hosts`.
+            // The classifier does not look up names: see `classify/site.rs` and `Router::set_hosts`.
             Match::Web(_) | Match::Host(_) => {}
             Match::Mac(mac) => claim(&mut self.macs, &mac.0),
             Match::Port(ports) => {
@@ -165,31 +164,9 @@ pub(crate) fn assign_slots(policy: &Policy, old: &BTreeMap<String, u16>) -> Vec<
     groups.map(|g| kept(&g.name).unwrap_or_else(|| free.next().expect(fresh))).collect()
 }
 
-/// The rules of a table of ports as the classifier reads it.
-pub(crate) fn port_table(rules: &BTreeMap<u16, u32>) -> Vec<u8> {
-    let mut table = vec![0; PORTS * size_of::<u32>()];
-    for (&port, rule) in rules {
-        table[usize::from(port) * 4..][..4].copy_from_slice(&rule.to_ne_bytes());
-    }
-    table
-}
-
 /// The rule of the group that is number `order` of the policy.
 pub(crate) fn rule(order: usize, slot: u16) -> u32 {
     ((GROUPS_MAX - order) as u32) << 16 | u32::from(slot)
-}
-
-/// Indices as `PORT_TABLE_*` in `bpf/abi.h`.
-pub(crate) fn port_tables(ports: &PortMatch) -> Vec<usize> {
-    let side = match ports.side {
-        Side::Remote => 0,
-        Side::Local => 2,
-    };
-    match ports.transport {
-        Some(Transport::Tcp) => vec![side],
-        Some(Transport::Udp) => vec![side + 1],
-        None => vec![side, side + 1],
-    }
 }
 
 /// A user's number by name, or the number itself.
@@ -209,6 +186,7 @@ const _: () = assert!(GROUPS_MAX <= SLOTS_MAX, "every group has a slot");
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::classify::ports::port_table;
     use fairweir_core::policy::{Branch, Group};
     use fairweir_core::share::Weight;
 

@@ -1,7 +1,6 @@
 //! Flows that are bound to groups one by one: what is heard of them, and their entries in the table
 //! that classifier and window programs read (`bpf/site.h`).
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,14 +11,13 @@ use fairweir_core::units::Time;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, RingBuffer, RingBufferBuilder};
 
 use crate::Error;
-use crate::bpf::abi::{
-    FlowKey, FlowState, HEARD_DATAGRAM, HEARD_DNS, HEARD_OPENING, HEARD_SENT, HEARD_STREAM,
-    HeardHeader, INITIALS_MAX, Plain, RecentControl, SENDS_MAX, USER_NONE,
+use crate::bpf::abi::{self, FlowKey, HeardHeader, Plain, RecentControl};
+use crate::bpf::header::{
+    HEARD_DATAGRAM, HEARD_DNS, HEARD_OPENING, HEARD_SENT, HEARD_STREAM, INITIALS_MAX, SENDS_MAX,
+    USER_NONE,
 };
 use crate::bpf::{bpf_error, update};
-use crate::classify::rules;
 use crate::clock::monotonic_now;
-use crate::host::Host;
 use crate::random::random;
 
 /// The reader of the ring.
@@ -59,10 +57,10 @@ impl Ear {
         Ok(std::mem::take(&mut *records))
     }
 
-    /// Reads what was heard of connections, and when, in its order: at most [`HEARD_MAX`] pieces.
+    /// Passes on what was heard of connections, and when, in its order: at most [`HEARD_MAX`] pieces.
     pub(crate) fn read_heard(
         &self,
-        mut each: impl FnMut(Connection, Heard<'_>, Time),
+        each: &mut dyn FnMut(Connection, Heard<'_>, Time),
     ) -> Result<(), Error> {
         for record in self.read()? {
             if let Some((connection, heard, at)) = heard(&record) {
@@ -80,7 +78,7 @@ impl Ear {
 }
 
 impl RecentControl {
-    /// For so many sets, with keys that nobody knows.
+    /// With this many sets, and random keys.
     ///
     /// # Errors
     /// If the kernel has none.
@@ -90,84 +88,39 @@ impl RecentControl {
         Ok(control)
     }
 
-    /// Once the programs are told, they look up each flow anew from the next packet on.
+    /// Once this is written, the programs look up each flow again from its next packet on.
     pub(crate) fn forget(&mut self) {
         self.changes = self.changes.wrapping_add(1);
     }
 }
 
-impl Host {
-    /// Passes on what was heard of connections since the last call, and when, in its order: at most
-    /// [`HEARD_MAX`] pieces. Nothing if the policy has no sites, or the kernel cannot hear.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
-    pub fn take_heard(
-        &mut self,
-        each: impl FnMut(Connection, Heard<'_>, Time),
-    ) -> Result<(), Error> {
-        self.ear.as_ref().map_or(Ok(()), |ear| ear.read_heard(each))
-    }
-
-    /// What becomes readable when something was heard.
-    pub fn heard_fd(&self) -> Option<BorrowedFd<'_>> {
-        self.ear.as_ref().map(Ear::fd)
-    }
-
-    /// Binds a connection to a group, or forgets it.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
-    pub fn bind(&mut self, command: &Command) -> Result<(), Error> {
-        let rule = |group| rules::rule(group, self.slots[group]);
-        if !bind(&self.programs.maps.hearing()?.flows, rule, command)? {
-            return Ok(());
+/// Takes connections that were open before into the table. One whose ports are in use again stays as
+/// it is. The programs may remember that these connections were not known.
+///
+/// # Errors
+/// If the kernel refuses.
+pub(crate) fn take_over(
+    map: &MapHandle,
+    connections: &mut dyn Iterator<Item = &Connection>,
+) -> Result<(), Error> {
+    for connection in connections {
+        let wanted = wanted_of_decided(connection);
+        let seen_ns = monotonic_now().as_nanos();
+        let state =
+            abi::Flow { seen_ns, opened: connection.opened, wanted, ..abi::Flow::default() };
+        let key = key(&connection.flow);
+        match map.update(key.as_bytes(), state.as_bytes(), MapFlags::NO_EXIST) {
+            Err(e) if e.kind() != libbpf_rs::ErrorKind::AlreadyExists => {
+                return Err(bpf_error("take over a flow", &e));
+            }
+            _ => {}
         }
-        self.config.recent.forget();
-        self.configure()
     }
-
-    /// Takes connections that were open before into the table, so that they can be bound.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
-    pub fn take_over<'c>(
-        &mut self,
-        mut connections: impl Iterator<Item = &'c Connection>,
-    ) -> Result<(), Error> {
-        let flows = &self.programs.maps.hearing()?.flows;
-        connections.try_for_each(|connection| take_over(flows, connection))?;
-        self.config.recent.forget();
-        self.configure()
-    }
-
-    /// Beginnings that were lost because they were more than the ring holds, since the start.
-    pub fn unheard(&self) -> u64 {
-        self.seen.unheard
-    }
-
-    /// By which evidence each of these connections has its class, by id, as last watched.
-    pub fn evidence_of(&self, ids: &BTreeSet<u64>) -> BTreeMap<u64, u64> {
-        ids.iter().filter_map(|id| Some((*id, *self.evidence.get(id)?))).collect()
-    }
+    Ok(())
 }
 
-/// A connection whose ports are in use again stays as it is. The programs may remember that it was not known.
-pub(crate) fn take_over(map: &MapHandle, connection: &Connection) -> Result<(), Error> {
-    let wanted = wanted_of_decided(connection);
-    let seen_ns = monotonic_now().as_nanos();
-    let state = FlowState { seen_ns, opened: connection.opened, wanted, ..FlowState::default() };
-    let key = key(&connection.flow);
-    match map.update(key.as_bytes(), state.as_bytes(), MapFlags::NO_EXIST) {
-        Err(e) if e.kind() != libbpf_rs::ErrorKind::AlreadyExists => {
-            Err(bpf_error("take over a flow", &e))
-        }
-        _ => Ok(()),
-    }
-}
-
-/// Returns whether the programs may remember what was so before. `map` has the flows, `rule` is that of a group. A
-/// connection whose ports are in use again stays as it is.
+/// Binds a connection in the table `map` of flows to the `rule` of a group, or forgets it. A connection whose
+/// ports are in use again stays as it is. Returns whether the programs may remember what was true before.
 pub(crate) fn bind(
     map: &MapHandle,
     rule: impl Fn(usize) -> u32,
@@ -183,11 +136,11 @@ pub(crate) fn bind(
     let key = key(&connection.flow);
     let known = map.lookup(key.as_bytes(), MapFlags::ANY);
     let known = known.map_err(|e| bpf_error("look up a flow", &e))?;
-    let known = known.and_then(|bytes| FlowState::from_bytes(&bytes));
+    let known = known.and_then(|bytes| abi::Flow::from_bytes(&bytes));
     let Some(known) = known.filter(|known| known.opened == connection.opened) else {
         return Ok(false);
     };
-    // They remember only what is bound.
+    // Programs remember only flows that are bound.
     let was_bound = known.number > 0;
     let Some((rule, number, is_final, is_watched)) = bound else {
         return match map.delete(key.as_bytes()) {
@@ -199,12 +152,12 @@ pub(crate) fn bind(
     };
     let wanted = if is_final { wanted_of_decided(&connection) } else { known.wanted };
     let watched = if is_watched { SENDS_MAX } else { 0 };
-    let state = FlowState { number, rule, wanted, watched, ..known };
+    let state = abi::Flow { number, rule, wanted, watched, ..known };
     update(map, key.as_bytes(), state.as_bytes())?;
     Ok(was_bound && (rule != known.rule || watched > 0 && known.watched == 0))
 }
 
-/// How much more is to be heard of a connection that is decided.
+/// How much more is heard of a connection whose group is decided.
 fn wanted_of_decided(connection: &Connection) -> u32 {
     match connection.flow.transport {
         Transport::Tcp => 0,
@@ -276,8 +229,8 @@ fn flow(key: &FlowKey) -> Option<Flow> {
     Some(Flow { transport, local, remote })
 }
 
-/// A full ring has some 500 ClientHellos; more than are read at once wait for the next call.
 const READ: &str = "read what the programs heard";
+/// Records that are read at once; the rest waits for the next call. A full ring has some 500 ClientHellos.
 const HEARD_MAX: usize = 1_024;
 
 #[cfg(test)]

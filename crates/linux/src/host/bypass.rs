@@ -24,7 +24,7 @@ use fairweir_core::window::Framing;
 
 use crate::bpf::abi::{Allowances, Counters, SLOTS_MAX};
 
-/// What was seen of the groups in the last tick, and who passes.
+/// What was seen of the groups in the last tick, and which of them pass.
 #[derive(Default)]
 pub(crate) struct Bypass {
     /// By slot; replaced each tick.
@@ -33,7 +33,7 @@ pub(crate) struct Bypass {
     /// What each CPU has counted, by slot.
     counted: Vec<[u64; SLOTS_MAX]>,
     calm_ticks: BTreeMap<u16, u32>,
-    /// Whether the BPF program was told of anybody who passes.
+    /// Whether the BPF program has allowances above 0.
     is_told: bool,
 }
 
@@ -66,13 +66,13 @@ impl Bypass {
         }
     }
 
-    /// Nobody passes until a class has been calm anew.
+    /// No group passes until its class has been calm again for the whole time.
     pub(crate) fn restart(&mut self) {
         self.calm_ticks.clear();
         self.seen.clear();
     }
 
-    /// Up to which count of bytes TCP passes, for each CPU; `None` if nothing has to be told.
+    /// The count of bytes up to which TCP passes, for each CPU; `None` if nothing has changed.
     /// `ceil` is what the class of a slot may carry.
     pub(crate) fn take_allowances(
         &mut self,
@@ -86,7 +86,7 @@ impl Bypass {
                 continue;
             }
             let calm = self.calm_ticks.get(&slot).map_or(1, |ticks| ticks + 1).min(CALM_TICKS + 1);
-            // Who waits for the others to drain is calm, but does not begin to pass.
+            // A group with a backlog is calm, but does not begin to pass.
             let may_pass = calm > CALM_TICKS || seen.group.backlog == Bytes::ZERO;
             calm_ticks.insert(slot, if may_pass { calm } else { CALM_TICKS - 1 });
             if may_pass && calm >= CALM_TICKS {
@@ -121,15 +121,15 @@ fn is_calm(seen: &Seen, ceil: Rate, interval: Span) -> bool {
         && group.received.saturating_sub(bounded) <= carries / UNBOUNDED_DIVISOR
 }
 
-/// A second: the classes of a group that was tight are given time to drain, and a group does not
-/// change over at every tick.
+/// Calm ticks (1 s) before a group passes: its class has time to drain, and a group does not switch at
+/// every tick.
 const CALM_TICKS: u32 = 5;
-/// From this part of its ceil on a class may be what holds its group back.
+/// A class that carries more than this part of its ceil may be what limits its group.
 const BINDING: (u64, u64) = (9, 10);
-/// The part of the ceil that may come by other ways than bounded connections: acknowledgements, and
-/// the end of connections that have closed.
+/// One part in this many of the ceil may arrive by other ways than bounded connections: acknowledgements,
+/// and the end of connections that have closed.
 const UNBOUNDED_DIVISOR: u64 = 10;
-/// What is on its way through a class that holds nothing back.
+/// The most time that packets take through a class that delays nothing.
 const SOJOURN_MAX: Span = Span::millis(1);
 
 #[cfg(test)]
@@ -138,7 +138,7 @@ mod tests {
 
     const CEIL: Rate = Rate::mbit(100);
 
-    /// A tick in which one group received so much, of which so much by bounded connections.
+    /// A tick in which one group received `received` bytes, `bounded` of them by bounded connections.
     fn tick(
         bypass: &mut Bypass,
         received: u64,
@@ -152,9 +152,9 @@ mod tests {
             drops,
             backlog: Bytes::new(backlog),
         };
-        let mut counted = Counters::zero();
+        let mut counted = Counters::default();
         counted.slots[3].bytes = 7;
-        bypass.handle_groups(TICK, [(3, group)].into_iter(), &[counted, Counters::zero()]);
+        bypass.handle_groups(TICK, [(3, group)].into_iter(), &[counted, Counters::default()]);
         let (received, segment) = (Bytes::new(bounded * 1_448 / 1_514), Bytes::new(1_448));
         let sample = ConnectionSample { received, segment, ..ConnectionSample::default() };
         bypass.handle_bounded(3, &sample);

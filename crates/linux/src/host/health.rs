@@ -1,49 +1,24 @@
-//! Whether everything is still attached, and how it is made anew.
+//! Whether everything is still attached, and how it is restored.
 
-use super::{Health, Host};
+use super::Host;
 use crate::Error;
+use crate::attached::Attached;
 use crate::classify::ingress;
 use crate::net::link;
 use crate::shape::ifb::Ifb;
 
 impl Host {
-    /// Looks whether everything is still there; if not, everything passes unshaped from now on.
-    pub fn health(&mut self) -> Health {
-        let broken = match link::find_index_with(&mut self.netlink, self.device.index) {
-            Ok(None) => return Health::DeviceGone,
-            Ok(Some(device)) => {
-                self.device.mtu = device.mtu;
-                match self.fault() {
-                    Ok(None) => return Health::Well,
-                    Ok(Some(what)) => what,
-                    Err(e) => e.to_string(),
-                }
-            }
-            Err(e) => e.to_string(),
-        };
-        let what = match self.release().and(self.release_upload()) {
-            Ok(()) => broken,
-            Err(e) => format!("{broken}; {e}"),
-        };
-        Health::Broken { what }
-    }
-
-    /// Makes anew what was taken away ([`Health::Broken`]); packets go through the classes from the
-    /// next [`Host::apply`] on.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
-    pub fn repair(&mut self) -> Result<(), Error> {
+    /// Makes anew what was taken away.
+    pub(super) fn restore(&mut self) -> Result<(), Error> {
         self.release()?;
         self.release_upload()?;
         if let Some(old) = self.ifb.take() {
-            old.delete(&mut self.netlink)?;
+            old.delete(&mut self.shaper.netlink)?;
         }
-        self.classes.clear();
+        self.shaper.clear();
         self.bypass.restart();
-        self.seen.groups.drops.clear();
-        if self.shape {
-            let ifb = Ifb::create(&mut self.netlink, &self.device.name)?;
+        if self.shaper.shape {
+            let ifb = Ifb::create(&mut self.shaper.netlink, &self.device.name)?;
             self.config.ifb = ifb.index;
             self.ifb = Some(ifb);
             self.configure()?;
@@ -63,20 +38,26 @@ impl Host {
 
     pub(super) fn attach_clsact(&mut self) -> Result<(), Error> {
         let program = self.programs.classifier_fd()?;
-        ingress::attach_clsact(&mut self.netlink, self.device.index, program)?;
+        ingress::attach_clsact(&mut self.shaper.netlink, self.device.index, program)?;
         self.by_clsact = true;
         Ok(())
     }
 
     fn is_attached(&mut self) -> Result<bool, Error> {
         match self.by_clsact {
-            true => ingress::has_our_filter(&mut self.netlink, self.device.index),
+            true => ingress::has_our_filter(&mut self.shaper.netlink, self.device.index),
             false => Ok(self.programs.is_attached()),
         }
     }
 
     /// What is no longer as it was made, in words.
-    fn fault(&mut self) -> Result<Option<String>, Error> {
+    ///
+    /// # Errors
+    /// [`Error::NoDevice`] if the device is gone, or if the kernel does not answer.
+    pub(super) fn fault(&mut self) -> Result<Option<String>, Error> {
+        let device = link::find_index_with(&mut self.shaper.netlink, self.device.index)?;
+        let device = device.ok_or_else(|| Error::NoDevice(self.device.name.clone()))?;
+        self.device.mtu = device.mtu;
         if !self.is_attached()? {
             return Ok(Some(format!("the classifier was detached from {}", self.device.name)));
         }
@@ -90,12 +71,10 @@ impl Host {
             let dev = &self.device.name;
             return Ok(Some(format!("the program at the egress was detached from {dev}")));
         }
-        if let Some(uplink) = self.uplink.as_ref().filter(|_| self.shape)
-            && let Some(what) = uplink.fault(&mut self.netlink, &self.device)?
-        {
+        if let Some(what) = self.shaper.upload_fault(&self.device)? {
             return Ok(Some(what));
         }
-        self.ifb.as_ref().map_or(Ok(None), |ifb| ifb.fault(&mut self.netlink))
+        self.ifb.as_ref().map_or(Ok(None), |ifb| ifb.fault(&mut self.shaper.netlink))
     }
 }
 
@@ -106,10 +85,10 @@ mod tests {
     use super::*;
     use crate::bpf::tests::is_root;
     use crate::net::netns::Netns;
-    use crate::{HostSpec, Mode};
+    use crate::{Health, HostSpec, Mode};
 
     #[test]
-    fn a_classifier_that_somebody_detaches_is_missed_and_attached_again() {
+    fn a_classifier_that_another_process_detaches_is_missed_and_attached_again() {
         if !is_root() {
             return;
         }
@@ -121,7 +100,7 @@ mod tests {
                 let mut host = attach(&spec).unwrap();
                 assert_eq!(host.health(), Health::Well);
                 if host.by_clsact {
-                    ingress::detach_clsact(&mut host.netlink, host.device.index).unwrap();
+                    ingress::detach_clsact(&mut host.shaper.netlink, host.device.index).unwrap();
                 } else {
                     host.programs.force_detach();
                 }

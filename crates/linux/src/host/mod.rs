@@ -5,34 +5,39 @@
 //! host drops; when the process is killed the classifier goes with it, and if the process hangs the
 //! stale heartbeat makes the classifier let everything pass.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 
 use fairweir_core::policy::Policy;
+use fairweir_core::receiver::{Allocation, ConnectionSample, GroupSample, Windows};
+use fairweir_core::sites::{Command, Connection, Heard};
+use fairweir_core::units::Time;
 
-use crate::bpf::Programs;
+use crate::attached::{Attached, Health, Mode};
 use crate::bpf::abi::{Config, FEATURE_CENSUS, RECENT_SETS_MAX, RecentControl};
-use crate::classify::rules::Rules;
-use crate::classify::site::Ear;
-use crate::classify::{cgroup, ingress};
+use crate::classify::site::{self, Ear};
+use crate::classify::{cgroup, ingress, rules};
 use crate::net::link::{self, Link};
 use crate::net::netlink::Netlink;
 use crate::net::netns::Netns;
-use crate::shape::classes::Classes;
 use crate::shape::ifb::{self, Ifb};
-use crate::shape::uplink::Uplink;
-use crate::window::WindowEnforcer;
+use crate::shape::shaper::Shaper;
+use crate::shape::uplink::{Uplink, Upload};
 use crate::{Error, monotonic_now};
 
-pub(crate) mod bypass;
-mod classes;
+mod bypass;
 mod health;
 mod policy;
-pub(crate) mod samples;
-mod upload;
+pub(crate) mod programs;
+mod samples;
+pub mod trial;
+mod windows;
 
 use bypass::Bypass;
+use programs::Programs;
 use samples::Seen;
+use windows::WindowEnforcer;
 
 /// What to attach to which device.
 #[derive(Clone, Debug)]
@@ -43,31 +48,8 @@ pub struct HostSpec {
     pub policy: Policy,
     /// Whether to shape.
     pub mode: Mode,
-    /// Whether to keep account of who receives how much, for [`Host::census`].
+    /// Whether to count who receives how much, for [`Host::census`].
     pub census: bool,
-}
-
-/// What to do with what arrives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// Count it; nothing is made but the classifier.
-    Count,
-    /// Count it and shape it, from the first [`Host::apply`] on.
-    Shape,
-}
-
-/// How the kernel's side is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Health {
-    /// As it was made.
-    Well,
-    /// Another process removed something; everything passes unshaped until [`Host::repair`].
-    Broken {
-        /// What, in words.
-        what: String,
-    },
-    /// The device itself is gone; attach anew when it is back.
-    DeviceGone,
 }
 
 /// A device whose download is counted and shaped.
@@ -75,31 +57,23 @@ pub enum Health {
 /// Invariant: packets are redirected only while the intermediate device was there at the last look.
 pub struct Host {
     device: Link,
-    netlink: Netlink,
-    pub(crate) programs: Programs,
+    shaper: Shaper,
+    programs: Programs,
     by_clsact: bool,
-    pub(crate) config: Config,
-    policy: Policy,
-    /// The class of each group, in the policy's order.
-    pub(crate) slots: Vec<u16>,
-    rules: Rules,
+    config: Config,
     ifb: Option<Ifb>,
-    shape: bool,
-    classes: Classes,
-    pub(crate) seen: Seen,
-    pub(crate) bypass: Bypass,
+    seen: Seen,
+    bypass: Bypass,
     cgroups: Option<PathBuf>,
     knows_owners: bool,
-    pub(crate) limits: Vec<String>,
-    /// The device's, in which the caller need not be.
-    pub(crate) netns: Netns,
-    pub(crate) windows: WindowEnforcer,
+    limits: Vec<String>,
+    /// The device's namespace; the caller may be in another one.
+    netns: Netns,
+    windows: WindowEnforcer,
     /// While the policy has sites, if the kernel can hear.
-    pub(crate) ear: Option<Ear>,
+    ear: Option<Ear>,
     /// The numbers of the evidence of connections that were watched last, by cookie.
-    pub(crate) evidence: BTreeMap<u64, u64>,
-    /// If the upload is shared.
-    uplink: Option<Uplink>,
+    evidence: BTreeMap<u64, u64>,
 }
 
 impl Host {
@@ -112,7 +86,7 @@ impl Host {
         Host::attach_by(spec, Programs::attach_tcx, false)
     }
 
-    /// The same, and counts and, when it is told to, shares what leaves by the device.
+    /// The same, and counts what leaves by the device and shares it on request.
     ///
     /// # Errors
     /// As for [`Host::attach`], and if the device has a root qdisc of another program or the kernel is
@@ -131,6 +105,11 @@ impl Host {
     pub fn attach_by_clsact(spec: &HostSpec) -> Result<Host, Error> {
         let unsupported = || std::io::Error::from_raw_os_error(libc::EINVAL);
         Host::attach_by(spec, |_, _| Err(Error::refused("attach by tcx", unsupported())), false)
+    }
+
+    /// What this kernel cannot do for the policy, in words.
+    pub fn limits(&self) -> Vec<String> {
+        self.limits.clone()
     }
 
     fn attach_by(
@@ -155,18 +134,14 @@ impl Host {
             recent: RecentControl::new(RECENT_SETS_MAX)?,
             ..Config::default()
         };
+        let shape = spec.mode == Mode::Shape;
         let mut host = Host {
             device,
-            netlink,
+            shaper: Shaper::new(netlink, &spec.policy, shape),
             programs,
             by_clsact: false,
             config,
-            policy: spec.policy.clone(),
-            slots: Vec::new(),
-            rules: Rules::default(),
             ifb: None,
-            shape: spec.mode == Mode::Shape,
-            classes: Classes::default(),
             seen: Seen::nothing(),
             bypass: Bypass::default(),
             cgroups: cgroup::root().ok(),
@@ -176,11 +151,10 @@ impl Host {
             windows: WindowEnforcer::Asleep,
             ear: None,
             evidence: BTreeMap::new(),
-            uplink: None,
         };
         host.set_policy(&spec.policy)?;
-        if host.shape {
-            let ifb = Ifb::create(&mut host.netlink, &spec.dev)?;
+        if shape {
+            let ifb = Ifb::create(&mut host.shaper.netlink, &spec.dev)?;
             host.config.ifb = ifb.index;
             host.ifb = Some(ifb);
         }
@@ -195,59 +169,152 @@ impl Host {
         Ok(host)
     }
 
-    /// Tells the BPF programs that this process is alive, and, after each [`Host::take_samples`],
-    /// which TCP needs no class. Without this for two seconds everything passes unshaped, and bounds
-    /// of receive windows expire.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
-    pub fn beat(&mut self) -> Result<(), Error> {
-        if !self.bounds_openings() {
-            self.bypass.restart();
-        }
-        if let Some(allowances) = self.bypass.take_allowances(|slot| self.classes.ceil(slot)) {
-            self.programs.allow(&allowances)?;
-        }
-        self.configure()
+    /// Counts from now on what leaves by the device, too, so that it can be shared.
+    fn share_upload(&mut self) -> Result<(), Error> {
+        let counters = self.programs.upload_counters()?;
+        self.shaper.uplink = Some(Uplink::new(&mut self.shaper.netlink, &self.device, counters)?);
+        self.programs.attach_upload(self.device.index)
     }
 
-    /// What this kernel cannot do for the policy, in words.
-    pub fn limits(&self) -> Vec<String> {
-        self.limits.clone()
-    }
-
-    /// Gives everything back; like dropping, but tells what went wrong.
-    ///
-    /// # Errors
-    /// If something of ours could not be removed.
-    pub fn detach(mut self) -> Result<(), Error> {
-        self.close()
-    }
-
-    /// Idempotent.
-    fn close(&mut self) -> Result<(), Error> {
-        let opened = self.close_windows();
-        let released = opened.and(self.release()).and(self.release_upload());
-        self.programs.detach();
-        let unfiltered = match self.by_clsact {
-            true => ingress::detach_clsact(&mut self.netlink, self.device.index).map(drop),
-            false => Ok(()),
-        };
-        self.by_clsact = false;
-        let deleted = self.ifb.take().map_or(Ok(()), |ifb| ifb.delete(&mut self.netlink));
-        released.and(unfiltered).and(deleted)
-    }
-
-    /// Whatever is written, the process that writes is alive.
-    pub(crate) fn configure(&self) -> Result<(), Error> {
+    /// Writes the configuration with a heartbeat: the process that writes is alive.
+    fn configure(&self) -> Result<(), Error> {
         let heartbeat_ns = monotonic_now().as_nanos();
         self.programs.configure(&Config { heartbeat_ns, ..self.config })
     }
 }
 
+impl Attached for Host {
+    fn set_policy(&mut self, policy: &Policy) -> Result<(), Error> {
+        self.change_policy(policy)
+    }
+
+    fn take_samples(&mut self) -> Result<Vec<GroupSample>, Error> {
+        self.read_counters()
+    }
+
+    fn take_connections(&mut self) -> Result<Vec<ConnectionSample>, Error> {
+        self.watch_connections()
+    }
+
+    fn apply(&mut self, allocation: &Allocation) -> Result<(), Error> {
+        let at = self.ifb.as_ref().map(Ifb::at);
+        let applied = self.shaper.apply(at, &self.device, allocation);
+        self.config.enforce = match applied {
+            Ok(has_classes) => has_classes.into(),
+            Err(e) => {
+                self.release()?;
+                return Err(e);
+            }
+        };
+        self.configure()
+    }
+
+    fn release(&mut self) -> Result<(), Error> {
+        self.config.enforce = 0;
+        self.configure()
+    }
+
+    fn apply_windows(&mut self, windows: &Windows) -> Result<(), Error> {
+        if matches!(self.windows, WindowEnforcer::Asleep) {
+            self.watch_connections()?;
+        }
+        let applied = self.set_windows(windows);
+        if applied.is_err() {
+            self.lift_windows()?;
+        }
+        applied
+    }
+
+    fn release_windows(&mut self) -> Result<(), Error> {
+        self.lift_windows()
+    }
+
+    fn is_bounded(&self, id: u64) -> bool {
+        self.shaper.bounds.connections.contains_key(&id)
+    }
+
+    fn upload(&mut self) -> Option<Upload<'_>> {
+        let (programs, config) = (&self.programs, self.config);
+        self.shaper.upload(&self.device, &mut self.config.features, move |features| {
+            let heartbeat_ns = monotonic_now().as_nanos();
+            programs.configure(&Config { features, heartbeat_ns, ..config })
+        })
+    }
+
+    fn take_heard(
+        &mut self,
+        each: &mut dyn FnMut(Connection, Heard<'_>, Time),
+    ) -> Result<(), Error> {
+        self.ear.as_ref().map_or(Ok(()), |ear| ear.read_heard(each))
+    }
+
+    fn heard_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.ear.as_ref().map(Ear::fd)
+    }
+
+    fn bind(&mut self, command: &Command) -> Result<(), Error> {
+        let rule = |group| rules::rule(group, self.shaper.slots[group]);
+        if !site::bind(&self.programs.maps.hearing()?.flows, rule, command)? {
+            return Ok(());
+        }
+        self.config.recent.forget();
+        self.configure()
+    }
+
+    fn take_over(
+        &mut self,
+        connections: &mut dyn Iterator<Item = &Connection>,
+    ) -> Result<(), Error> {
+        site::take_over(&self.programs.maps.hearing()?.flows, connections)?;
+        self.config.recent.forget();
+        self.configure()
+    }
+
+    fn evidence_of(&self, ids: &BTreeSet<u64>) -> Result<BTreeMap<u64, u64>, Error> {
+        Ok(ids.iter().filter_map(|id| Some((*id, *self.evidence.get(id)?))).collect())
+    }
+
+    fn unheard(&self) -> u64 {
+        self.seen.unheard
+    }
+
+    fn beat(&mut self) -> Result<(), Error> {
+        if !self.bounds_openings() {
+            self.bypass.restart();
+        }
+        let classes = &self.shaper.classes;
+        if let Some(allowances) = self.bypass.take_allowances(|slot| classes.ceil(slot)) {
+            self.programs.allow(&allowances)?;
+        }
+        self.configure()
+    }
+
+    fn health(&mut self) -> Health {
+        let fault = self.fault();
+        Health::of(fault, || self.release().and(self.release_upload()))
+    }
+
+    fn repair(&mut self) -> Result<(), Error> {
+        self.restore()
+    }
+
+    fn detach(&mut self) -> Result<(), Error> {
+        let opened = self.close_windows();
+        let released = opened.and(self.release()).and(self.release_upload());
+        self.programs.detach();
+        let netlink = &mut self.shaper.netlink;
+        let unfiltered = match std::mem::take(&mut self.by_clsact) {
+            true => ingress::detach_clsact(netlink, self.device.index).map(drop),
+            false => Ok(()),
+        };
+        let deleted = self.ifb.take().map_or(Ok(()), |ifb| ifb.delete(netlink));
+        released.and(unfiltered).and(deleted)
+    }
+}
+
 impl Drop for Host {
     fn drop(&mut self) {
-        if let Err(e) = self.close() {
+        if let Err(e) = self.detach() {
             tracing::warn!(error = %e, dev = self.device.name, "not everything could be given back");
         }
     }

@@ -1,12 +1,10 @@
 //! The policy: groups and their rules, owners of sockets, the census.
 
-use std::collections::BTreeMap;
-
 use fairweir_core::policy::Policy;
 use fairweir_core::units::Span;
 
 use super::Host;
-use crate::bpf::Parts;
+use super::programs::Parts;
 use crate::bpf::abi::{
     FEATURE_CENSUS, FEATURE_OWNERS, FEATURE_SITES, FEATURE_TRANSIT, FEATURE_UPLOAD, FEATURE_WINDOWS,
 };
@@ -14,53 +12,34 @@ use crate::classify::census::{self, Talker};
 use crate::classify::cgroup::Tree;
 use crate::classify::rules::{self, Rules};
 use crate::classify::site::Ear;
+use crate::shape::ifb::Ifb;
 use crate::{Error, monotonic_now};
 
 impl Host {
-    /// Takes over a new policy, touching only what changed: a group that keeps its name keeps its
-    /// class, its queue and its counters.
-    ///
-    /// # Errors
-    /// If a user does not exist or the kernel refuses; then the old policy stays.
-    pub fn set_policy(&mut self, policy: &Policy) -> Result<(), Error> {
-        let names = self.policy.groups().iter().map(|g| g.name.clone());
-        let old: BTreeMap<String, u16> = names.zip(self.slots.iter().copied()).collect();
-        let slots = rules::assign_slots(policy, &old);
+    /// Takes over a new policy.
+    pub(super) fn change_policy(&mut self, policy: &Policy) -> Result<(), Error> {
+        let slots = self.shaper.slots_of(policy);
         let rules = Rules::new(policy, &slots, &self.cgroup_tree(policy))?;
         let counters = self.programs.counters()?;
-        if let Err(e) = self.programs.set_rules(&self.rules, &rules) {
-            let _ = self.programs.set_rules(&rules, &self.rules);
-            return Err(e);
-        }
+        let features = rules.features(rules::needs_owners(policy));
+        self.shaper.put_rules(rules, |old, new| self.programs.set_rules(old, new))?;
         let before = self.config;
-        self.config.features =
-            rules.features(rules::needs_owners(policy)) | (self.config.features & FEATURES_KEPT);
+        self.config.features = features | (self.config.features & FEATURES_KEPT);
         self.config.default_slot = slots[policy.default_group()].into();
         self.config.generation += 1;
         if let Err(e) = self.configure() {
             self.config = before;
             return Err(e);
         }
-        for (group, &slot) in policy.groups().iter().zip(&slots) {
-            if !old.contains_key(&group.name) {
-                self.seen.groups.slots[usize::from(slot)] = counters.slots[usize::from(slot)];
-            }
-        }
-        let stays = |name: &str| policy.groups().iter().any(|group| group.name == name);
-        let gone: Vec<u16> =
-            old.iter().filter(|(name, _)| !stays(name)).map(|(_, &slot)| slot).collect();
         self.bypass.restart();
-        self.policy = policy.clone();
-        self.slots = slots;
-        self.rules = rules;
+        self.shaper.take_over(policy, slots, &counters.slots, self.ifb.as_ref().map(Ifb::at));
         self.learn_owners();
         self.hear_sites();
-        self.delete_classes(&gone);
         Ok(())
     }
 
     /// Who received how much since the start, in no particular order; empty without
-    /// [`HostSpec::census`].
+    /// [`crate::HostSpec::census`].
     ///
     /// # Errors
     /// If the kernel does not answer.
@@ -114,7 +93,7 @@ impl Host {
     /// Units come and go: a cgroup that makes sockets for the first time may be one of ours.
     pub(super) fn look_for_cgroups(&mut self, new_cgroups: u64) -> Result<(), Error> {
         let now = monotonic_now();
-        let needed = rules::needs_cgroups(&self.policy);
+        let needed = rules::needs_cgroups(&self.shaper.policy);
         if needed && now.since(self.seen.cgroups_read) < CGROUPS_READ_INTERVAL {
             return Ok(());
         }
@@ -123,19 +102,18 @@ impl Host {
         if !needed {
             return Ok(());
         }
-        let tree = self.cgroup_tree(&self.policy);
-        let rules = Rules::new(&self.policy, &self.slots, &tree)?;
-        if rules == self.rules {
+        let tree = self.cgroup_tree(&self.shaper.policy);
+        let rules = Rules::new(&self.shaper.policy, &self.shaper.slots, &tree)?;
+        if rules == self.shaper.rules {
             return Ok(());
         }
-        self.programs.set_rules(&self.rules, &rules)?;
-        self.rules = rules;
+        self.shaper.put_rules(rules, |old, new| self.programs.set_rules(old, new))?;
         self.config.generation += 1;
         self.configure()
     }
 }
 
-/// What does not come from the policy.
+/// Features that do not come from the policy.
 const FEATURES_KEPT: u32 = FEATURE_CENSUS | FEATURE_WINDOWS | FEATURE_TRANSIT | FEATURE_UPLOAD;
-/// Reading all cgroups takes some milliseconds, so they are not read at every tick.
+/// Between two readings of all cgroups, each of which takes some milliseconds.
 const CGROUPS_READ_INTERVAL: Span = Span::secs(1);

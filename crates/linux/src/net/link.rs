@@ -9,7 +9,6 @@ use ipnet::IpNet;
 
 use crate::Error;
 use crate::net::netlink::{Nest, Netlink, Request, attributes, text, u16_at, u32_at};
-use crate::net::netns::Netns;
 
 /// A network device as it is now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -142,7 +141,7 @@ pub fn flags(name: &str) -> Option<u32> {
 ///
 /// # Errors
 /// If a device of that name exists, or without CAP_NET_ADMIN in both namespaces.
-pub fn create_veth(name: &str, peer_ns: &Netns, peer_name: &str) -> Result<(), Error> {
+pub fn create_veth(name: &str, peer_ns: &impl AsFd, peer_name: &str) -> Result<(), Error> {
     let peer = Nest::with_header(&ifinfo(0, 0, 0))
         .with_text(libc::IFLA_IFNAME, peer_name)
         .with_u32(libc::IFLA_NET_NS_FD, peer_ns.as_fd().as_raw_fd() as u32);

@@ -294,6 +294,15 @@ pub(crate) fn u16_at(bytes: &[u8], offset: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(bytes.get(offset..offset + 2)?.try_into().ok()?))
 }
 
+/// `struct tcmsg`: the header of requests about qdiscs, classes and filters.
+pub(crate) fn tcmsg(device: u32, handle: u32, parent: u32) -> [u8; TCMSG_BYTES] {
+    let mut header = [0; TCMSG_BYTES];
+    header[4..8].copy_from_slice(&device.to_ne_bytes());
+    header[8..12].copy_from_slice(&handle.to_ne_bytes());
+    header[12..16].copy_from_slice(&parent.to_ne_bytes());
+    header
+}
+
 /// The text in `bytes` up to the first zero byte.
 pub(crate) fn text(bytes: &[u8]) -> String {
     let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
@@ -352,6 +361,8 @@ fn zero_ended(text: &str) -> Vec<u8> {
 }
 
 const ALIGN: usize = 4;
+/// Bytes of `struct tcmsg`.
+pub(crate) const TCMSG_BYTES: usize = 20;
 const HEADER_BYTES: usize = 16;
 const ATTRIBUTE_HEADER_BYTES: usize = 4;
 /// An error's code and the header of the request that it answers.

@@ -94,7 +94,7 @@ fn default_routes(
     })
 }
 
-/// Somebody on the same link, as the kernel knows them.
+/// Another host on the same link, as the kernel knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Neighbour {
     /// The number of the device behind which it is.

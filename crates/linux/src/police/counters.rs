@@ -1,4 +1,4 @@
-//! What was counted, and what the kernel's tables take.
+//! Counters, and the memory of the kernel's tables.
 
 use std::ops::{Add, AddAssign};
 use std::os::fd::{AsFd, AsRawFd};
@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use fairweir_core::units::Bytes;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
-use super::abi::{self, CHUNK, CLASSES, SlotHeader, Tally};
+use super::abi::{self, CHUNK, CLASSES, Tally};
 use super::maps::Maps;
 use super::slots::{class_of, index_of, kind_of};
 use super::{Direction, PlanId, Police, SubscriberId};
@@ -142,8 +142,7 @@ impl Police {
         Ok(all)
     }
 
-    /// Tells for all subscribers that are or were policed in a direction what
-    /// [`Police::counters_by_class`] does.
+    /// As [`Police::counters_by_class`], for all subscribers that are or were policed in a direction.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -211,7 +210,7 @@ impl Police {
         Ok(self.counted_totals(live.number, direction)? + live.base[direction.index()])
     }
 
-    /// What was seen of packets that are no subscriber's; all of them passed.
+    /// Packets that belong to no subscriber; all of them passed.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -319,15 +318,14 @@ fn tallies_of(bytes: &[u8]) -> Vec<Counters> {
 }
 
 fn counters_of(slot: &[u8]) -> Counters {
-    let header = slot.get(..size_of::<SlotHeader>()).and_then(SlotHeader::from_bytes);
-    header.map_or(Counters::default(), |header| Counters {
+    abi::slot_header(slot).map_or(Counters::default(), |header| Counters {
         passed: Bytes::new(header.passed),
         dropped_packets: header.dropped.into(),
         marked_packets: header.marked.into(),
     })
 }
 
-/// What the maps take, as the kernel says.
+/// The memory of the maps, as the kernel reports it.
 pub(super) fn memory(police: &Police) -> Result<Bytes, Error> {
     let mut sum = 0;
     for (at, tables) in police.tables.iter().flatten().enumerate() {

@@ -24,14 +24,13 @@ pub(super) struct Maps {
     object: Object,
     handles: BTreeMap<String, MapHandle>,
     chunk_types: [(u32, u32); CLASSES],
-    /// Room for subscribers. Held here, since the kernel lends a map by its number only to those
-    /// that may do anything.
+    /// Room for subscribers. Held here, since opening a map by its number takes CAP_SYS_ADMIN.
     chunks: [Vec<MapHandle>; CLASSES],
     /// Room for tallies, by the class and the number of the slots' chunk.
     tallies: BTreeMap<(usize, u32), MapHandle>,
 }
 
-/// A map of whole words that this process and the kernel's programs have in common.
+/// A map of whole words that is mapped into this process, too.
 pub(super) struct Shared {
     at: *mut AtomicU64,
     words: usize,
@@ -62,7 +61,7 @@ impl Maps {
         }
         let object = object.load().map_err(|e| bpf_error(attempted, &e))?;
         let mut handles = BTreeMap::new();
-        // The library holds the patterns' places in its table with descriptors that are no maps.
+        // The library fills the patterns' places in its table with descriptors that are not maps.
         for map in object.maps() {
             let name = map.name().to_string_lossy().into_owned();
             if !name.ends_with(PATTERN) {
@@ -76,7 +75,12 @@ impl Maps {
 
     /// Loads the programs `names` with these maps.
     pub(super) fn load(&self, names: &[&str], settings: Settings) -> Result<Object, Error> {
-        let attempted = format!("load the program {}", names.join(" and "));
+        let object = self.open(names, settings)?;
+        object.load().map_err(|e| bpf_error(attempted(names), &e))
+    }
+
+    /// Opens the object so that it will load the programs `names` with these maps.
+    pub(super) fn open(&self, names: &[&str], settings: Settings) -> Result<OpenObject, Error> {
         let mut object = open(names)?;
         for mut map in object.maps_mut() {
             let name = map.name().to_string_lossy().into_owned();
@@ -87,9 +91,9 @@ impl Maps {
             } else {
                 map.reuse_fd(self.map(&name).as_fd())
             };
-            result.map_err(|e| bpf_error(&*attempted, &e))?;
+            result.map_err(|e| bpf_error(attempted(names), &e))?;
         }
-        object.load().map_err(|e| bpf_error(attempted, &e))
+        Ok(object)
     }
 
     /// A map that the programs declare.
@@ -183,7 +187,7 @@ impl Maps {
         self.tallies.values()
     }
 
-    /// Whether both directions have the map `name` in common.
+    /// Whether both directions share the map `name`.
     pub(super) fn is_common(name: &str) -> bool {
         COMMON.contains(&name) || SLOTS.contains(&name) || TALLIES.contains(&name)
     }
@@ -235,6 +239,10 @@ unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
 
+fn attempted(names: &[&str]) -> String {
+    format!("load the program {}", names.join(" and "))
+}
+
 /// Opens the object so that it will load these programs and no map that is a pattern only.
 fn open(programs: &[&str]) -> Result<OpenObject, Error> {
     listen_to_the_loader();
@@ -259,8 +267,8 @@ const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/police.bpf.o"));
 const SETTINGS: &str = ".rodata.settings";
 /// What the name of a map ends in that is a pattern for chunks.
 const PATTERN: &str = "_chunk";
-/// Maps that both directions share, beside slots and tallies.
+/// Maps that both directions share, in addition to slots and tallies.
 const COMMON: [&str; 4] = ["plans", "places", "segments", "members"];
 const SLOTS: [&str; CLASSES] = ["slots1", "slots4", "slots16", "slots64", "slotsb"];
-/// A plan with one queue has one class.
+/// Empty for the first: a plan with one queue has one class.
 const TALLIES: [&str; CLASSES] = ["", "tallies4", "tallies16", "tallies64", "talliesb"];

@@ -61,7 +61,7 @@ pub struct PoliceSpec {
     pub addresses6: u32,
 }
 
-/// By which end of a packet the subscriber is found.
+/// The end of a packet by which the subscriber is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Direction {
     /// To the subscriber: by the destination.
@@ -74,7 +74,7 @@ pub enum Direction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PlanId(pub u16);
 
-/// Names a subscriber from its coming to its going.
+/// A subscriber, until it is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SubscriberId(u32);
 
@@ -149,7 +149,7 @@ impl Police {
     /// Makes the tables. Nothing is policed before something is attached.
     ///
     /// # Errors
-    /// If the kernel refuses, as it does for want of memory or rights.
+    /// If the kernel refuses, for example without memory or privileges.
     pub fn load(spec: &PoliceSpec) -> Result<Police, Error> {
         let download = Tables::make(*spec, None)?;
         let places = Shared::of(&download.maps, "places", PLANS as usize)?;
@@ -196,12 +196,12 @@ impl Police {
         Ok(())
     }
 
-    /// Takes all programs away from their hooks; everything passes.
+    /// Detaches all programs; everything passes.
     pub fn detach_all(&mut self) {
         self.attachments.clear();
     }
 
-    /// Whether all programs are where they were attached.
+    /// Whether all programs are still attached.
     pub fn is_attached(&self) -> bool {
         self.attachments.iter().all(Attachment::is_attached)
     }
@@ -374,7 +374,7 @@ fn lend_patiently(numbers: &mut Numbers) -> Option<slots::Lent> {
 
 /// The most plans.
 pub const PLANS_MAX: u16 = PLANS as u16 - 1;
-/// Longer than a number rests.
+/// Steps for which a number is waited for: together longer than a number rests.
 const PATIENCE: u32 = 25;
 const PATIENCE_STEP: Duration = Duration::from_millis(50);
 

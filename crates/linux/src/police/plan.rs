@@ -1,4 +1,4 @@
-//! From a plan to what the kernel reads of it.
+//! Plans in the form that the kernel reads.
 
 use std::collections::HashMap;
 
@@ -17,7 +17,7 @@ pub enum Algorithm<'p> {
     Phantom(&'p phantom::Plan),
     /// The same with a bundle.
     Bundled(&'p phantom::Plan, &'p phantom::Bundle),
-    /// A token bucket, which knows no policy.
+    /// A token bucket, without a policy.
     TokenBucket {
         /// How fast it is filled.
         rate: Rate,
@@ -57,7 +57,7 @@ impl Shapes {
     }
 }
 
-/// Works out what the kernel reads.
+/// A plan in the form that the kernel reads.
 pub(super) fn encode(algorithm: &Algorithm<'_>, shapes: &mut Shapes) -> Encoded {
     let mut encoded = match algorithm {
         Algorithm::Phantom(plan) => phantom(plan),
@@ -69,7 +69,7 @@ pub(super) fn encode(algorithm: &Algorithm<'_>, shapes: &mut Shapes) -> Encoded 
 }
 
 fn phantom(plan: &phantom::Plan) -> Encoded {
-    let mut to = Box::new(EMPTY);
+    let mut to = Box::new(abi::Plan::default());
     to.kind = KIND_PHANTOM;
     to.pace = pace(&plan.pace);
     to.window = plan.window;
@@ -185,7 +185,7 @@ fn words(address: u128) -> [u32; 4] {
 }
 
 fn bucket(rate: Rate, burst: Bytes) -> Encoded {
-    let mut to = Box::new(EMPTY);
+    let mut to = Box::new(abi::Plan::default());
     to.kind = KIND_BUCKET;
     // 2⁻²⁴ bytes per nanosecond, rounded to the nearest, and at least one.
     let units = ((u128::from(rate.as_bps()) << 24) + 4_000_000_000) / 8_000_000_000;
@@ -196,63 +196,3 @@ fn bucket(rate: Rate, burst: Bytes) -> Encoded {
     to.choices[0] = abi::Choice { first: 0, count: 1 };
     Encoded { plan: to, kind: SlotKind { class: 0, is_tallied: false }, aim: None }
 }
-
-const EMPTY: abi::Plan = abi::Plan {
-    pace: abi::Pace {
-        rate: 0,
-        idle_after: 0,
-        window_bytes: 0,
-        gate_cost: 0,
-        gate_slack: 0,
-        gate_more: 0,
-        gate_pause: 0,
-        limit: 0,
-        spare_max: 0,
-    },
-    kind: 0,
-    shape: 0,
-    window: 0,
-    is_soft: 0,
-    inner_count: 0,
-    leaf_count: 0,
-    criterion_count: 0,
-    choice_default: 0,
-    zero: 0,
-    aim: 0,
-    free: 0,
-    stunt_first: 0,
-    stunt_count: 0,
-    pad: 0,
-    inners: [abi::PlanInner {
-        inverse: 0,
-        weight: 0,
-        is_priority: 0,
-        parent: 0,
-        child: 0,
-        leaf_first: 0,
-        leaf_count: 0,
-        inner_first: 0,
-        inner_count: 0,
-        pad: [0; 7],
-    }; abi::INNERS_MAX],
-    leaves: [abi::PlanLeaf {
-        inverse: 0,
-        weight: 0,
-        parent: 0,
-        child: 0,
-        class_first: 0,
-        class_count: 0,
-        pad: [0; 2],
-    }; abi::LEAVES_MAX],
-    choices: [abi::Choice { first: 0, count: 0 }; abi::LEAVES_MAX],
-    criteria: [abi::Criterion {
-        kind: 0,
-        choice: 0,
-        protocol: 0,
-        is_ip6: 0,
-        first: 0,
-        last: 0,
-        mask: [0; 4],
-        address: [0; 4],
-    }; abi::CRITERIA_MAX],
-};

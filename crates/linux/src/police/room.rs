@@ -21,7 +21,7 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// Empty, for so many addresses at first.
+    /// Empty, with room for this many addresses at first.
     pub(super) fn make(
         maps: &Maps,
         outer: &'static str,
@@ -39,7 +39,7 @@ impl Room {
         &self.map
     }
 
-    /// Has place for so many more addresses. Programs find all addresses meanwhile: in the old map
+    /// Makes room for this many more addresses. Programs find all addresses meanwhile: in the old map
     /// until the new one has them all.
     ///
     /// # Errors
@@ -113,5 +113,5 @@ fn create(name: &str, key_bytes: u32, max: u32) -> Result<MapHandle, Error> {
         .map_err(|e| bpf_error(format!("make room for {max} addresses"), &e))
 }
 
-/// More are no access network; a power of two.
+/// The most addresses of a family and direction: more than an access network has; a power of two.
 const ADDRESSES_MAX: u32 = 1 << 26;

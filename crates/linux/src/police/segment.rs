@@ -50,13 +50,13 @@ impl Police {
         self.write_segment(id, SEGMENT_SLACK, slack);
     }
 
-    /// Lets the paces of a segment's members be in force until then.
+    /// Keeps the paces of a segment's members in force until then.
     pub fn extend(&self, id: SegmentId, until: Time) {
         self.write_segment(id, SEGMENT_UNTIL, until.as_nanos());
     }
 
-    /// Lets a subscriber be a member of a segment in a direction, without a guarantee. One whose plan does
-    /// not police that direction is none.
+    /// Makes a subscriber a member of a segment in a direction, without a guarantee; nothing happens if its
+    /// plan does not police that direction.
     ///
     /// # Errors
     /// [`Error::UnknownSubscriber`], [`Error::TooMany`], or if the kernel refuses.
@@ -82,7 +82,7 @@ impl Police {
         seated.inspect_err(|_| self.member_numbers.give_back(member))
     }
 
-    /// Lets a subscriber be in no segment.
+    /// Ends a subscriber's membership.
     ///
     /// # Errors
     /// [`Error::UnknownSubscriber`], or if the kernel refuses.
@@ -146,7 +146,7 @@ impl Police {
         Ok(seat.map(|seat| seat.member).filter(|&member| member != 0))
     }
 
-    /// Word by word: a program may see some of each pace for a packet, both of which can be.
+    /// Word by word: for one packet a program may see parts of both paces, each of which is allowed.
     fn write_pace(&self, member: u32, pace: &Pace) {
         let pace = plan::pace(pace);
         for (word, bytes) in pace.as_bytes().chunks_exact(8).enumerate() {

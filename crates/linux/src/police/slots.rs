@@ -1,5 +1,5 @@
-//! Who has which slot, plan number and place: what has just been given back may still be in the hands
-//! of a program on another CPU, so it rests before it is assigned again.
+//! Which slots, plan numbers and places are in use. A program on another CPU may still use what has just
+//! been given back, so it rests before it is assigned again.
 
 use std::collections::VecDeque;
 
@@ -25,7 +25,7 @@ pub(super) struct Lent {
 }
 
 impl Numbers {
-    /// All from `first` to below `end`.
+    /// The numbers from `first` to below `end`.
     pub(super) fn new(first: u32, end: u32) -> Numbers {
         Numbers { next: first, end, resting: VecDeque::new() }
     }
@@ -62,14 +62,14 @@ impl Numbers {
         !self.resting.is_empty()
     }
 
-    /// All that were ever lent are below.
+    /// All numbers that were ever lent are below this one.
     pub(super) fn high_water(&self) -> u32 {
         self.next
     }
 }
 
-/// Classes of slots: the verifier looks at what decides by each of them for long, and not at what decides by
-/// others.
+/// A set of size classes of slots. The verifier takes long for the code of each class, and skips the code of
+/// classes that are not in the set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Classes(u32);
 
@@ -117,7 +117,8 @@ pub(super) fn index_of(slot: u32) -> u32 {
 
 /// The most slots of a class.
 pub(super) const SLOTS_MAX: u32 = CHUNK * CHUNKS;
-/// A program runs for microseconds; this is beyond any delay by which one could be held up.
+/// The time after which a number that was given back is lent again: a program runs for microseconds, and
+/// no interruption takes this long.
 const REST: Span = Span::secs(1);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Subscribers' coming, changing and going.
+//! Adding, changing and removing subscribers.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,11 +13,11 @@ use super::{Counters, Direction, PlanId, Police, SubscriberId, is_whole};
 use crate::Error;
 use crate::bpf::bpf_error;
 
-/// A subscriber as the operator wants it.
+/// A subscriber as the operator configures it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubscriberSpec {
-    /// All share the plans' rates. Of an address that several subscribers' prefixes hold, the
-    /// longest counts.
+    /// All share the plans' rates. An address within prefixes of several subscribers belongs to that with the
+    /// longest one.
     pub addresses: Arc<[IpNet]>,
     /// `None` is not policed.
     pub download: Option<PlanId>,
@@ -73,7 +73,7 @@ impl Police {
         added.map(|()| SubscriberId(id))
     }
 
-    /// Adds many subscribers, all or none, and tells `progress` now and then how many are in.
+    /// Adds many subscribers, all or none, and reports the number that are added to `progress` now and then.
     ///
     /// # Errors
     /// As [`Police::add`].
@@ -138,8 +138,8 @@ impl Police {
         Ok(())
     }
 
-    /// Lets a subscriber be as `spec` says; what it has already stays as it is, counters and, with
-    /// the same tree of queues, state included.
+    /// Changes a subscriber to `spec`. What is the same stays as it is; counters are kept, and with the same
+    /// tree of queues the state, too.
     ///
     /// # Errors
     /// As [`Police::add`], and [`Error::UnknownSubscriber`].
@@ -260,7 +260,7 @@ impl Police {
         Ok(Some(Seat { plan, slot, member: old.map_or(0, |seat| seat.member) }))
     }
 
-    /// Adds the addresses that lead nowhere yet in this direction.
+    /// Adds the addresses that have no entry in this direction yet.
     fn insert_new(
         &mut self,
         id: SubscriberId,
@@ -295,7 +295,7 @@ impl Police {
         addresses.iter().filter(|net| known.binary_search(net).is_err()).copied().collect()
     }
 
-    /// Lets the addresses that remain lead to the new seat, and removes those that go.
+    /// Gives the addresses that remain the entry of the new seat, and removes the others.
     fn switch(
         &mut self,
         id: SubscriberId,
@@ -376,7 +376,7 @@ impl Police {
         entry(self.plans[&seat.plan].number, seat.slot, seat.member)
     }
 
-    /// Lets all addresses of a subscriber lead to `entry` from now on.
+    /// Replaces the entry of all addresses of a subscriber.
     fn lead(&mut self, id: SubscriberId, direction: Direction, entry: Entry) -> Result<(), Error> {
         let addresses = Arc::clone(&self.subscriber(id)?.addresses);
         addresses.iter().try_for_each(|net| self.tables_of(direction)?.replace(net, entry))
@@ -455,4 +455,5 @@ fn shares(old: Option<Seat>, new: Seat) -> bool {
     old.is_some_and(|old| old.slot == new.slot)
 }
 
+/// Subscribers between two reports of progress.
 const PROGRESS_EVERY: usize = 10_000;

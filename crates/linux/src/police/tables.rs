@@ -30,7 +30,7 @@ impl Tables {
         Ok(Tables { maps, prefixes: Prefixes::default(), whole4, whole6 })
     }
 
-    /// Has place for so many more whole addresses.
+    /// Makes room for this many more whole addresses of each family.
     ///
     /// # Errors
     /// [`Error::TooMany`], or if the kernel refuses.
@@ -44,7 +44,7 @@ impl Tables {
         [self.whole4.map(), self.whole6.map()]
     }
 
-    /// Lets an address that leads nowhere yet lead to `entry`.
+    /// Adds an address, which leads to `entry`.
     ///
     /// # Errors
     /// [`Error::AddressTaken`], [`Error::TooMany`].
@@ -70,13 +70,13 @@ impl Tables {
         self.count(net, 1)
     }
 
-    /// Lets an address lead to `entry` from now on.
+    /// Replaces the entry of an address.
     pub(super) fn replace(&mut self, net: &IpNet, entry: Entry) -> Result<(), Error> {
         let (map, key) = self.find(net);
         update(map, &key, entry.as_bytes())
     }
 
-    /// Lets an address lead nowhere.
+    /// Removes an address.
     pub(super) fn remove(&mut self, net: &IpNet) -> Result<(), Error> {
         let (map, key) = self.find(net);
         match map.delete(&key) {
@@ -125,7 +125,7 @@ impl Tables {
         (self.maps.map(if is_ip6 { "prefixes6" } else { "prefixes4" }), key)
     }
 
-    /// Keeps count; of the shorter prefixes programs only ask whether there are any.
+    /// Counts addresses; of the shorter prefixes the programs only need to know whether there are any.
     fn count(&mut self, net: &IpNet, by: i32) -> Result<(), Error> {
         let count = match (is_whole(net), net) {
             (true, IpNet::V4(_)) => {
@@ -161,5 +161,5 @@ impl Tables {
     }
 }
 
-/// Of a family and direction, as `bpf/police_maps.h` says.
+/// Prefixes of a family and direction that the table in `bpf/police_maps.h` has room for.
 const PREFIXES_MAX: u32 = 1 << 24;

@@ -4,7 +4,7 @@ use fairweir_core::phantom::Verdict;
 use fairweir_core::units::{Span, Time};
 use libbpf_rs::{MapHandle, Object, ProgramInput};
 
-use super::abi::{self, Settings, SlotHeader};
+use super::abi::{self, STATE_AT, Settings};
 use super::slots::Classes;
 use super::{Direction, Hook, Police, SubscriberId};
 use crate::Error;
@@ -95,7 +95,7 @@ impl Police {
     /// [`Error::UnknownSubscriber`], or if the kernel refuses.
     pub fn state(&self, id: SubscriberId, direction: Direction) -> Result<Vec<u8>, Error> {
         match self.subscriber(id)?.seats[direction.index()] {
-            Some(seat) => Ok(self.slot_bytes(seat.slot)?.split_off(size_of::<SlotHeader>())),
+            Some(seat) => Ok(self.slot_bytes(seat.slot)?.split_off(STATE_AT)),
             None => Ok(Vec::new()),
         }
     }
@@ -171,7 +171,7 @@ impl Bench {
 }
 
 const BENCH: &str = "police_bench";
-/// More than any frame grows.
+/// Bytes by which a frame can grow, with room to spare.
 const ROOM_BYTES: usize = 64;
 /// `struct __sk_buff`, whose layout is part of the kernel's interface, and fields in it.
 const CONTEXT_BYTES: usize = 192;
@@ -183,40 +183,25 @@ const XDP_DROP: i32 = 1;
 const XDP_PASS: i32 = 2;
 
 #[cfg(test)]
-mod tests {
-    use std::time::Instant;
+impl Police {
+    /// How many size classes slots have.
+    pub(crate) const SIZE_CLASSES: usize = abi::CLASSES;
 
-    use super::super::PoliceSpec;
-    use super::super::abi::CLASSES;
-    use super::*;
-    use crate::bpf::tests::{is_root, most_verified};
-
-    /// A kernel refuses what takes it a million. Linux 6.18 needs this for all classes of slots, and for one.
-    const VERIFIED_MAX: [u32; 2] = [800_000, 400_000];
-
-    #[test]
-    fn this_kernel_takes_the_policer_with_room_to_spare() {
-        if !is_root() {
-            return;
-        }
-        let mut police = Police::load(&PoliceSpec::default()).unwrap();
-        let maps = &police.tables_of(Direction::Upload).unwrap().maps;
-        let single = (0..CLASSES).map(|class| (Classes::default().with(class), VERIFIED_MAX[1]));
-        for (classes, most) in single.chain([(Classes::ALL, VERIFIED_MAX[0])]) {
-            let settings = Settings {
-                is_upload: 1,
-                has_ethernet: 1,
-                overhead: 24,
-                is_trial: 0,
-                classes: classes.bits(),
-            };
-            for name in ["police_xdp", "police_skb"] {
-                let begin = Instant::now();
-                let verified = most_verified(&maps.load(&[name], settings).unwrap());
-                let took = begin.elapsed();
-                println!("{name}, classes {:05b}: {verified}, {took:.2?}", classes.bits());
-                assert!((1..most).contains(&verified), "{name}: {verified}");
-            }
-        }
+    /// The object before one program is loaded, for uploads by Ethernet, and for slots of one size
+    /// class or of all.
+    pub(crate) fn open_program(
+        &mut self,
+        name: &str,
+        class: Option<usize>,
+    ) -> Result<libbpf_rs::OpenObject, Error> {
+        let classes = class.map_or(Classes::ALL, |class| Classes::default().with(class));
+        let settings = Settings {
+            is_upload: 1,
+            has_ethernet: 1,
+            overhead: 24,
+            is_trial: 0,
+            classes: classes.bits(),
+        };
+        self.tables_of(Direction::Upload)?.maps.open(&[name], settings)
     }
 }

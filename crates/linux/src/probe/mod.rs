@@ -48,16 +48,13 @@ pub struct ProbeSpec {
     pub intervals: Intervals,
 }
 
-/// The longest interval.
-pub const INTERVAL_MAX: Span = Span::secs(60);
-
 /// Who answers requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reflector {
     /// This host.
     Address(IpAddr),
-    /// A router behind the access link that is found without asking strangers, once the link is in
-    /// use.
+    /// A router behind the access link, which is found without requests to hosts of third parties, once the
+    /// link is in use.
     Auto,
 }
 
@@ -81,7 +78,7 @@ pub struct ProbeState {
     pub answered: u64,
     /// The newest round-trip time.
     pub rtt_last: Option<Span>,
-    /// Why requests cannot be sent, if so.
+    /// Why requests cannot be sent; `None` if they can.
     pub error: Option<String>,
 }
 
@@ -123,7 +120,7 @@ impl Probe {
         Ok(Probe { shared, wake: Some(wake), thread: Some(thread) })
     }
 
-    /// Says whether the link is in use, on which depends how often requests are sent.
+    /// Sets whether the link is in use: requests are then sent more often.
     pub fn set_in_use(&mut self, in_use: bool) {
         let changed = {
             let prober = &mut lock(&self.shared).prober;
@@ -157,7 +154,7 @@ impl Drop for Probe {
     fn drop(&mut self) {
         drop(self.wake.take());
         if let Some(thread) = self.thread.take() {
-            // If it panicked it has said so.
+            // A panic was printed by the thread.
             let _ = thread.join();
         }
     }

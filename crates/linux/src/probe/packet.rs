@@ -1,8 +1,8 @@
 //! Echo requests and what answers them, as bytes. Source: RFC 792, RFC 4443.
 //!
 //! Terms: a *reply* comes from the host that was asked; a router at which a request's hop limit
-//! ends answers that it was *exceeded* and quotes the request. Whatever is not well-formed, checksum
-//! included, is no answer.
+//! ends answers that it was *exceeded* and quotes the request. A packet that is not well-formed, checksum
+//! included, is not an answer.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -79,7 +79,7 @@ pub(super) fn answer(packet: &[u8]) -> Option<Answer> {
                 IpAddr::V4(_) => ECHO_REQUEST_4,
                 IpAddr::V6(_) => ECHO_REQUEST_6,
             };
-            // What a router appends to a quote is no part of the request.
+            // Bytes that a router appends to a quote are not part of the request.
             let quoted = &quote.payload[..quote.payload.len().min(quote.payload_bytes)];
             if quote.from.is_ipv4() != is_4 || quoted.first() != Some(&asks) {
                 return None;
@@ -178,7 +178,7 @@ fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_be_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }
 
-/// Of a request, IP header included; as small as ping's, so that it disturbs no other traffic.
+/// Bytes of a request with its IP header: no more than ping's.
 pub(super) const PACKET_BYTES: usize = 64;
 pub(super) const ECHO_REPLY_4: u8 = 0;
 pub(super) const EXCEEDED_4: u8 = 11;
@@ -237,7 +237,7 @@ pub(super) mod tests {
         packet(&request.to.to_string(), here, icmp)
     }
 
-    /// What a router says that quotes so many bytes behind the IP header.
+    /// An error message of a router that quotes this many bytes after the IP header.
     pub(crate) fn exceeded(request: &Request, here: &str, router: &str, quoted: usize) -> Vec<u8> {
         let kind = if request.to.is_ipv4() { EXCEEDED_4 } else { EXCEEDED_6 };
         let header = if request.to.is_ipv4() { 20 } else { 40 };
@@ -283,7 +283,7 @@ pub(super) mod tests {
             assert_eq!(brief.token, None);
             assert!(request.is_answered_by(&brief));
         }
-        // A reply must hold the token: there is no excuse.
+        // A reply always contains the token.
         let [here, far, _] = PLACES[0];
         let mut short = request(far).message();
         short.truncate(12);

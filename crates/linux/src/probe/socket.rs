@@ -17,7 +17,7 @@ use super::packet::{ECHO_REPLY_4, ECHO_REPLY_6, EXCEEDED_4, EXCEEDED_6, ICMP_4, 
 use crate::net::link;
 use crate::{Error, monotonic_now};
 
-/// Sends echo requests out of one device; hears nothing.
+/// Sends echo requests by one device; receives nothing.
 pub(super) struct Sender {
     socket: OwnedFd,
     to: IpAddr,
@@ -48,7 +48,7 @@ impl Sender {
         Ok(Sender { socket, to })
     }
 
-    /// Sends one request; tells when.
+    /// Sends one request; returns when.
     ///
     /// # Errors
     /// If there is no way to the host, or no room.
@@ -113,7 +113,7 @@ impl Tap {
         // SAFETY: a `sockaddr_ll` is plain numbers, for which zero is valid.
         let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
         address.sll_family = libc::AF_PACKET as u16;
-        // Only who wants all protocols sees packets before the ingress hook.
+        // Only a socket for all protocols sees packets before the ingress hook.
         address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
         address.sll_ifindex = index as i32;
         // SAFETY: the address outlives the call, and the length is its.
@@ -165,8 +165,8 @@ impl AsFd for Tap {
     }
 }
 
-/// When something arrived, on the monotonic clock. The kernel's stamp is of the clock that people
-/// set: between stamp and now it moves by next to nothing, unless just then it is set.
+/// When a packet arrived, by the monotonic clock. The kernel stamps by the wall clock, which between stamp
+/// and now differs from it by next to nothing, unless it is set just then.
 fn arrival(stamp: Option<Time>, realtime: Time, monotonic: Time) -> Time {
     let age = stamp.map(|stamp| realtime.since(stamp)).filter(|age| *age < AGE_MAX);
     monotonic - age.unwrap_or(Span::ZERO)
@@ -200,7 +200,7 @@ fn stamp(message: &libc::msghdr) -> Option<Time> {
     None
 }
 
-/// Lets through replies, and what routers say of hop limits that ended; the rest is for who reads.
+/// Lets through echo replies and *time exceeded* messages; the reader judges them further.
 fn answers() -> [libc::sock_filter; 16] {
     /// Where a packet is let through, and where it is not.
     const IN: u8 = 14;
@@ -297,15 +297,15 @@ const NOTHING: u32 = 0;
 const ALL: u32 = 0xffff;
 const AD_PROTOCOL: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_PROTOCOL) as u32;
 const AD_RANDOM: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_RANDOM) as u32;
-/// A power of two.
+/// Of this many packets one is sampled; a power of two.
 const SAMPLED: u32 = 16;
 /// Kernel 4.20 on. Source: linux/if_packet.h.
 const PACKET_IGNORE_OUTGOING: i32 = 23;
-/// Answers are shorter; a longer packet that is cut off is none.
+/// Bytes that are read of a packet. Answers are shorter; a packet that is cut off is not an answer.
 const PACKET_MAX: usize = 2_048;
-/// Room for a `cmsghdr` with a `timespec`, and some.
+/// Words of the control buffer: a `cmsghdr` with a `timespec` takes 4.
 const CONTROL_WORDS: usize = 8;
-/// A stamp that is older than this is one of before the clock was set.
+/// A stamp that is older than this was taken before the clock was set, and is not used.
 const AGE_MAX: Span = Span::secs(1);
 
 #[cfg(test)]

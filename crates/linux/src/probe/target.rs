@@ -46,7 +46,7 @@ impl Candidate {
     }
 }
 
-/// How much of a sample of packets came from whom.
+/// The bytes of a sample of packets by their sender.
 #[derive(Debug, Default)]
 pub(super) struct Sources {
     /// At most [`SOURCES_MAX`].
@@ -79,7 +79,7 @@ impl Sources {
     }
 }
 
-/// Whom to try, best first, by the next hop to each of the `busiest`; `None` is a neighbour.
+/// The candidates, best first, by the next hop to each of the `busiest`; `None` is a neighbour.
 pub(super) fn candidates(busiest: &[(IpAddr, Option<IpAddr>)]) -> Vec<Candidate> {
     let behind = busiest.iter().filter_map(|&(to, gateway)| Some((to, gateway?)));
     let towards = |hops: u8| {
@@ -157,10 +157,13 @@ fn is_at_home(address: IpAddr) -> bool {
     !is_far(address) && !matches!(address, IpAddr::V4(v4) if v4.octets()[0] == 10)
 }
 
-/// The gateway is the first.
+/// Hop limits of requests, in the order in which they are tried; the gateway is hop 1.
 const HOPS: [u8; 2] = [2, 3];
+/// The most senders that are counted.
 const SOURCES_MAX: usize = 256;
+/// Packets after which more would hardly change which senders are the busiest.
 const PACKETS_ENOUGH: u32 = 200;
+/// The busiest senders towards which requests go.
 const TRIED_MAX: usize = 2;
 const RTMSG_BYTES: usize = 12;
 

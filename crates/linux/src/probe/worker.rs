@@ -35,7 +35,7 @@ pub(super) struct Worker {
 enum Phase {
     /// A reflector is asked.
     Asking(Aim),
-    /// Looks who sends to this host.
+    /// Counts the senders to this host.
     Listening { tap: Tap, sources: Sources, until: Time },
     /// Tries whether a candidate answers, and then the others.
     Trying { aim: Aim, trial: Box<Prober<Request, IpAddr>>, left: VecDeque<Candidate>, until: Time },
@@ -43,7 +43,7 @@ enum Phase {
     Resting { until: Time },
 }
 
-/// Who is asked, over which socket.
+/// The host that is asked, and the socket.
 struct Aim {
     to: IpAddr,
     sender: Sender,
@@ -137,7 +137,7 @@ impl Worker {
             Phase::Asking(_) => send_at.unwrap_or(Time::ZERO),
             Phase::Trying { until, .. } => send_at.map_or(*until, |at| at.min(*until)),
             Phase::Listening { until, .. } => *until,
-            // Who rests is woken when the link comes into use.
+            // A resting thread is woken when the link comes into use.
             Phase::Resting { until } => (*until).max(monotonic_now() + REST_CHECK),
         };
         let wait = due.since(monotonic_now());
@@ -160,7 +160,7 @@ impl Worker {
     }
 
     /// Takes in what has arrived, at most [`RECEIVE_BATCH`] so that a flood does not keep requests
-    /// from leaving. An error is one of a device that is down or gone, as the next request will tell.
+    /// from leaving. An error means a device that is down or gone, which the next request reports.
     fn receive(&mut self) {
         for _ in 0..RECEIVE_BATCH {
             let Ok(Some((packet, at))) = self.tap.receive() else { break };
@@ -320,16 +320,19 @@ impl Worker {
     }
 }
 
-/// At most so many packets are taken in at a time.
+/// The most packets that are read at a time.
 const RECEIVE_BATCH: usize = 64;
-/// A reflector that was found and leaves so many requests unanswered is one no more.
+/// A reflector that was found is given up after this many unanswered requests.
 const LOST_MAX: u32 = 40;
-/// How long to look who sends to this host.
+/// The time in which the busiest senders to this host are looked for.
 const LISTEN: Span = Span::secs(2);
-/// How long to wait for answers of one candidate: for the third request's, if need be.
+/// The time to wait for answers of one candidate, up to that to the third request.
 const TRIAL: Span = Span::nanos(TIMEOUT.as_nanos() + 3 * TRIAL_INTERVAL.as_nanos());
+/// Between two requests to a candidate.
 const TRIAL_INTERVAL: Span = Span::millis(200);
+/// Answers after which a candidate is the reflector.
 const TRIAL_ANSWERS: u32 = 2;
-/// After a search in vain.
+/// From a search that found no reflector to the next one.
 const REST: Span = Span::secs(60);
+/// How often the rest looks whether it has to end.
 const REST_CHECK: Span = Span::secs(1);

@@ -1,5 +1,4 @@
-//! What else on this machine makes the router's control impossible: it is found and told, and never
-//! switched off.
+//! What else on this machine makes the router's control impossible. It is reported and never switched off.
 //!
 //! | what | why |
 //! |---|---|
@@ -12,8 +11,10 @@
 
 use crate::Error;
 use crate::net::link::{self, Link};
-use crate::net::netlink::{Netlink, Request, attribute, attributes, text, u32_at};
-use crate::shape::htb::{self, TCMSG_BYTES, tcmsg};
+use crate::net::netlink::{
+    Netlink, Request, TCMSG_BYTES, attribute, attributes, tcmsg, text, u32_at,
+};
+use crate::shape::htb;
 
 /// Refuses if packets are taken past the classifier, or the download has a shaper already.
 ///
@@ -170,7 +171,7 @@ fn redirection_targets(filter: &[u8]) -> Vec<u32> {
     actions.filter_map(target).collect()
 }
 
-/// Qdiscs that hold packets back to a rate.
+/// Qdiscs that shape.
 const SHAPERS: [&str; 5] = ["cake", "htb", "hfsc", "tbf", "cbq"];
 /// Where each kind of filter has its actions: `TCA_…_ACT`.
 const ACTIONS: [(&str, u16); 6] =
@@ -227,7 +228,7 @@ mod tests {
         let said = verdict(0, &["wan", "lan2"]).unwrap_err();
         assert!(said.contains("lists lan2, a port of br-lan"), "{said}");
         assert_eq!(verdict(0, &["wan", "br-lan", "lan22"]), Ok(()), "the bridge's egress sees it");
-        assert_eq!(verdict(2, &[]), Ok(()), "other flags are none of hardware");
+        assert_eq!(verdict(2, &[]), Ok(()), "other flags are not about hardware");
     }
 
     #[test]

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use fairweir_core::receiver::{CONNECTIONS_MAX, ConnectionSample, TransitSample};
 use fairweir_core::units::{Bytes, Span, Time};
 
-use super::abi::{FLOW_ENDED, RouterFlow, Transit};
+use crate::bpf::abi::{RouterFlow, Transit};
+use crate::bpf::header::FLOW_ENDED;
 
-/// What was told last of each connection, by its id.
+/// What was reported last of each connection, by its id.
 #[derive(Debug, Default)]
 pub(crate) struct Flows(BTreeMap<u64, Seen>);
 
@@ -59,7 +60,7 @@ impl Flows {
         Ok(samples)
     }
 
-    /// `None` if there is nothing to tell of the connection.
+    /// `None` if nothing of the connection is reported.
     fn look(&mut self, port: u16, flow: &RouterFlow, asked: Asked<'_>) -> Option<ConnectionSample> {
         if flow.received == 0 {
             return None;
@@ -71,7 +72,8 @@ impl Flows {
         if !has_received {
             seen.changed_at = before.changed_at;
         }
-        let lives = flow.flags & FLOW_ENDED == 0 && asked.now.since(seen.changed_at) < SILENT_MAX;
+        let lives = u32::from(flow.flags) & FLOW_ENDED == 0
+            && asked.now.since(seen.changed_at) < SILENT_MAX;
         if has_received || (lives && asked.bounds.contains_key(&flow.id)) {
             sample(flow, &before, port, asked)
         } else {
@@ -138,9 +140,10 @@ fn sample(
     })
 }
 
-/// So many are held before the busiest of them are kept: no more than a vector that grew by doubling has room for.
+/// Samples that are held before all but the busiest are dropped: what a vector that grew by doubling
+/// has room for.
 const SAMPLES_MAX: usize = CONNECTIONS_MAX * 2;
-/// After this time without payload a connection loses its bound; its entry stays.
+/// The time without payload after which a connection loses its bound; its entry stays.
 const SILENT_MAX: Span = Span::secs(60);
 
 #[cfg(test)]
@@ -184,7 +187,7 @@ mod tests {
         assert_eq!(take(&mut flows, &[flow(2, 50), flow(1, 30)], 2), [(1, 0)], "the bounded one");
         assert_eq!(take(&mut flows, &[flow(2, 60), flow(1, 30)], 62), [(2, 10)], "silence");
         let mut ended = flow(1, 31);
-        ended.1.flags = FLOW_ENDED;
+        ended.1.flags = FLOW_ENDED as u8;
         assert_eq!(take(&mut flows, &[ended], 63), [(1, 1)]);
         assert_eq!(take(&mut flows, &[ended], 64), []);
     }

@@ -1,4 +1,4 @@
-//! Whether packets are taken past the classifier, by what two counters say.
+//! Whether packets are taken past the classifier, according to two counters.
 //!
 //! Problem: with a hardware offload, or another program in front, packets reach the devices without
 //! passing the classifier, so that the control divides less than the link carries. The interface
@@ -99,7 +99,7 @@ impl Sum {
         self.arrived.saturating_sub(self.counted)
     }
 
-    /// What was missed beyond what is not worth a word.
+    /// What was missed beyond the part that is tolerated.
     fn excess(&self) -> u64 {
         self.missed().saturating_sub(self.arrived / EXCESS_DIVISOR)
     }
@@ -111,14 +111,15 @@ impl Sum {
     }
 }
 
-/// 5 %.
+/// More than 1/20 of what arrived must be missed.
 const EXCESS_DIVISOR: u64 = 20;
-/// Drivers read the counters of their hardware every second or two.
+/// The most that a driver's counters lag behind: drivers read their hardware every second or two.
 const LAG_MAX: Span = Span::secs(2);
+/// The shortest span of readings that is judged.
 const SPAN_MIN: Span = Span::secs(5);
-/// How long a verdict lasts if no other follows.
+/// The time for which a verdict lasts if no other follows.
 const HELD: Span = Span::secs(30);
-/// Of less nothing is worth dividing, and a few frames of other protocols count.
+/// Bytes that must arrive before a verdict: of less, a few frames of other protocols are a large part.
 const ARRIVED_MIN: u64 = 100_000;
 
 #[cfg(test)]

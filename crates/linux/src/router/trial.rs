@@ -5,9 +5,10 @@ use std::os::fd::{AsFd, AsRawFd};
 use fairweir_core::policy::Policy;
 use fairweir_core::units::{Bytes, Span};
 
-use super::abi::{FEATURE_MACS, FEATURES_OF_RULES, RouterConfig};
+use super::FEATURES_OF_RULES;
 use super::programs::{Parts, Programs, RECENT_SETS};
-use crate::bpf::abi::RecentControl;
+use crate::bpf::abi::{RecentControl, RouterConfig};
+use crate::bpf::header::FEATURE_MACS;
 use crate::bpf::trial::{self, LOOPBACK, PASS};
 use crate::classify::cgroup::Tree;
 use crate::classify::rules::{self, Rules};
@@ -96,10 +97,10 @@ impl Trial {
         Ok(count)
     }
 
-    /// What the kernel has allocated for the tables, as it says itself (`memlock`).
+    /// What the kernel has allocated for the tables, by its own account (`memlock`).
     ///
     /// # Errors
-    /// If it does not say.
+    /// If it gives no account.
     pub fn memory(&self) -> Result<Bytes, Error> {
         let mut sum = 0;
         for map in self.programs.maps() {

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use crate::doctor::BTF;
+use crate::bpf::BTF;
 
 /// What is missing and what would be right; `None` if nothing that is known, so that the loader's own words count.
 pub(super) fn lacking() -> Option<String> {

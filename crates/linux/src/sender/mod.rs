@@ -1,7 +1,7 @@
 //! Bundles of a sender in the kernel: which connections are in them, and what they decide.
 //!
 //! The congestion controls of `bpf/sender.bpf.c` answer signals as [`fairweir_core::delegate`]
-//! does; user space says which connection has which place, measures every 100 ms, and writes what
+//! does; user space gives connections their places, measures every 100 ms, and writes what
 //! the controllers decided. Connections are switched by an iterator over the TCP sockets of the
 //! network namespace, and given back by it when [`Sender`] drops. If the process is killed, each
 //! connection returns to what it had at its first ACK after two seconds without a heartbeat.
@@ -14,27 +14,25 @@ use fairweir_core::delegate::{MEMBERS_MAX, Order, Phase, Reverse, Sample, Tally}
 use fairweir_core::policy::Policy;
 use fairweir_core::share::Weight;
 use fairweir_core::units::{Bytes, Rate, Span};
-use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, ObjectBuilder};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, ObjectBuilder, OpenObject};
 
-use crate::bpf::abi::{Config, Plain};
-use crate::bpf::{Parts, Programs, bpf_error, header, listen_to_the_loader, update};
+use crate::bpf::abi::{self, BundleOrder, Config, Member, Place, Plain, RoleRecord};
+use crate::bpf::{bpf_error, header, listen_to_the_loader, update};
 use crate::classify::cgroup::{self, Tree};
 use crate::classify::rules::{self, Rules};
+use crate::host::programs::{Parts, Programs};
 use crate::net::netns::Netns;
 use crate::window::connections::Pass;
 use crate::{Error, monotonic_now};
 
-mod abi;
 mod lacking;
-
-use abi::{BundleOrder, CC_NAME_BYTES, Member, Place, RoleRecord};
 
 /// The most bundles.
 pub const BUNDLES_MAX: usize = header::BUNDLES_MAX as usize;
 /// The most connections of a bundle that have a target.
 pub const FREE_MAX: usize = header::FREE_MAX as usize;
 
-/// Congestion controls of which there is one that takes part in bundles.
+/// Congestion controls that exist in a form that takes part in bundles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// Reno.
@@ -76,9 +74,9 @@ pub enum Part {
     Free(Order),
     /// One that answers for others.
     Stunt {
-        /// How seldom it is asked.
+        /// One of weight 2 is asked half as often as one of weight 1.
         weight: Weight,
-        /// What it keeps.
+        /// The rate below which delegation does not reduce it.
         min_rate: Rate,
         /// Places of free connections that it does not answer for, a bit for each: see
         /// [`bit_of_free`].
@@ -91,7 +89,7 @@ pub enum Part {
 pub struct Layout {
     /// Places of free connections, at most [`FREE_MAX`].
     pub free: Vec<u32>,
-    /// Places of stunts: from, and to before.
+    /// Places of stunts: the first, and the one after the last.
     pub stunts: (u32, u32),
     /// How signals of stunts are answered.
     pub reverse: Reverse,
@@ -106,7 +104,7 @@ pub struct Seen {
     pub sample: Option<Sample>,
     /// Its signals.
     pub tally: Tally,
-    /// Of those, how many the kernel lost the answer of; the connection answered them itself.
+    /// Of those, the signals whose answer the kernel lost; the connection answered them itself.
     pub mended: u32,
 }
 
@@ -239,8 +237,8 @@ impl Sender {
             .collect())
     }
 
-    /// Gives places to these connections and takes them from all others; says how many were
-    /// switched.
+    /// Gives places to these connections and takes them from all others; returns the number of connections
+    /// that were switched.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -267,7 +265,7 @@ impl Sender {
         Ok(self.output.len())
     }
 
-    /// Says what a place of a bundle is; `None` is nothing.
+    /// Sets the part of a place in a bundle; `None` frees it.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -280,7 +278,7 @@ impl Sender {
                 has_aim: u32::from(aim.is_some()),
                 gain: gain.forward() as i32 - gain.reverse() as i32,
                 bundle,
-                role: header::ROLE_FREE as u32,
+                role: header::ROLE_FREE,
                 ..abi::Order::default()
             },
             Some(Part::Stunt { weight, min_rate, apart }) => abi::Order {
@@ -288,14 +286,14 @@ impl Sender {
                 min_rate_bps: min_rate.as_bps(),
                 weight: weight.as_u32(),
                 bundle,
-                role: header::ROLE_STUNT as u32,
+                role: header::ROLE_STUNT,
                 ..abi::Order::default()
             },
         };
         update(&self.maps.orders, &index.to_ne_bytes(), order.as_bytes())
     }
 
-    /// Says where the members of a bundle are.
+    /// Sets where the members of a bundle are.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -353,7 +351,7 @@ impl Sender {
         &self.limits
     }
 
-    /// Gives all connections back; says how many.
+    /// Gives all connections back; returns their number.
     ///
     /// # Errors
     /// If the kernel refuses; then connections return by themselves.
@@ -389,7 +387,8 @@ impl Drop for Sender {
     }
 }
 
-/// Whether the kernel takes the congestion controls: they are registered, under names of this process, and go at once.
+/// Whether the kernel takes the congestion controls: they are registered under names of this process, and
+/// unregistered at once.
 ///
 /// # Errors
 /// What the kernel lacks, or its answer.
@@ -407,21 +406,25 @@ fn load(suffixes: &[&str]) -> Result<(Programs, [String; 2], Vec<Link>), Error> 
     let mut refusal = None;
     for suffix in suffixes {
         let names = MAPS.map(|map| format!("{map}{suffix}"));
-        let mut programs = open(&names)?;
+        let object = open(&names)?.load().map_err(|e| match lacking::lacking() {
+            Some(lacking) => Error::refused(LOAD, std::io::Error::other(lacking)),
+            None => bpf_error(LOAD, &e),
+        })?;
+        let mut programs = Programs::of(object, Parts::All)?;
         match MAPS.iter().map(|map| programs.register(map)).collect::<Result<Vec<_>, _>>() {
             Ok(links) => return Ok((programs, names, links)),
-            // The loader does not pass on why; a name that is taken is the likely reason.
+            // The loader does not say why; the likely reason is that the name is taken.
             Err(e) => refusal = Some(e),
         }
     }
     Err(refusal.expect("invariant: there is a suffix"))
 }
 
-fn open(names: &[String; 2]) -> Result<Programs, Error> {
-    let attempted = "load the congestion controls";
+/// Opens the object so that it will load congestion controls with these names.
+pub(crate) fn open(names: &[String; 2]) -> Result<OpenObject, Error> {
     listen_to_the_loader();
     let opened = ObjectBuilder::default().open_memory(OBJECT);
-    let mut object = opened.map_err(|e| bpf_error(attempted, &e))?;
+    let mut object = opened.map_err(|e| bpf_error(LOAD, &e))?;
     for mut program in object.progs_mut() {
         if program.name() == "fairweir_replay" {
             program.set_autoload(cfg!(test));
@@ -435,11 +438,7 @@ fn open(names: &[String; 2]) -> Result<Programs, Error> {
         let at = at.expect("invariant: the description has a name");
         value[at..at + CC_NAME_BYTES].copy_from_slice(&padded(&names[which]));
     }
-    let object = object.load().map_err(|e| match lacking::lacking() {
-        Some(lacking) => Error::refused(attempted, std::io::Error::other(lacking)),
-        None => bpf_error(attempted, &e),
-    })?;
-    Programs::of(object, Parts::All)
+    Ok(object)
 }
 
 /// A name as the kernel has it.
@@ -470,7 +469,7 @@ fn connection(record: &RoleRecord, slots: &[u16]) -> Option<Connection> {
 }
 
 fn seen(member: &Member) -> Seen {
-    let phase = match u64::from(member.phase) {
+    let phase = match member.phase {
         header::PHASE_SLOW_START => Phase::SlowStart,
         header::PHASE_AVOIDANCE => Phase::Avoidance,
         _ => Phase::Recovery,
@@ -496,6 +495,9 @@ fn seen(member: &Member) -> Seen {
 
 /// The compiled `bpf/sender.bpf.c`.
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/sender.bpf.o"));
+const LOAD: &str = "load the congestion controls";
+/// Bytes of the name of a congestion control (TCP_CA_NAME_MAX).
+const CC_NAME_BYTES: usize = header::CC_NAME_BYTES as usize;
 /// Its maps that describe congestion controls, which are the names of these too.
 const MAPS: [&str; 2] = ["fw_reno", "fw_cubic"];
 

@@ -10,8 +10,8 @@ use libbpf_rs::ProgramInput;
 use proptest::prelude::*;
 use proptest::test_runner::{Config as Cases, TestRunner};
 
-use super::abi::Replay;
 use super::*;
+use crate::bpf::abi::{BundleState, Replay};
 use crate::bpf::tests::is_root;
 
 const FREE: usize = 3;
@@ -47,7 +47,7 @@ struct Event {
     member: usize,
     after: Span,
     sample: Sample,
-    what: u64,
+    what: u32,
 }
 
 fn events() -> impl Strategy<Value = Vec<Event>> {
@@ -98,7 +98,7 @@ impl Both {
         self.ids = roles.iter().map(|role| self.core.join(role.clone()).unwrap()).collect();
         let sender = &self.sender;
         let states = sender.programs.map("bundle_states").unwrap();
-        update(&states, &0u32.to_ne_bytes(), &[0; header::SIZE_OF_BUNDLE_STATE as usize]).unwrap();
+        update(&states, &0u32.to_ne_bytes(), BundleState::default().as_bytes()).unwrap();
         for (index, role) in roles.iter().enumerate() {
             let index = index as u32;
             let nothing = Member::default();
@@ -122,12 +122,12 @@ impl Both {
         }
     }
 
-    fn replay(&self, now: Time, event: &Event, what: u64) -> u32 {
+    fn replay(&self, now: Time, event: &Event, what: u32) -> u32 {
         let sample = event.sample;
         let mut replay = Replay {
             now_ns: now.as_nanos(),
             delivered: sample.delivered.as_u64(),
-            event: what as u32,
+            event: what,
             member: event.member as u32,
             cwnd: sample.cwnd,
             cwnd_cut: sample.cwnd_cut,
@@ -261,7 +261,7 @@ fn a_stunt_behind_another_bottleneck_is_not_asked_nor_answered_for() {
     apart(0);
     gain(0, 1.0);
     gain(1, 1.0);
-    assert_eq!(signal(1_100, 0), 0, "nobody answers for it");
+    assert_eq!(signal(1_100, 0), 0, "no other connection answers for it");
     assert_eq!(signal(1_200, 1), 20, "a stunt answers for the other one");
     // Above their targets, the second answers for a stunt and the first does not.
     gain(0, -1.0);

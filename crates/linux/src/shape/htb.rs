@@ -14,7 +14,7 @@ use fairweir_core::units::{Bytes, Rate};
 
 use crate::Error;
 use crate::net::link::Link;
-use crate::net::netlink::{Nest, Netlink, Request, attribute, text, u32_at};
+use crate::net::netlink::{Nest, Netlink, Request, TCMSG_BYTES, attribute, tcmsg, text, u32_at};
 
 /// What the kernel counts of a class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -39,8 +39,8 @@ pub(crate) fn class_specs(
     leaves.chain([(PARENT, ClassSpec::parent(allocation.total))]).collect()
 }
 
-/// The requests that turn the classes `old` of the device into `new`, the parent first; those that
-/// are no longer there are left alone.
+/// The requests that turn the classes `old` of the device into `new`, the parent first; classes that
+/// are not in `new` stay as they are.
 pub(crate) fn changes(
     device: u32,
     old: &BTreeMap<u16, ClassSpec>,
@@ -87,7 +87,8 @@ pub(crate) fn is_there(netlink: &mut Netlink, device: u32) -> Result<bool, Error
     Ok(root_of(netlink, device)?.is_some_and(|(kind, handle)| kind == "htb" && handle == ROOT))
 }
 
-/// Refuses if the device has a root qdisc that somebody has chosen: the kernel's own have no handle.
+/// Refuses if the device has a root qdisc of another program: those that the kernel chooses have no
+/// handle.
 ///
 /// # Errors
 /// [`Error::Occupied`] says what was found and how to remove it.
@@ -123,7 +124,7 @@ pub(crate) fn roots(
 
 /// Kind and handle of the device's root qdisc, if it has one.
 fn root_of(netlink: &mut Netlink, device: u32) -> Result<Option<(String, u32)>, Error> {
-    // Kernels before 6.7 send the answer only to who asks for an echo.
+    // Kernels before 6.7 answer only a request with NLM_F_ECHO.
     let echo = libc::NLM_F_ECHO as u16;
     let request = Request::new(libc::RTM_GETQDISC, echo, &tcmsg(device, 0, TC_H_ROOT));
     match netlink.ask("look at the root qdisc", request) {
@@ -220,15 +221,6 @@ fn bytes_per_second(rate: Rate) -> u32 {
     u32::try_from(rate.bytes_per_second_floor()).unwrap_or(u32::MAX)
 }
 
-/// `struct tcmsg`.
-pub(crate) fn tcmsg(device: u32, handle: u32, parent: u32) -> [u8; TCMSG_BYTES] {
-    let mut header = [0; TCMSG_BYTES];
-    header[4..8].copy_from_slice(&device.to_ne_bytes());
-    header[8..12].copy_from_slice(&handle.to_ne_bytes());
-    header[12..16].copy_from_slice(&parent.to_ne_bytes());
-    header
-}
-
 pub(crate) fn numbers(values: &[u32]) -> Vec<u8> {
     values.iter().flat_map(|v| v.to_ne_bytes()).collect()
 }
@@ -241,11 +233,11 @@ pub(crate) const PARENT: u16 = 0xffff;
 /// Queues are `101:` to `200:`, below the numbers that the kernel gives by itself.
 pub(crate) const QUEUE_MAJOR: u32 = 0x100;
 
+/// Bytes of an Ethernet header.
 const L2_HEADER: u64 = 14;
-/// The unit of tc's burst: PSCHED_SHIFT is 6.
+/// Nanoseconds in a unit of tc's burst (PSCHED_SHIFT is 6).
 const TICK_NS: u64 = 64;
 
-pub(crate) const TCMSG_BYTES: usize = 20;
 const PARAMETERS_BYTES: usize = 44;
 const CREATE: u16 = (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
 const TC_H_ROOT: u32 = 0xffff_ffff;

@@ -1,16 +1,12 @@
-//! The intermediate device behind which a device's ingress is shaped, and what a killed daemon
-//! leaves of it.
+//! The intermediate device behind which a device's ingress is shaped.
 
 use fairweir_core::units::Bytes;
 
 use crate::Error;
-use crate::classify::ingress;
-use crate::lift;
 use crate::net::link::{self, Link};
 use crate::net::netlink::Netlink;
 use crate::shape::classes::At;
 use crate::shape::htb;
-use crate::window::expiry;
 
 /// A live intermediate device with its HTB.
 #[derive(Clone, Debug)]
@@ -75,7 +71,7 @@ impl Ifb {
 
 /// The name of the intermediate device of `dev`: `ifb4` and the name, or, where that is longer
 /// than the 15 bytes of a device's name, `ifb4-` and a hash of the name.
-pub fn name(dev: &str) -> String {
+pub(crate) fn name(dev: &str) -> String {
     if dev.len() + 4 <= NAME_MAX {
         return format!("ifb4{dev}");
     }
@@ -83,67 +79,6 @@ pub fn name(dev: &str) -> String {
     let hash =
         dev.bytes().fold(0x811c_9dc5_u32, |h, b| (h ^ u32::from(b)).wrapping_mul(0x0100_0193));
     format!("ifb4-{hash:08x}")
-}
-
-/// Removes what a killed daemon left at `dev`, and only that; says in words what it was.
-///
-/// # Errors
-/// If the kernel refuses.
-pub fn sweep(dev: &str) -> Result<Vec<String>, Error> {
-    let mut netlink = Netlink::open()?;
-    let mut swept = Vec::new();
-    // The filter first: without the ifb it would send packets into nothing.
-    let device = link::find_with(&mut netlink, dev)?.map(|device| device.index);
-    if let Some(index) = device
-        && ingress::detach_clsact(&mut netlink, index)?
-    {
-        swept.push(format!("the classifier at the ingress of {dev}"));
-    }
-    if let Some(index) = device
-        && htb::is_there(&mut netlink, index)?
-    {
-        netlink.change(&format!("delete the HTB qdisc of {dev}"), htb::root_deletion(index))?;
-        swept.push(format!("the HTB qdisc of {dev} with its classes"));
-    }
-    let name = name(dev);
-    if let Some(old) = link::find_with(&mut netlink, &name)?.filter(|old| is_ours(old, dev)) {
-        netlink.change(&format!("delete the old {name}"), link::deletion(old.index))?;
-        swept.push(format!("the device {name} with its classes"));
-    }
-    match expiry::sweep(device) {
-        Ok(0) => {}
-        Ok(count) => swept.push(format!("programs of killed daemons at the root cgroup: {count}")),
-        Err(e) => tracing::debug!(error = %e, "no programs at the root cgroup are looked for"),
-    }
-    // A kernel that cannot lift bounds could not set them either.
-    match lift() {
-        Ok(0) => {}
-        Ok(count) => swept.push(format!("the bounds of {count} receive windows")),
-        Err(e) => tracing::debug!(error = %e, "no bounds of windows are looked for"),
-    }
-    Ok(swept)
-}
-
-/// The devices of this network namespace at which something of fairweir is, also of one that runs.
-///
-/// # Errors
-/// If the kernel does not answer.
-pub fn leftovers() -> Result<Vec<String>, Error> {
-    let links = link::all()?;
-    let mut netlink = Netlink::open()?;
-    let mut devices = Vec::new();
-    for link in &links {
-        devices.extend(link.alias.strip_prefix(ALIAS).map(str::to_owned));
-        let is_ifb = link.alias.starts_with(ALIAS);
-        if ingress::has_our_filter(&mut netlink, link.index)?
-            || (!is_ifb && htb::is_there(&mut netlink, link.index)?)
-        {
-            devices.push(link.name.clone());
-        }
-    }
-    devices.sort();
-    devices.dedup();
-    Ok(devices)
 }
 
 /// Refuses if the device of that name is not our intermediate device.
@@ -163,20 +98,23 @@ pub(crate) fn mtu(device: &Link) -> Bytes {
     Bytes::new(device.mtu.max(MTU_MIN).into())
 }
 
-fn is_ours(link: &Link, dev: &str) -> bool {
+/// Whether it is the intermediate device of `dev`.
+pub(crate) fn is_ours(link: &Link, dev: &str) -> bool {
     link.kind == "ifb" && link.alias == alias(dev)
 }
 
-/// By this the device is known to be ours.
+/// The alias of the intermediate device of `dev`, by which it is recognised.
 fn alias(dev: &str) -> String {
     format!("{ALIAS}{dev}")
 }
 
-const ALIAS: &str = "fairweir ";
+/// The alias of an intermediate device is this and the name of its device.
+pub(crate) const ALIAS: &str = "fairweir ";
 /// IFNAMSIZ without the zero byte.
 const NAME_MAX: usize = 15;
+/// Packets in the device's own queue.
 const QUEUE_PACKETS: u32 = 1_000;
-/// Queues and quanta are for packets of at least this size, whatever the device says.
+/// Queues and quanta have room for packets of this size, even if the device's MTU is smaller.
 const MTU_MIN: u32 = 1_500;
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
-//! The intermediate device behind which a device's ingress is shaped, and the classes there.
+//! What holds packets back to a rate: classes at an intermediate device or at a root qdisc.
 
 pub(crate) mod classes;
 pub(crate) mod htb;
 pub(crate) mod ifb;
+pub(crate) mod shaper;
 pub(crate) mod uplink;

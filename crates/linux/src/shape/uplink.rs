@@ -23,16 +23,16 @@ use fairweir_core::receiver::ClassSpec;
 use fairweir_core::units::{Bytes, Rate};
 use fairweir_core::upload::{UploadClass, UploadPlan, burst};
 
-use libbpf_rs::MapHandle;
+use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use crate::Error;
 use crate::bpf::abi::{Counter, FEATURE_UPLOAD, UploadCounters};
 use crate::bpf::header::FIRST_MINOR;
-use crate::bpf::upload_counters;
+use crate::bpf::{KEY, bpf_error};
 use crate::net::link::Link;
-use crate::net::netlink::{Nest, Netlink, Request};
+use crate::net::netlink::{Nest, Netlink, Request, tcmsg};
 use crate::shape::htb::{
-    self, ClassCount, LINKLAYER_ETHERNET, PARENT, QUEUE_MAJOR, ROOT, class_request, minor, tcmsg,
+    self, ClassCount, LINKLAYER_ETHERNET, PARENT, QUEUE_MAJOR, ROOT, class_request, minor,
 };
 use crate::shape::ifb;
 
@@ -141,7 +141,7 @@ impl Uplink {
     /// Nothing is made yet; `counters` is the map of what the programs count.
     ///
     /// # Errors
-    /// [`Error::Occupied`] if the device has a root qdisc that somebody has chosen.
+    /// [`Error::Occupied`] if the device has a root qdisc of another program.
     pub(crate) fn new(
         netlink: &mut Netlink,
         device: &Link,
@@ -154,7 +154,7 @@ impl Uplink {
             has_fq: true,
             packet: Bytes::ZERO,
             made: BTreeMap::new(),
-            counted: Box::new(UploadCounters::zero()),
+            counted: Box::new(UploadCounters::default()),
             classes: BTreeMap::new(),
         })
     }
@@ -289,7 +289,7 @@ impl Uplink {
         device: &Link,
         slots: &[u16],
     ) -> Result<UploadSample, Error> {
-        let counted = upload_counters(&self.counters)?;
+        let counted = counted(&self.counters)?;
         let classes = match self.made.is_empty() {
             true => BTreeMap::new(),
             false => htb::counts(netlink, device.index)?,
@@ -333,6 +333,13 @@ impl Uplink {
     }
 }
 
+/// What the programs have counted at egress, summed over the CPUs.
+fn counted(map: &MapHandle) -> Result<Box<UploadCounters>, Error> {
+    let per_cpu = map.lookup_percpu(&KEY, MapFlags::ANY);
+    let per_cpu = per_cpu.map_err(|e| bpf_error("read the counters", &e))?.unwrap_or_default();
+    Ok(UploadCounters::sum(&per_cpu))
+}
+
 /// The classes that `plan` asks for, each with the class that it is beneath. Of two branches the one
 /// above has the greater number, so that from the greatest number on each class comes after what it is
 /// beneath.
@@ -351,12 +358,13 @@ const BRANCHES: u16 = 0xfff0;
 const BRANCHES_END: u16 = BRANCHES - GROUPS_MAX as u16;
 /// Ethernet with two VLAN tags.
 const FRAMING: u64 = 22;
-/// Queues in the cutters are `301:` and so on.
+/// The queue within a TBF has this number plus that of its class.
 const FQ_MAJOR: u32 = 0x300;
-/// So many flows of a class are told apart, in 20 kB.
+/// The flows of a class that fq_codel distinguishes; 20 kB.
 const FLOWS: u32 = 256;
+/// The most that waits in a class.
 const MEMORY_BYTES_MAX: u32 = 1 << 20;
-/// At this rate a packet takes less than a nanosecond, which is none to the kernel.
+/// At this rate a packet takes less than a nanosecond, which the kernel rounds to 0.
 const NO_WAIT_BYTES_PER_S: u64 = 1 << 50;
 const CREATE: u16 = (libc::NLM_F_CREATE | libc::NLM_F_REPLACE) as u16;
 const TCA_TBF_PARMS: u16 = 1;

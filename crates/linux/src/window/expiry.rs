@@ -11,12 +11,11 @@ use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use fairweir_core::units::{Span, Time};
-use libbpf_rs::{MapCore, MapFlags, MapHandle, Program, ProgramHandle};
+use libbpf_rs::{MapCore, MapFlags, MapHandle, Program, ProgramHandle, ProgramMut};
 
 use crate::bpf::abi::{Config, Plain};
-use crate::bpf::{KEY, Programs, bpf_error, program_info};
+use crate::bpf::{BTF, KEY, bpf_error, program_info};
 use crate::classify::cgroup;
-use crate::doctor::BTF;
 use crate::net::netns::Netns;
 use crate::{Error, monotonic_now};
 
@@ -27,13 +26,13 @@ pub(crate) struct Expiry {
 }
 
 impl Expiry {
-    /// Attaches the program.
+    /// Attaches the program [`NAME`].
     ///
     /// # Errors
     /// If there is no cgroup hierarchy, or the kernel refuses.
-    pub(crate) fn attach(programs: &Programs) -> Result<Expiry, Error> {
+    pub(crate) fn attach(program: &ProgramMut<'_>) -> Result<Expiry, Error> {
         let attempted = "attach the program that lifts windows of a killed daemon";
-        let program = programs.program(NAME)?.as_fd().try_clone_to_owned();
+        let program = program.as_fd().try_clone_to_owned();
         let program = program.map_err(|e| Error::refused(attempted, e))?;
         let cgroup = cgroup::open_root()?;
         // SAFETY: both descriptors are open.
@@ -70,8 +69,8 @@ pub struct ExpiryProgram {
 }
 
 impl ExpiryProgram {
-    pub(crate) fn of(programs: &Programs) -> Option<ExpiryProgram> {
-        let program = programs.program(NAME).ok()?;
+    /// `None` if the kernel does not tell its number.
+    pub(crate) fn of(program: &ProgramMut<'_>) -> Option<ExpiryProgram> {
         let id = Program::id_from_fd(program.as_fd()).ok()?;
         Some(ExpiryProgram { id, descriptor: program.as_fd().try_clone_to_owned().ok()? })
     }
@@ -180,11 +179,11 @@ fn detach(cgroup: &File, program: &impl AsFd) -> Result<(), Error> {
 /// An option of bpf_setsockopt since Linux 6.12.
 const CALLBACKS_OPTION: &[u8] = b"\0TCP_BPF_SOCK_OPS_CB_FLAGS\0";
 /// In `bpf/expire.h`.
-const NAME: &str = "fairweir_expire";
+pub(crate) const NAME: &str = "fairweir_expire";
 /// The most programs that a cgroup has of a kind. Source: BPF_CGROUP_MAX_PROGS of Linux.
 const PROGRAMS_MAX: usize = 64;
-/// Of [`NAME`]; it has two.
+/// Maps of a program that are looked at; [`NAME`] has two.
 const MAPS_MAX: usize = 8;
-/// A daemon writes several times a second. One that was stopped for longer by a debugger goes on
-/// without this program; its guard still lifts the bounds.
+/// The silence after which a program is abandoned: a daemon writes several times a second. One that a
+/// debugger stopped for longer goes on without this program, and its guard still lifts the bounds.
 const ABANDONED_AFTER: Span = Span::secs(60);

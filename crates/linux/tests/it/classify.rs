@@ -369,7 +369,7 @@ fn tags_extension_headers_and_fragments_are_read() {
     let authentication = &[&[4][..], &[0; 22]].concat();
     assert_eq!(group(six(&[(51, authentication)])), "port", "AH");
     let nine: Vec<(u8, &[u8])> = vec![(60, hop); 9];
-    assert_eq!(group(six(&nine)), "address", "more extension headers than anybody sends");
+    assert_eq!(group(six(&nine)), "address", "more extension headers than any host sends");
 }
 
 #[test]
@@ -413,7 +413,7 @@ fn neighbour_discovery_from_beyond_the_link_is_classified() {
 }
 
 #[test]
-fn a_packet_goes_to_its_class_only_while_somebody_is_in_control() {
+fn a_packet_goes_to_its_class_only_while_a_daemon_is_in_control() {
     if !privileged() {
         return;
     }

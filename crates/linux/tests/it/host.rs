@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use fairweir_core::units::Rate;
 use fairweir_linux::netns::Netns;
-use fairweir_linux::{Error, Health, Host, HostSpec, Mode, leftovers, link, sweep};
+use fairweir_linux::{Attached, Error, Health, Host, HostSpec, Mode, leftovers, link, sweep};
 use fairweir_testing::{judged, once, privileged, traffic};
 
 use crate::common::agent::Agent;
@@ -144,7 +144,7 @@ fn a_host_that_hangs_lets_everything_pass_after_two_seconds() {
 }
 
 #[test]
-fn what_somebody_takes_away_is_noticed_at_once_and_can_be_repaired() {
+fn what_another_process_takes_away_is_noticed_at_once_and_can_be_repaired() {
     if !privileged() {
         return;
     }

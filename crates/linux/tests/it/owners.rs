@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use fairweir_core::policy::Policy;
-use fairweir_linux::{Host, HostSpec, Mode, Who};
+use fairweir_linux::{Attached, Host, HostSpec, Mode, Who};
 use fairweir_testing::privileged;
 
 use crate::common::agent::Agent;

@@ -9,10 +9,10 @@ use std::time::Duration;
 use fairweir_core::probe::Intervals;
 use fairweir_core::receiver::ProbeSample;
 use fairweir_core::units::{Bytes, Rate, Span};
-use fairweir_linux::Mode;
 use fairweir_linux::link;
 use fairweir_linux::netns::Netns;
 use fairweir_linux::probe::{Probe, ProbeSpec, ProbeState, Reflector};
+use fairweir_linux::{Attached, Mode};
 use fairweir_testing::{judged, once, privileged};
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, recvfrom, sendto, socket,
@@ -222,7 +222,7 @@ impl Row {
         row
     }
 
-    /// Lets the server send for so long.
+    /// Lets the server send for this time.
     fn send(&self, server: &str, home: &str, span: Duration) -> thread::JoinHandle<()> {
         let socket = self.server.run(|| std::net::UdpSocket::bind((server, 0)).unwrap());
         let to = (home.to_owned(), 9);

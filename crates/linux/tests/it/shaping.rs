@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use fairweir_core::receiver::{ConnectionWindow, GroupSample, Windows};
 use fairweir_core::units::{Bytes, Rate, Span};
 use fairweir_core::upload;
-use fairweir_linux::{Health, Host, HostSpec, Mode, realtime};
+use fairweir_linux::{Attached, Health, Host, HostSpec, Mode, realtime};
 use fairweir_testing::{judged, traffic};
 
 use fairweir_linux::netns::Netns;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use fairweir_core::receiver::{ConnectionSample, ConnectionWindow, Windows};
 use fairweir_core::units::{Bytes, Rate};
-use fairweir_linux::{Host, Mode, lift, sweep};
+use fairweir_linux::{Attached, Host, Mode, lift, sweep};
 use fairweir_testing::{alone, judged, once, privileged};
 
 use crate::common::agent::Agent;
@@ -177,7 +177,7 @@ fn a_connection_begins_with_the_bound_of_its_group() {
 }
 
 #[test]
-fn bounds_that_nobody_minds_any_more_can_be_lifted() {
+fn bounds_of_a_process_that_is_gone_can_be_lifted() {
     if !privileged() {
         return;
     }

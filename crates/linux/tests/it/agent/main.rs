@@ -10,7 +10,7 @@ use std::time::Duration;
 use fairweir_core::receiver::{ConnectionSample, ConnectionWindow, Windows};
 use fairweir_core::units::{Bytes, Rate};
 use fairweir_linux::police::Hook;
-use fairweir_linux::{Host, HostSpec, Mode};
+use fairweir_linux::{Attached, Host, HostSpec, Mode};
 
 #[path = "../common/specs.rs"]
 mod specs;

@@ -1,16 +1,17 @@
 //! The classifier without a device: packets in, verdicts out, for tests and benchmarks.
 
 use fairweir_core::policy::Policy;
-use fairweir_core::sites::{Command, Connection, Flow};
+use fairweir_core::sites::{self, Command, Connection};
 use fairweir_core::units::{Bytes, Span, Time};
 use libbpf_rs::{MapCore, MapFlags};
 
+use super::programs::Programs;
 use crate::Error;
 use crate::bpf::abi::{
-    Config, FEATURE_CENSUS, FEATURE_TRANSIT, FlowState, Plain, RECENT_SETS_MAX, RecentControl,
+    Config, FEATURE_CENSUS, FEATURE_TRANSIT, Flow, Plain, RECENT_SETS_MAX, RecentControl,
 };
 use crate::bpf::trial::{self, LOOPBACK, PASS};
-use crate::bpf::{Programs, bpf_error, update};
+use crate::bpf::{bpf_error, update};
 use crate::classify::cgroup::{self, Tree};
 use crate::classify::rules::{self, Rules};
 use crate::classify::site;
@@ -30,7 +31,7 @@ pub struct Trial {
 pub struct Packet<'p> {
     /// From the Ethernet header on.
     pub bytes: &'p [u8],
-    /// How many packets of the wire it stands for; 0 if it is none of GRO's.
+    /// How many packets of the wire GRO has merged into it; 0 if it is one packet.
     pub segments: u32,
     /// Payload of each of these packets.
     pub segment_size: u32,
@@ -110,10 +111,10 @@ impl Trial {
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub fn bind(&self, flow: &Flow, group: usize) -> Result<(), Error> {
+    pub fn bind(&self, flow: &sites::Flow, group: usize) -> Result<(), Error> {
         let rule = rules::rule(group, self.slots[group]);
         let seen_ns = self.config.heartbeat_ns;
-        let state = FlowState { seen_ns, number: 1, rule, ..FlowState::default() };
+        let state = Flow { seen_ns, number: 1, rule, ..Flow::default() };
         let map = &self.programs.maps.hearing()?.flows;
         update(map, site::key(flow).as_bytes(), state.as_bytes())
     }
@@ -122,7 +123,7 @@ impl Trial {
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub fn bind_anew(&mut self, flow: &Flow, group: usize) -> Result<(), Error> {
+    pub fn bind_anew(&mut self, flow: &sites::Flow, group: usize) -> Result<(), Error> {
         let connection = Connection { flow: *flow, opened: 0 };
         let rule = |group| rules::rule(group, self.slots[group]);
         let (group, number) = (Some(group), 1);
