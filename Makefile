@@ -101,7 +101,8 @@ sbom:
 # Licences, sources and banned crates (deny.toml); known vulnerabilities if their database can be fetched.
 deny:
 	@WITH_DENY=1 ./dist/install-deps
-	cargo deny --locked check licenses bans sources
+	cargo deny --locked --all-features check licenses sources
+	cargo deny --locked check bans
 	@if cargo deny fetch db >/dev/null 2>&1; then cargo deny --locked check --disable-fetch advisories; \
 	else echo 'deny: advisories NOT CHECKED: the database of RustSec cannot be fetched' >&2; fi
 
