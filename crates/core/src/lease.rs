@@ -16,7 +16,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
-use crate::policy::{Mac, Match, Policy, host_label};
+use crate::packet::Mac;
+use crate::policy::{Match, Policy, host_label};
 use crate::units::{Span, Time};
 
 /// The most leases that are known; then a name that no group has makes room, or the new one is not

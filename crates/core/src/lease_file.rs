@@ -14,7 +14,8 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::policy::{Mac, host_label};
+use crate::packet::Mac;
+use crate::policy::host_label;
 
 /// The most leases of a file.
 pub const LEASES_MAX: usize = 1_000_000;

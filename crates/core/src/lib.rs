@@ -9,6 +9,7 @@
 //! | [`units`] | rates, volumes and time as types |
 //! | [`share`] | weighted max-min fair division, the one allocation routine |
 //! | [`suggest`] | weights that would have helped, from what was observed |
+//! | [`packet`], [`host_name`] | words of packet headers and names of hosts, as types |
 //! | [`policy`] | what the user asks for: flow groups, weights, matches |
 //! | [`receiver`] | control loops that decide class rates from what arrives |
 //! | [`probe`] | when a probe of the access link asks, and what became of its requests |
@@ -26,9 +27,11 @@
 #![forbid(unsafe_code)]
 
 pub mod delegate;
+pub mod host_name;
 pub mod lease;
 pub mod lease_file;
 pub mod market;
+pub mod packet;
 pub mod phantom;
 pub mod policy;
 pub mod probe;

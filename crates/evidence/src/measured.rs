@@ -391,7 +391,7 @@ mod tests {
         for shared in SHARED {
             assert!(scenario(shared.scenario, &[]).police.is_empty());
             for control in shared.controls {
-                assert!(control.parse::<fairweir_core::receiver::Control>().is_ok(), "{control}");
+                assert!(control.parse::<fairweir_scenario::Control>().is_ok(), "{control}");
             }
         }
         for Hard { name, scenario: file, set, seeds } in HARD {

@@ -3,10 +3,11 @@
 use std::net::{IpAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use fairweir_core::policy::Mac;
+use fairweir_core::host_name::HostName;
+use fairweir_core::packet::Mac;
 use fairweir_core::recognition;
 use fairweir_core::relay::{Alpha, BUFFER_MAX, buffer_target, follow};
-use fairweir_core::sites::{HostName, Opening, STREAM_MAX, opening};
+use fairweir_core::sites::{Opening, STREAM_MAX, opening};
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 
 use crate::lane::{Lane, Pipes};

@@ -4,7 +4,8 @@
 use std::net::IpAddr;
 
 use super::plan::{Choice, Criterion, Plan};
-use crate::policy::{PortMatch, Side, Transport};
+use crate::packet::{Side, Transport};
+use crate::policy::PortMatch;
 
 /// What of a packet's headers says where it belongs. All of a flow's packets have the same, so a
 /// fragment, the first one too, has no ports.

@@ -12,6 +12,8 @@
 //! Terms: the *desired state* is the last allocation and the last windows that the controller
 //! commanded. It is *stale* for an enforcer that was not told of it yet.
 
+use std::fmt;
+
 use super::supervisor::{self, Supervisor, Verdict};
 use super::{
     Act, Allocation, Command, Controller, ControllerSpec, Decision, GroupSample, GroupState,
@@ -20,6 +22,66 @@ use super::{
 use crate::market::guarantee::Step;
 use crate::share::Tree;
 use crate::units::{Rate, Span, Time};
+
+/// What a [`ControlLoop`] drives: it takes in what was measured and says what to enforce, and why.
+pub trait Decider: fmt::Debug {
+    /// Takes in what was measured in one interval; drain [`Decider::poll_command`] after it.
+    ///
+    /// # Panics
+    /// If the observation has another number of groups than the policy.
+    fn handle_observation(&mut self, observation: &Observation);
+
+    /// The next command for the enforcer.
+    fn poll_command(&mut self) -> Option<Command>;
+
+    /// What was decided in the last tick, and why.
+    fn decision(&self) -> &Decision;
+
+    /// Target of the queue at the ISP if the capacity is learned and can be wrong: the loop then
+    /// compares with what arrives without control.
+    fn supervised_target(&self) -> Option<Span> {
+        None
+    }
+}
+
+impl<D: Decider + ?Sized> Decider for Box<D> {
+    fn handle_observation(&mut self, observation: &Observation) {
+        (**self).handle_observation(observation);
+    }
+
+    fn poll_command(&mut self) -> Option<Command> {
+        (**self).poll_command()
+    }
+
+    fn decision(&self) -> &Decision {
+        (**self).decision()
+    }
+
+    fn supervised_target(&self) -> Option<Span> {
+        (**self).supervised_target()
+    }
+}
+
+impl Decider for Controller {
+    fn handle_observation(&mut self, observation: &Observation) {
+        self.handle_observation(observation);
+    }
+
+    fn poll_command(&mut self) -> Option<Command> {
+        self.poll_command()
+    }
+
+    fn decision(&self) -> &Decision {
+        self.decision()
+    }
+
+    fn supervised_target(&self) -> Option<Span> {
+        match self {
+            Controller::Fairweir(fairweir) => Some(fairweir.queue_target()),
+            Controller::Fixed(_) | Controller::Crab(_) | Controller::Rbm(_) => None,
+        }
+    }
+}
 
 /// What makes the desired state real.
 pub trait Enforcer {
@@ -64,8 +126,8 @@ pub struct GroupTotals {
 ///
 /// Invariant: after a successful [`ControlLoop::enforce`] the enforcer has the desired state.
 #[derive(Clone, Debug)]
-pub struct ControlLoop {
-    controller: Controller,
+pub struct ControlLoop<D = Controller> {
+    controller: D,
     supervisor: Supervisor,
     /// Whether everything passes, whatever the controller wants.
     is_released: bool,
@@ -80,10 +142,10 @@ pub struct ControlLoop {
     observed_at: Time,
 }
 
-impl ControlLoop {
+impl<D: Decider> ControlLoop<D> {
     /// A loop that begins at `now` with nothing enforced; what the controller commands at its start
     /// is the first desired state.
-    pub fn new(controller: Controller, groups: usize, now: Time) -> ControlLoop {
+    pub fn new(controller: D, groups: usize, now: Time) -> ControlLoop<D> {
         let mut control = ControlLoop {
             supervisor: Supervisor::new(),
             is_released: false,
@@ -101,7 +163,7 @@ impl ControlLoop {
     }
 
     /// The controller.
-    pub fn controller(&self) -> &Controller {
+    pub fn controller(&self) -> &D {
         &self.controller
     }
 
@@ -154,22 +216,20 @@ impl ControlLoop {
         self.controller.handle_observation(observation);
         self.decision.clone_from(self.controller.decision());
         self.drain();
-        if self.controller.is_learning() {
-            self.supervise(observation);
+        if let Some(target) = self.controller.supervised_target() {
+            self.supervise(observation, target);
         }
     }
 
     /// Sees what control costs, and lets everything pass while it costs.
-    fn supervise(&mut self, observation: &Observation) {
+    fn supervise(&mut self, observation: &Observation, target: Span) {
         let decision = &self.decision;
-        let target = self.controller.queue_target();
-        let has_room = |least: Span| target.is_some_and(|target| least < target / 4);
         let verdict = self.supervisor.handle_tick(&supervisor::Tick {
             at: observation.at,
             total: decision.groups.iter().map(|g| g.rate).sum(),
             is_enforcing: decision.enforcing,
             is_wanted: decision.groups.iter().any(|g| g.state == GroupState::Saturating),
-            has_room: decision.delay.map(|delay| has_room(delay.least)),
+            has_room: decision.delay.map(|delay| delay.least < target / 4),
         });
         let is_released = verdict != Verdict::Enforce;
         if is_released != self.is_released {
@@ -212,9 +272,30 @@ impl ControlLoop {
         (self.are_rates_stale, self.are_windows_stale) = (true, true);
     }
 
-    // --------------------------------------------------------------------------------------------
-    // Changes
+    /// Takes the controller's commands over; of each kind the last one counts.
+    fn drain(&mut self) {
+        while let Some(command) = self.controller.poll_command() {
+            match command {
+                Command::SetRates(allocation) => {
+                    self.allocation = Some(allocation);
+                    self.are_rates_stale |= !self.is_released;
+                }
+                Command::SetWindows(windows) => {
+                    let groups = self.totals.len();
+                    debug_assert_eq!(windows.initial.len(), groups, "one for each group");
+                    self.windows = Some(windows);
+                    self.are_windows_stale |= !self.is_released;
+                }
+                Command::Release => {
+                    (self.allocation, self.windows) = (None, None);
+                    self.handle_lost_state();
+                }
+            }
+        }
+    }
+}
 
+impl ControlLoop {
     /// Goes on with the same controller under another specification and policy: group `i` continues
     /// group `kept[i]` of the old policy, `None` is new.
     ///
@@ -263,28 +344,6 @@ impl ControlLoop {
         self.handle_lost_state();
         // Commands that were not drained are for the old groups too.
         while self.controller.poll_command().is_some() {}
-    }
-
-    /// Takes the controller's commands over; of each kind the last one counts.
-    fn drain(&mut self) {
-        while let Some(command) = self.controller.poll_command() {
-            match command {
-                Command::SetRates(allocation) => {
-                    self.allocation = Some(allocation);
-                    self.are_rates_stale |= !self.is_released;
-                }
-                Command::SetWindows(windows) => {
-                    let groups = self.totals.len();
-                    debug_assert_eq!(windows.initial.len(), groups, "one for each group");
-                    self.windows = Some(windows);
-                    self.are_windows_stale |= !self.is_released;
-                }
-                Command::Release => {
-                    (self.allocation, self.windows) = (None, None);
-                    self.handle_lost_state();
-                }
-            }
-        }
     }
 }
 

@@ -91,7 +91,7 @@ pub struct Decision {
 
 impl Decision {
     /// What holds before the first tick.
-    pub(crate) fn initial(groups: usize) -> Decision {
+    pub fn initial(groups: usize) -> Decision {
         Decision {
             at: Time::ZERO,
             act: Act::default(),

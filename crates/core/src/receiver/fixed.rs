@@ -1,4 +1,4 @@
-//! Controls that learn nothing: what others do today, and the ideal, as baselines.
+//! Controls that learn nothing: fixed rates, with or without borrowing, or none.
 
 use super::{
     Act, Allocation, ClassRate, Command, ControllerSpec, Decision, GroupDecision, GroupState,
@@ -7,7 +7,7 @@ use super::{
 use crate::share::{Claims, Tree};
 use crate::units::Rate;
 
-/// `none`, `wfq`, `static`, `borrow` and `chokepoint`: the same rates for good.
+/// `none`, `static`, `borrow` and `chokepoint`: the same rates for good.
 #[derive(Clone, Debug)]
 pub struct Fixed {
     spec: ControllerSpec,
@@ -77,10 +77,8 @@ impl Fixed {
                 (choked, Some(choked), true, strict_priority)
             }
             ControllerSpec::None
-            | ControllerSpec::Wfq
             | ControllerSpec::Rbm { .. }
             | ControllerSpec::Crab { .. }
-            | ControllerSpec::CrabPrinted
             | ControllerSpec::Fairweir { .. } => return None,
         };
         let endless = vec![None; self.weights.len()];

@@ -378,7 +378,6 @@ fn fixed_controls_say_their_rates_once() {
     };
     let m = Rate::mbit;
     assert_eq!(command(Control::None, false), None);
-    assert_eq!(command(Control::Wfq, false), None);
     assert_eq!(
         rates(command(Control::Static, false)),
         (None, vec![(m(25), m(25), 0), (m(5), m(5), 0)])
@@ -426,8 +425,8 @@ fn a_controller_takes_over_every_change_but_another_way_of_learning() {
         let mut controller = Controller::new(&spec, weights(&[5, 1]), None).unwrap();
         for other in specs() {
             let learns = |s: &ControllerSpec| {
-                use Control::{Crab, CrabPrinted, Fairweir, Rbm};
-                matches!(s.control(), Rbm | Crab | CrabPrinted | Fairweir)
+                use Control::{Crab, Fairweir, Rbm};
+                matches!(s.control(), Rbm | Crab | Fairweir)
             };
             let same = spec == other || (!learns(&spec) && !learns(&other));
             assert_eq!(controller.can_take_over(&other), same, "{spec:?} -> {other:?}");

@@ -6,7 +6,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use crate::policy::Mac;
+use crate::packet::Mac;
 
 /// See the module. Invariant: `packet` is an IP header without options and a TCP header with its own.
 #[derive(Clone, Debug, PartialEq, Eq)]

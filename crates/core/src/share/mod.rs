@@ -35,7 +35,7 @@ pub struct WeightError(u32);
 impl Weight {
     /// The smallest weight, which the default group has if the user says nothing.
     pub const ONE: Weight = Weight(NonZeroU32::MIN);
-    /// The largest weight. With it, and [`crate::policy::GROUPS_MAX`] groups, nothing overflows.
+    /// The largest weight. Sums over the 256 groups that a policy may have do not overflow.
     pub const MAX: u32 = 10_000;
 
     /// A weight of `n`, if that is from 1 to [`Weight::MAX`].

@@ -20,7 +20,7 @@ use std::net::SocketAddr;
 
 use sha2::{Digest as _, Sha256};
 
-use super::HostName;
+use crate::host_name::HostName;
 use crate::units::{Span, Time};
 
 /// What an extension says of one request whose response has begun.

@@ -21,7 +21,8 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::policy::Transport;
+use crate::host_name::HostName;
+use crate::packet::Transport;
 
 mod assemble;
 mod claims;
@@ -42,7 +43,7 @@ mod trials;
 pub use claims::{Claim, HostDigest};
 pub use departure::Departure;
 pub use resolver::{CLAIMANT_SPAN, CONNECTIONS_MAX, Claimed, Counts, KEPT_MAX, Kept, Resolver};
-pub use site::{HOST_NAME_MAX, HostName, InnerSites, Lead, Site, SiteError, Sites};
+pub use site::{InnerSites, Lead, Sites};
 pub use stream::{Opening, STREAM_MAX, opening};
 
 /// A flow of this host.

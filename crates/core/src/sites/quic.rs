@@ -272,9 +272,9 @@ pub(super) mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
-    use super::super::site::HostName;
     use super::super::tls::tests::{browser_hello, hello_with, names};
     use super::*;
+    use crate::host_name::HostName;
 
     /// A client's Initial packet that is `size` bytes long, and no shorter than its frames.
     pub(in super::super) struct Sent<'f> {

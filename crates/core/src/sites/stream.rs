@@ -3,7 +3,8 @@
 pub use super::assemble::STREAM_MAX;
 
 use super::tls::Read;
-use super::{HostName, Reason, http, tls};
+use super::{Reason, http, tls};
+use crate::host_name::HostName;
 
 /// What the first bytes of a client say.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,7 +2,7 @@
 
 use super::assemble::STREAM_MAX;
 use super::reader::Reader;
-use super::site::HostName;
+use crate::host_name::HostName;
 
 /// What the beginning of a stream says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

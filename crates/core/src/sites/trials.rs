@@ -8,7 +8,7 @@ use super::quic::tests::{crypto, sent};
 use super::resolver::tests::{AT, SALT, connection, sites, tell};
 use super::tls::tests::{browser_hello, hello_with, names, records};
 use super::{Command, Connection, Heard, Resolver, dns, http, tls};
-use crate::policy::Transport;
+use crate::packet::Transport;
 
 /// Numbers that look random. Source: Vigna, splitmix64.
 struct Numbers(u64);

@@ -2,7 +2,6 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::receiver::ConnectionSample;
 use crate::units::{Bytes, Rate, Span, Time};
 
 /// How a connection is served beside the others of its group.
@@ -80,13 +79,14 @@ impl Behaviour {
         }
     }
 
-    /// Takes in what was seen of it in the tick that ends at `now`.
+    /// Takes in what was seen of it in the tick that ends at `now`: whether the application here sent
+    /// something, and how much payload arrived.
     ///
     /// If it sent and received in one tick, the sending came first: a request and its answer. A
     /// download that keeps sending, as HTTP/2 does for its own flow control, so looks like a series
     /// of answers, and counts as long only if a single tick brings enough.
-    pub fn handle_tick(&mut self, now: Time, sample: &ConnectionSample) {
-        if sample.has_sent {
+    pub fn handle_tick(&mut self, now: Time, has_sent: bool, received: Bytes) {
+        if has_sent {
             if self.received > Bytes::ZERO {
                 self.before = self.received;
             }
@@ -94,8 +94,8 @@ impl Behaviour {
             self.active_at = now;
             self.is_bulk_by_port = false;
         }
-        if sample.received > Bytes::ZERO {
-            self.received += sample.received;
+        if received > Bytes::ZERO {
+            self.received += received;
             self.received_at = now;
             self.active_at = now;
         }

@@ -4,9 +4,8 @@ use std::path::Path;
 
 use anyhow::Context;
 use fairweir_config::{ConfigError, Text, output};
-use fairweir_core::receiver::Control;
 use fairweir_core::units::Span;
-use fairweir_scenario::Scenario;
+use fairweir_scenario::{Control, Scenario};
 use toml::{Table, Value};
 
 use super::generate::Class;

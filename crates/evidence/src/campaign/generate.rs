@@ -753,7 +753,7 @@ impl Home {
 mod tests {
     use std::collections::BTreeMap;
 
-    use fairweir_core::receiver::Control;
+    use fairweir_scenario::Control;
 
     use super::*;
 

@@ -3,6 +3,7 @@
 //!
 //! | module | contains |
 //! |---|---|
+//! | `args` | its command line |
 //! | `generate` | from a seed to a scenario file |
 //! | `case` | what is played of it with each control |
 //! | `bound` | the least error that receive windows allow |
@@ -19,16 +20,16 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use fairweir_config::{output, text};
-use fairweir_core::receiver::Control;
 use fairweir_core::units::Span;
+use fairweir_scenario::Control;
 use fairweir_scenario::play::{Job, Run};
 use fairweir_scenario::report::Report;
 use serde::Serialize;
 
 use crate::Players;
-use crate::cli::CampaignArgs;
 use crate::document::Document;
 
+mod args;
 mod beside;
 mod bound;
 mod case;
@@ -38,6 +39,7 @@ mod score;
 mod show;
 mod summary;
 
+pub(crate) use args::{CampaignArgs, parallel};
 pub(crate) use generate::{Class, class};
 
 use case::{Case, Played};

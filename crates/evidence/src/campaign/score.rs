@@ -1,8 +1,7 @@
 //! What a run is worth beside the references `wfq` and `none`.
 
-use fairweir_core::receiver::Control;
 use fairweir_scenario::report::{Report, RightAfter};
-use fairweir_scenario::{Kind, Scenario};
+use fairweir_scenario::{Control, Kind, Scenario};
 use serde::Serialize;
 
 use super::case::Case;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use fairweir_core::receiver::Control;
+use fairweir_scenario::Control;
 use serde::Serialize;
 
 use super::generate::Class;

@@ -385,8 +385,10 @@ mod tests {
     fn every_point_can_be_played_with_its_control() {
         for (point, _) in plan(&all()) {
             let scenario = point.scenario().unwrap_or_else(|e| panic!("{point:?}: {e:#}"));
+            // CRAB as printed has no parameters.
+            let Some(control) = point.control.at_home() else { continue };
             let spec =
-                ControllerSpec::new(point.control, Some(scenario.link.capacity.nominal())).unwrap();
+                ControllerSpec::new(control, Some(scenario.link.capacity.nominal())).unwrap();
             let tuning = scenario.control.tuning.applied_to(CrabTuning::HOST);
             let weights: Vec<_> = scenario.groups.iter().map(|g| g.weight).collect();
             let made = Controller::new(&spec.with_tuning(tuning), weights, None);

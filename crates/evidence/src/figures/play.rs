@@ -5,10 +5,9 @@ use std::path::Path;
 
 use anyhow::Context;
 use fairweir_config::{ConfigError, Override, Text};
-use fairweir_core::receiver::Control;
-use fairweir_scenario::Scenario;
 use fairweir_scenario::play::{Job, Run};
 use fairweir_scenario::report::Report;
+use fairweir_scenario::{Control, Scenario};
 
 use super::claim::Measured;
 use crate::Players;

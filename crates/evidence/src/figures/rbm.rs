@@ -2,7 +2,7 @@
 //!
 //! Figure 1 is the unmanaged half of figure 2.
 
-use fairweir_core::receiver::Control;
+use fairweir_scenario::Control;
 use fairweir_scenario::report::Report;
 use fairweir_scenario::report::chart::{Line, Marks, Panel, colour_of, label_of};
 

@@ -144,8 +144,7 @@ pub(super) fn worst_group(report: &Report) -> f64 {
 mod tests {
     use std::sync::atomic::AtomicBool;
 
-    use fairweir_core::receiver::Control;
-    use fairweir_scenario::Scenario;
+    use fairweir_scenario::{Control, Scenario};
     use fairweir_sim::engine;
 
     use super::*;

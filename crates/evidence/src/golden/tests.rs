@@ -1,6 +1,6 @@
 use std::collections::BTreeMap;
 
-use fairweir_core::receiver::Control;
+use fairweir_scenario::Control;
 use fairweir_core::units::Span;
 
 use super::*;

@@ -10,7 +10,8 @@
 
 use std::collections::BTreeMap;
 
-use fairweir_core::policy::{GROUPS_MAX, Match, Policy, PortMatch, Side, Transport};
+use fairweir_core::packet::{Side, Transport};
+use fairweir_core::policy::{GROUPS_MAX, Match, Policy, PortMatch};
 use fairweir_core::sites::InnerSites;
 use ipnet::IpNet;
 use nix::unistd::User;

@@ -6,7 +6,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use fairweir_core::policy::Transport;
+use fairweir_core::packet::Transport;
 use fairweir_core::sites::{Command, Connection, Flow, Heard};
 use fairweir_core::units::Time;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, RingBuffer, RingBufferBuilder};

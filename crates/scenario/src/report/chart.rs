@@ -4,7 +4,7 @@
 
 use std::fmt::Write;
 
-use fairweir_core::receiver::Control;
+use crate::Control;
 
 use super::svg::{self, CHARACTER, Legend, line, page, polyline, text, ticks};
 

@@ -7,11 +7,10 @@
 //! neither. While the demand of a group is unknown there are no fair shares to compare with. The
 //! schema of the JSON form is in `docs/scenario.md`.
 
-use fairweir_core::receiver::Control;
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 use serde::Serialize;
 
-use crate::Scenario;
+use crate::{Control, Scenario};
 
 mod apps;
 mod bundle;

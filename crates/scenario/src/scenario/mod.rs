@@ -13,11 +13,13 @@
 
 use std::path::Path;
 
+use crate::Control;
+use fairweir_core::host_name::HostName;
 use fairweir_core::policy::DEFAULT_GROUP;
 pub use fairweir_core::policy::Group;
-use fairweir_core::receiver::{Control, CrabTuning, Enforce};
+use fairweir_core::receiver::{CrabTuning, Enforce};
 use fairweir_core::share::{Entry, Weight, fair};
-use fairweir_core::sites::{HostName, Sites};
+use fairweir_core::sites::Sites;
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 use serde::{Deserialize, Serialize};
 

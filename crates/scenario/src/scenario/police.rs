@@ -108,6 +108,11 @@ impl Algorithm {
         Algorithm::Shaper,
     ];
 
+    /// Whether this build plays it. The baselines need the feature `reference`.
+    pub const fn is_built(self) -> bool {
+        cfg!(feature = "reference") || matches!(self, Algorithm::BcPqp)
+    }
+
     /// What scenario files call it.
     pub const fn name(self) -> &'static str {
         match self {

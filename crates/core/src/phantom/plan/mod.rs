@@ -79,7 +79,7 @@ pub struct Class {
 pub enum Criterion {
     /// The six bits of the DSCP.
     Dscp(u8),
-    /// A port; [`crate::policy::Side::Local`] is the subscriber's.
+    /// A port; [`crate::packet::Side::Local`] is the subscriber's.
     Port(PortMatch),
     /// The address of who speaks with the subscriber.
     Ip(IpNet),

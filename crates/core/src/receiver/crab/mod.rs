@@ -31,9 +31,6 @@ use crate::share::{Claims, Tree};
 use crate::units::{Rate, Span, Time};
 
 mod group;
-mod printed;
-
-pub use printed::CrabPrinted;
 
 use group::{GroupLoop, HEADROOM_DIVISOR, HEADROOM_MIN, headroom};
 

@@ -85,7 +85,7 @@ impl Fairweir {
             };
             let begun = || Behaviour::new(now, sample.port);
             let mut behaviour = before.map_or_else(begun, |known| known.behaviour);
-            behaviour.handle_tick(now, sample);
+            behaviour.handle_tick(now, sample.has_sent, sample.received);
             let connection = Connection {
                 group: sample.group,
                 begun_at: before.map_or(now, |known| known.begun_at),

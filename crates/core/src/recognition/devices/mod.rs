@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{Claim, Identity, Kind, Os, Set, Source, Table, Verdict, What};
 use crate::lease::Message;
-use crate::policy::Mac;
+use crate::packet::Mac;
 use crate::relay::Syn;
 use crate::units::{Span, Time};
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use super::{Known, Resolver};
-use crate::policy::Transport;
+use crate::packet::Transport;
 use crate::sites::claims::{Carried, Claim, HostDigest, Sends, Verdict, Votes};
 use crate::sites::departure::{Departure, Departures, OPENS_WITHIN, Opened};
 use crate::sites::division::{Candidate, Connections, Divided, Recent};

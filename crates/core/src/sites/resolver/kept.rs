@@ -3,7 +3,8 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Known, Resolver, browsed::Browsed};
-use crate::sites::{Connection, Evidence, HostName, Reason};
+use crate::host_name::HostName;
+use crate::sites::{Connection, Evidence, Reason};
 
 /// A decided connection, independent of the policy but for `claimed`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -12,9 +12,10 @@ use super::division::Recent;
 use super::http;
 use super::names::Names;
 use super::quic::Initials;
-use super::site::{HostName, Sites};
+use super::site::Sites;
 use super::tls::{self, Read};
 use super::{Command, Connection, Evidence, Flow, Heard, Reason};
+use crate::host_name::HostName;
 use crate::sites::assemble::Assembler;
 use crate::units::{Span, Time};
 

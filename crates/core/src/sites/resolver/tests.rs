@@ -8,7 +8,8 @@ use super::super::quic::tests::{crypto, sent};
 use super::super::tls::tests::{browser_hello, hello_with, names, records};
 use super::browsed::CLAIMANTS_MAX;
 use super::*;
-use crate::policy::{Group, Policy, Transport};
+use crate::packet::Transport;
+use crate::policy::{Group, Policy};
 use crate::share::Weight;
 
 pub(in super::super) fn sites(groups: &[&[&str]]) -> Sites {

@@ -1,6 +1,7 @@
 //! Where shares are enforced, how long the queue is, and what the control cannot do.
 
-use fairweir_core::receiver::{Control, Enforce};
+use fairweir_core::receiver::Enforce;
+use fairweir_scenario::Control;
 use fairweir_scenario::report::Report;
 use fairweir_scenario::report::chart::{colour, label_of};
 

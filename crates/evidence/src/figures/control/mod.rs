@@ -3,7 +3,7 @@
 //! The bands are bars of our own. Each measurement is shown beside the same one with `crab`, the
 //! best control before it.
 
-use fairweir_core::receiver::Control;
+use fairweir_scenario::Control;
 use fairweir_scenario::report::Report;
 use fairweir_scenario::report::chart::{Line, Marks, Panel, colour, colour_of, label_of};
 

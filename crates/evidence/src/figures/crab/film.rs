@@ -1,6 +1,6 @@
 //! A film beside two long downloads.
 
-use fairweir_core::receiver::Control;
+use fairweir_scenario::Control;
 use fairweir_scenario::report::Report;
 use fairweir_scenario::report::chart::{colour, label_of};
 

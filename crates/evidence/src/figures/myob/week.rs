@@ -5,15 +5,15 @@
 //! evening, a household has the mean of its devices (table I; gateway 4 is named twice there and 5
 //! never, so every fourth has the same), and γ rises over the evening with log-normal noise.
 
-use fairweir_core::market::equilibrium::{Player, equilibrium};
-use fairweir_core::market::even::best_rates;
 use fairweir_core::market::ledger::{Credits, close};
-use fairweir_core::market::optimum::{Household, optimum};
 use fairweir_core::market::rates::{Mode, Terms};
-use fairweir_core::market::scenario::posterior;
 use fairweir_core::market::spending::{Slot, plan};
 use fairweir_core::market::utility::{Kind, Utility};
 use fairweir_core::units::Rate;
+use fairweir_reference::market::equilibrium::{Player, equilibrium};
+use fairweir_reference::market::even::best_rates;
+use fairweir_reference::market::optimum::{Household, optimum};
+use fairweir_reference::market::scenario::posterior;
 use fairweir_scenario::random::SplitMix64;
 
 use super::street::Street;

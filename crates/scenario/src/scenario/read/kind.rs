@@ -2,7 +2,7 @@
 
 use fairweir_core::units::{Bytes, Rate, Span};
 
-use fairweir_core::sites::Site;
+use fairweir_core::host_name::Site;
 
 use super::super::{
     Browser, DemandStep, Http, Kind, OnOff, PING_INTERVAL, Page, Program, SHARED_HOSTS_MAX, Short,

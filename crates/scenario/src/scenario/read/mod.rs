@@ -2,8 +2,9 @@
 
 use std::ops::RangeInclusive;
 
+use crate::Control;
 use fairweir_core::policy::{DEFAULT_GROUP, Match, Policy};
-use fairweir_core::receiver::{Control, Enforce, LATENCY_RANGE};
+use fairweir_core::receiver::{Enforce, LATENCY_RANGE};
 use fairweir_core::share::Weight;
 use fairweir_core::units::{Rate, Span, Time};
 

@@ -109,7 +109,15 @@ fn point<'t>(
     let rate = table.parsed::<Rate>("rate")?;
     let rate = rate.ok_or_else(|| table.missing("rate", "a rate such as 10mbit"))?;
     let words = Algorithm::ALL.map(|algorithm| (algorithm.name(), algorithm));
-    let algorithm = table.word("algorithm", &words)?.map_or(Algorithm::BcPqp, |p| p.value);
+    let algorithm = table.word("algorithm", &words)?;
+    if let Some(unbuilt) = algorithm.as_ref().filter(|p| !p.value.is_built()) {
+        let what = format!(
+            "`{}` is a baseline, which only a build with the feature `evidence` plays",
+            unbuilt.value.name()
+        );
+        return Err(unbuilt.place.error(what));
+    }
+    let algorithm = algorithm.map_or(Algorithm::BcPqp, |p| p.value);
     let size = size(&mut table, algorithm)?;
     let without = table.word("without", &Deviation::ALL)?;
     if let Some(without) = without.as_ref().filter(|_| algorithm != Algorithm::BcPqp) {

@@ -8,10 +8,10 @@
 //!
 //! Source: Parekh and Gallager, A generalized processor sharing approach, ToN 1993.
 
-use super::super::UNIT_BITS;
-use super::super::plan;
 use super::{ones, per_nano};
-use crate::units::{Rate, Time};
+use fairweir_core::phantom::UNIT_BITS;
+use fairweir_core::phantom::plan;
+use fairweir_core::units::{Rate, Time};
 
 /// Weighted backlogs. Invariant: `busy` has the queues whose finish is after `virtual_now`;
 /// `soonest` is not after any of their finishes; `total` is the sum of their backlogs.

@@ -13,8 +13,8 @@
 //!
 //! Source: BC-PQP §2, §3 and §6.1, and the sources that each module names.
 
-use super::UNIT_BITS;
-use crate::units::{Bytes, Rate};
+use fairweir_core::phantom::UNIT_BITS;
+use fairweir_core::units::{Bytes, Rate};
 
 pub mod fair_policer;
 mod fluid;

@@ -1,6 +1,6 @@
 //! What the market's arithmetic costs on one core: the optimum of a day beside a generic solver, and closing a
 //! slot beside the paper's equation in floating point. Prints Markdown tables:
-//! `cargo bench -p fairweir-core --bench market`.
+//! `cargo bench -p fairweir-reference --bench market`.
 
 // A bench reads the clock.
 #![allow(clippy::disallowed_methods)]
@@ -10,8 +10,8 @@ use std::time::Instant;
 
 use fairweir_core::market::agent::{Agent, AgentSpec};
 use fairweir_core::market::ledger::{Credits, close};
-use fairweir_core::market::optimum::{Household, optimum};
 use fairweir_core::market::utility::Utility;
+use fairweir_reference::market::optimum::{Household, optimum};
 
 #[path = "../tests/it/clarabel.rs"]
 mod clarabel;

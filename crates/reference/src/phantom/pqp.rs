@@ -9,10 +9,10 @@
 //!
 //! Source: BC-PQP §3.
 
-use super::super::{Arrival, Police, Verdict};
 use super::fluid::{Fluid, QUEUE_MAX};
 use super::volume;
-use crate::units::{Bytes, Rate, Time};
+use fairweir_core::phantom::{Arrival, Police, Verdict};
+use fairweir_core::units::{Bytes, Rate, Time};
 
 /// Weighted phantom queues. Invariant: none holds more than the limit.
 #[derive(Clone, Debug)]
@@ -33,7 +33,7 @@ impl Pqp {
         Pqp { limit: volume(limit), queues: Fluid::new(rate, weights) }
     }
 
-    /// Reads what a decision will read; see [`Slot::touch`](super::super::aggregate::Slot::touch).
+    /// Reads what a decision will read; see [`Slot::touch`](fairweir_core::phantom::aggregate::Slot::touch).
     #[inline]
     pub fn touch(&self, leaf: usize) -> u64 {
         self.queues.touch(leaf)

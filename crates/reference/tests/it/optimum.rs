@@ -1,7 +1,7 @@
 //! The optimum of a market beside a generic solver.
 
-use fairweir_core::market::even::best_rates;
-use fairweir_core::market::optimum::{Household, optimum};
+use fairweir_reference::market::even::best_rates;
+use fairweir_reference::market::optimum::{Household, optimum};
 use fairweir_core::market::utility::Utility;
 use proptest::prelude::*;
 

@@ -1,5 +1,5 @@
 //! BC-PQP as printed: phantom queues with burst control by the paper's constants, one level of weighted
-//! queues, so that the worth of the deviations of [`aggregate`](super::super::aggregate) can be measured.
+//! queues, so that the worth of the deviations of [`aggregate`](fairweir_core::phantom::aggregate) can be measured.
 //!
 //! Method: as [`pqp`](super::pqp). A window of 100 ms begins with a packet of its queue. If the queue
 //! accepts more than 3/2 of its share within the window, it is filled with magic bytes; if less than
@@ -10,10 +10,10 @@
 //!
 //! Source: BC-PQP §4; θ⁺, θ⁻, T and the size of a queue: §6.1.
 
-use super::super::{Arrival, Police, Verdict};
 use super::fluid::{Fluid, QUEUE_MAX};
 use super::volume;
-use crate::units::{Bytes, Rate, Time};
+use fairweir_core::phantom::{Arrival, Police, Verdict};
+use fairweir_core::units::{Bytes, Rate, Time};
 
 /// T, ns.
 const WINDOW: u64 = 100_000_000;

@@ -8,7 +8,7 @@
 //! Source: Varghese and Lauck, Hashed and hierarchical timing wheels, SOSP 1987, scheme 6.
 
 use super::ones;
-use crate::units::{Span, Time};
+use fairweir_core::units::{Span, Time};
 
 /// How late a timer may fire: a 15th of what an MSS takes at 200 Mbit/s.
 pub(super) const TICK: Span = Span::nanos(1 << TICK_BITS);

@@ -18,10 +18,10 @@
 //! This is our reading of what BC-PQP says of it (§2.2, §6.3 and, for weights, §6.4.2). Original:
 //! Shan et al., Towards the Fairness of Traffic Policer, INFOCOM 2021.
 
-use super::super::{Arrival, Police, Verdict};
 use super::fluid::{Fluid, QUEUE_MAX};
 use super::volume;
-use crate::units::{Bytes, Rate, Time};
+use fairweir_core::phantom::{Arrival, Police, Verdict};
+use fairweir_core::units::{Bytes, Rate, Time};
 
 /// FairPolicer. Invariant: the sum of all debts is at most `size`.
 #[derive(Clone, Debug)]
@@ -42,7 +42,7 @@ impl FairPolicer {
         FairPolicer { size: volume(size), debts: Fluid::new(rate, weights) }
     }
 
-    /// Reads what a decision will read; see [`Slot::touch`](super::super::aggregate::Slot::touch).
+    /// Reads what a decision will read; see [`Slot::touch`](fairweir_core::phantom::aggregate::Slot::touch).
     #[inline]
     pub fn touch(&self, leaf: usize) -> u64 {
         self.debts.touch(leaf)

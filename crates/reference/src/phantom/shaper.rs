@@ -16,9 +16,9 @@
 //! Source: BC-PQP §2.1 and §6.1; Shreedhar and Varghese, Efficient fair queueing using deficit
 //! round robin, SIGCOMM 1995; Saeed et al., Carousel, SIGCOMM 2017 (the wheel).
 
-use super::super::plan;
 use super::wheel::Wheel;
-use crate::units::{Bytes, Rate, Time};
+use fairweir_core::phantom::plan;
+use fairweir_core::units::{Bytes, Rate, Time};
 
 /// An aggregate of a shaper.
 #[derive(Clone, Debug)]
@@ -152,7 +152,7 @@ impl<T> Shapers<T> {
         Bytes::new(u64::from(self.queues[first + leaf].backlog))
     }
 
-    /// Reads what enqueuing will read; see [`Slot::touch`](super::super::aggregate::Slot::touch).
+    /// Reads what enqueuing will read; see [`Slot::touch`](fairweir_core::phantom::aggregate::Slot::touch).
     /// Which packets leave next is not known yet.
     #[inline]
     pub fn touch(&self, aggregate: usize, leaf: usize) -> u64 {

@@ -1,5 +1,5 @@
 //! The rates that maximise the sum of all utilities if what nobody spends is divided evenly
-//! ([`Mode::Even`](super::rates::Mode::Even)), every future known.
+//! ([`Mode::Even`](fairweir_core::market::rates::Mode::Even)), every future known.
 //!
 //! Model: the households of a link of n shares begin with a share of credits each. A rate is rᵢ = xᵢ + m, with
 //! m = (n·share − Σx)/n. Then a balance changes by −n/(n−1)·(rᵢ − share) whatever m is, so the unknowns are the
@@ -12,7 +12,7 @@
 
 use super::dense::Dense;
 use super::optimum::{Row, factor, solve};
-use super::utility::Utility;
+use fairweir_core::market::utility::Utility;
 
 /// The best rates, by household and slot, if each has `share` credits and the link carries as many Mbit/s each;
 /// `None` if there are less than two households, they have not equally many slots, the cap is not above the

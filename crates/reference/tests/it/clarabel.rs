@@ -7,7 +7,7 @@ use clarabel::solver::{
     DefaultSettings, DefaultSolver, IPSolver, NonnegativeConeT, PowerConeT, SolverStatus,
     SupportedConeT,
 };
-use fairweir_core::market::optimum::Household;
+use fairweir_reference::market::optimum::Household;
 
 /// y = 25 · rate, in which the utilities are written (MYOB §VI).
 const SCALE: f64 = 25.0;

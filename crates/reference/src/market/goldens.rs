@@ -3,14 +3,14 @@
 
 use serde::Deserialize;
 
-use super::division::parts;
-use super::ledger::{Credits, close, join, leave};
 use super::optimum::{Household, optimum};
-use super::rates::{Mode, Terms};
 use super::scenario::posterior;
-use super::spending::{Slot, plan};
-use super::utility::{Kind, Utility};
-use crate::units::Rate;
+use fairweir_core::market::division::parts;
+use fairweir_core::market::ledger::{Credits, close, join, leave};
+use fairweir_core::market::rates::{Mode, Terms};
+use fairweir_core::market::spending::{Slot, plan};
+use fairweir_core::market::utility::{Kind, Utility};
+use fairweir_core::units::Rate;
 
 #[derive(Deserialize)]
 struct Goldens {

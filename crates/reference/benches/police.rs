@@ -1,6 +1,6 @@
 //! What a decision costs: cycles per packet of a token bucket, FairPolicer, plain phantom queues,
 //! BC-PQP and a DRR shaper with real packets, for 1 to 64 queues and 1 to 100,000 aggregates in
-//! random order. Prints Markdown tables: `cargo bench -p fairweir-core --bench police`.
+//! random order. Prints Markdown tables: `cargo bench -p fairweir-reference --bench police`.
 //!
 //! Packets arrive in virtual time, at 3/4 and at 5/4 of every aggregate's rate, and all arrivals are
 //! drawn beforehand. What every caller has to do anyway, receiving and classifying a packet, is left
@@ -19,9 +19,9 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use fairweir_core::phantom::aggregate::{Slot, decide};
-use fairweir_core::phantom::baseline::{FairPolicer, Pqp, ShaperSpec, Shapers, TokenBucket};
 use fairweir_core::phantom::{Arrival, Plan, PlanSpec, Police, Share, Signal, Verdict};
 use fairweir_core::units::{Bytes, Rate, Span, Time};
+use fairweir_reference::phantom::{FairPolicer, Pqp, ShaperSpec, Shapers, TokenBucket};
 
 const RATE: Rate = Rate::mbit(10);
 const RTT_MAX: Span = Span::millis(20);

@@ -9,7 +9,7 @@
 //! The optimum knows every future utility. It is what decisions are compared with, not one.
 
 use super::dense::Dense;
-use super::utility::Utility;
+use fairweir_core::market::utility::Utility;
 
 /// A household, or several alike.
 #[derive(Clone, Debug, PartialEq)]
@@ -578,7 +578,7 @@ mod tests {
     fn what_has_no_optimum_is_refused() {
         let home = Household {
             balance: 1.0,
-            utilities: vec![Utility::only(crate::market::utility::Kind::Social, 1.0)],
+            utilities: vec![Utility::only(fairweir_core::market::utility::Kind::Social, 1.0)],
             copies: 1,
         };
         assert_eq!(optimum(&[], None), None);

@@ -7,11 +7,11 @@
 //! price-takers, which in a market of n misses a Nash equilibrium by what one household moves prices.
 //! Convergence is not proven; the result says how far it came.
 
-use super::ledger::{Credits, LedgerError, close};
-use super::rates::{Mode, Terms};
-use super::spending::{self, Slot};
-use super::utility::Utility;
-use crate::units::Rate;
+use fairweir_core::market::ledger::{Credits, LedgerError, close};
+use fairweir_core::market::rates::{Mode, Terms};
+use fairweir_core::market::spending::{self, Slot};
+use fairweir_core::market::utility::Utility;
+use fairweir_core::units::Rate;
 
 /// A household with its future.
 #[derive(Clone, Debug, PartialEq)]
@@ -188,7 +188,7 @@ fn regret(
     (0..players.len()).map(one).fold(0.0, f64::max)
 }
 
-/// As in [`super::agent`].
+/// As in [`fairweir_core::market::agent`].
 const PRICE_MIN: f64 = 1e-3;
 
 #[cfg(test)]

@@ -8,9 +8,9 @@
 //!
 //! Source: BC-PQP §2.2; RFC 2697 without its second bucket.
 
-use super::super::{Arrival, Police, Verdict};
 use super::{per_nano, volume};
-use crate::units::{Bytes, Rate, Time};
+use fairweir_core::phantom::{Arrival, Police, Verdict};
+use fairweir_core::units::{Bytes, Rate, Time};
 
 /// A token bucket. Invariant: `tokens <= size`.
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ impl TokenBucket {
         TokenBucket { rate: per_nano(rate), size, tokens: size, latest: 0 }
     }
 
-    /// Reads what a decision will read; see [`Slot::touch`](super::super::aggregate::Slot::touch).
+    /// Reads what a decision will read; see [`Slot::touch`](fairweir_core::phantom::aggregate::Slot::touch).
     #[inline]
     pub fn touch(&self) -> u64 {
         self.tokens

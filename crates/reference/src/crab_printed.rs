@@ -1,5 +1,5 @@
 //! CRAB's control loop as its paper prints it: the baseline that shows what the departures of
-//! [`Crab`](super::Crab) are worth.
+//! [`Crab`](fairweir_core::receiver::Crab) are worth.
 //!
 //! It keeps the paper's numbers for each flow group: `true_bw`, `lent_bw`, `borrowed_bw` and
 //! `assigned_bw`, and its Algorithm 1 for the excess. Where the paper cannot be played, the least
@@ -15,12 +15,12 @@
 //! that is divided among groups which want no more, and an estimate that is never lowered by less than
 //! a tenth. Source: CRAB §3.1-§3.5, Appendix A; docs/papers/crab.md.
 
-use super::super::{
-    Act, Allocation, ClassRate, Command, Decision, GroupDecision, GroupState, Observation, TICK,
+use fairweir_core::receiver::{
+    Act, Allocation, CAPACITY_MIN, ClassRate, Command, ControllerError, Decider, Decision,
+    GroupDecision, GroupState, Observation, TICK,
 };
-use super::CEIL_MIN;
-use crate::share::Weight;
-use crate::units::Rate;
+use fairweir_core::share::Weight;
+use fairweir_core::units::Rate;
 
 /// The loop's state.
 #[derive(Clone, Debug)]
@@ -92,10 +92,18 @@ impl Flow {
 impl CrabPrinted {
     /// Starts the loop: at what is remembered, else at an estimate that is large (§3.5).
     ///
-    /// # Panics
-    /// If there are no groups.
-    pub fn new(weights: &[Weight], remembered: Option<Rate>) -> CrabPrinted {
-        assert!(!weights.is_empty(), "there is at least the default group");
+    /// # Errors
+    /// [`ControllerError`] if there are no groups, or what is remembered is too low.
+    pub fn new(
+        weights: &[Weight],
+        remembered: Option<Rate>,
+    ) -> Result<CrabPrinted, ControllerError> {
+        if weights.is_empty() {
+            return Err(ControllerError::NoGroups);
+        }
+        if let Some(low) = remembered.filter(|&remembered| remembered < CAPACITY_MIN) {
+            return Err(ControllerError::CapacityTooLow(low, CAPACITY_MIN));
+        }
         let mut control = CrabPrinted {
             estimated: Rate::ZERO,
             excess: Rate::ZERO,
@@ -110,57 +118,7 @@ impl CrabPrinted {
         };
         control.estimate(remembered.unwrap_or(ESTIMATE_FIRST));
         control.tell();
-        control
-    }
-
-    pub(in super::super) fn handle_observation(&mut self, observation: &Observation) {
-        assert_eq!(observation.groups.len(), self.flows.len(), "one sample for each group");
-        if observation.interval < TICK / 2 || observation.interval > TICK * 2 {
-            self.restart_window();
-            return self.conclude(observation, Act::Measure);
-        }
-        let mut total = Rate::ZERO;
-        for (flow, sample) in self.flows.iter_mut().zip(&observation.groups) {
-            flow.rate = Rate::from_volume(sample.received, observation.interval);
-            flow.observed = flow.observed.max(flow.rate);
-            total += flow.rate;
-        }
-        self.total = self.total.max(total);
-        self.ticks += 1;
-        let is_growing = self.flows.iter().any(|f| f.is_growing(f.rate));
-        if self.ticks < WINDOW_TICKS && !is_growing {
-            return self.conclude(observation, Act::Measure);
-        }
-        let act = if self.total == Rate::ZERO { Act::Rest } else { self.act() };
-        self.restart_window();
-        self.tell();
-        self.conclude(observation, act);
-    }
-
-    pub(in super::super) fn poll_command(&mut self) -> Option<Command> {
-        self.command.take()
-    }
-
-    pub(in super::super) fn decision(&self) -> &Decision {
-        &self.decision
-    }
-
-    /// What it would remember.
-    pub(in super::super) fn learned_capacity(&self) -> Option<Rate> {
-        (self.estimated < ESTIMATE_FIRST).then_some(self.estimated)
-    }
-
-    pub(in super::super) fn handle_policy(&mut self, weights: &[Weight], kept: &[Option<usize>]) {
-        assert_eq!(weights.len(), kept.len(), "every new group says which old one it continues");
-        let continued = |(&weight, kept): (&Weight, &Option<usize>)| match *kept {
-            Some(old) => Flow { weight, ..self.flows[old] },
-            None => Flow::new(weight),
-        };
-        self.flows = weights.iter().zip(kept).map(continued).collect();
-        self.probe = None;
-        self.restart_window();
-        self.estimate(self.estimated);
-        self.tell();
+        Ok(control)
     }
 
     // --------------------------------------------------------------------------------------------
@@ -322,7 +280,7 @@ impl CrabPrinted {
 
     fn tell(&mut self) {
         let class = |f: &Flow| {
-            let rate = f.assigned.max(CEIL_MIN);
+            let rate = f.assigned.max(CAPACITY_MIN);
             ClassRate { rate, ceil: rate, priority: 0, weight: f.weight }
         };
         let classes = self.flows.iter().map(class).collect();
@@ -334,7 +292,7 @@ impl CrabPrinted {
             rate: f.rate,
             demand: (f.lent > Rate::ZERO).then(|| f.assigned.saturating_sub(f.lent)),
             share: f.assigned,
-            ceil: Some(f.assigned.max(CEIL_MIN)),
+            ceil: Some(f.assigned.max(CAPACITY_MIN)),
             state: f.state,
         };
         self.decision = Decision {
@@ -345,6 +303,40 @@ impl CrabPrinted {
             delay: None,
             groups: self.flows.iter().map(group).collect(),
         };
+    }
+}
+
+impl Decider for CrabPrinted {
+    fn handle_observation(&mut self, observation: &Observation) {
+        assert_eq!(observation.groups.len(), self.flows.len(), "one sample for each group");
+        if observation.interval < TICK / 2 || observation.interval > TICK * 2 {
+            self.restart_window();
+            return self.conclude(observation, Act::Measure);
+        }
+        let mut total = Rate::ZERO;
+        for (flow, sample) in self.flows.iter_mut().zip(&observation.groups) {
+            flow.rate = Rate::from_volume(sample.received, observation.interval);
+            flow.observed = flow.observed.max(flow.rate);
+            total += flow.rate;
+        }
+        self.total = self.total.max(total);
+        self.ticks += 1;
+        let is_growing = self.flows.iter().any(|f| f.is_growing(f.rate));
+        if self.ticks < WINDOW_TICKS && !is_growing {
+            return self.conclude(observation, Act::Measure);
+        }
+        let act = if self.total == Rate::ZERO { Act::Rest } else { self.act() };
+        self.restart_window();
+        self.tell();
+        self.conclude(observation, act);
+    }
+
+    fn poll_command(&mut self) -> Option<Command> {
+        self.command.take()
+    }
+
+    fn decision(&self) -> &Decision {
+        &self.decision
     }
 }
 
@@ -359,11 +351,11 @@ const ESTIMATE_FIRST: Rate = Rate::mbit(1_000);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::share::Weight;
+    use fairweir_core::share::Weight;
 
     fn printed(weights: &[u32]) -> CrabPrinted {
         let weights: Vec<Weight> = weights.iter().map(|&w| Weight::new(w).unwrap()).collect();
-        CrabPrinted::new(&weights, Some(Rate::mbit(30)))
+        CrabPrinted::new(&weights, Some(Rate::mbit(30))).unwrap()
     }
 
     #[test]
