@@ -14,7 +14,7 @@ pub const HOST_NAME_MAX: usize = 253;
 pub struct HostName(Box<str>);
 
 impl HostName {
-    /// Reads a name from a packet; `None` if it is none.
+    /// Reads a name from a packet; `None` if it is not a host name.
     pub fn from_wire(bytes: &[u8]) -> Option<HostName> {
         let bytes = bytes.strip_suffix(b".").unwrap_or(bytes);
         if bytes.len() > HOST_NAME_MAX {
@@ -92,7 +92,7 @@ pub enum SiteError {
         "expected a host name such as netflix.com or *.netflix.com, without scheme, port or path"
     )]
     NotAName,
-    /// Everybody's.
+    /// Shared by unrelated sites.
     #[error(
         "a public suffix, below which unrelated sites are registered; expected a name below it"
     )]

@@ -7,6 +7,7 @@
 //! | module | its job |
 //! |---|---|
 //! | [`units`] | rates, volumes and time as types |
+//! | [`backoff`], [`streak`] | pauses that grow, and counts in a row |
 //! | [`share`] | weighted max-min fair division, the one allocation routine |
 //! | [`suggest`] | weights that would have helped, from what was observed |
 //! | [`packet`], [`host_name`] | words of packet headers and names of hosts, as types |
@@ -26,6 +27,7 @@
 //! | [`delegate`] | congestion signals of one connection that others answer, so that it holds a rate |
 #![forbid(unsafe_code)]
 
+pub mod backoff;
 pub mod delegate;
 pub mod host_name;
 pub mod lease;
@@ -41,6 +43,7 @@ pub mod recognition;
 pub mod relay;
 pub mod share;
 pub mod sites;
+pub mod streak;
 pub mod suggest;
 pub mod units;
 pub mod upload;

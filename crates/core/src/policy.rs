@@ -109,7 +109,7 @@ impl Match {
 pub struct PortMatch {
     /// `None` is both.
     pub transport: Option<Transport>,
-    /// Whose port.
+    /// The end that has the port.
     pub side: Side,
     /// First port of the range.
     pub first: u16,

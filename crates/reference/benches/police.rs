@@ -66,10 +66,10 @@ fn main() {
 const OVER: u64 = 125;
 const UNDER: u64 = 75;
 
-/// So many packets are at hand at once, as a driver hands them over.
+/// Packets of a burst, as a driver hands them over.
 const BURST: usize = 32;
 
-/// So many arrivals are drawn; then they come again.
+/// Arrivals that are drawn; then they repeat.
 const DRAWN: usize = 1 << 20;
 
 struct Load {
@@ -130,7 +130,7 @@ struct Run {
 }
 
 impl Run {
-    /// Offers so many packets; returns how many passed.
+    /// Offers packets; returns how many passed.
     fn go<S: Subject>(&mut self, subject: &mut S, load: &Load, percent: u64, count: usize) -> u64 {
         let gap = load.gap(percent);
         let mut passed = 0;

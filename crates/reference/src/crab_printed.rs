@@ -11,7 +11,7 @@
 //! - groups beneath groups have their parts of the whole as weights;
 //! - no class is throttled below 100 kbit/s, as in all controls here.
 //!
-//! Everything else is kept, what harms included: probes that cannot succeed below 8 Mbit/s, excess
+//! Everything else is kept, what harms included: raises that cannot succeed below 8 Mbit/s, excess
 //! that is divided among groups which want no more, and an estimate that is never lowered by less than
 //! a tenth. Source: CRAB §3.1-§3.5, Appendix A; docs/papers/crab.md.
 
@@ -34,9 +34,9 @@ pub struct CrabPrinted {
     total: Rate,
     /// What the paper calls `inc`, in thousandths.
     inc: u64,
-    /// The group that is probed, and the total before.
-    probe: Option<(usize, Rate)>,
-    probed_last: usize,
+    /// The group that is raised, and the total before.
+    raise: Option<(usize, Rate)>,
+    raised_last: usize,
     command: Option<Command>,
     decision: Decision,
 }
@@ -111,8 +111,8 @@ impl CrabPrinted {
             ticks: 0,
             total: Rate::ZERO,
             inc: INC_FIRST,
-            probe: None,
-            probed_last: 0,
+            raise: None,
+            raised_last: 0,
             command: None,
             decision: Decision::initial(weights.len()),
         };
@@ -124,12 +124,12 @@ impl CrabPrinted {
     // --------------------------------------------------------------------------------------------
     // The window's end
 
-    /// Settles a probe, then the first of the four acts that applies (§3.2).
+    /// Settles a raise, then the first of the four acts that applies (§3.2).
     fn act(&mut self) -> Act {
         for flow in &mut self.flows {
             flow.state = flow.judged();
         }
-        let raised = self.settle_probe();
+        let raised = self.settle_raise();
         let first = |state| self.flows.iter().position(|f| f.state == state);
         let growing = first(GroupState::Growing);
         let saturating = first(GroupState::Saturating);
@@ -145,14 +145,14 @@ impl CrabPrinted {
             self.estimate(self.total);
             Act::Decrease { from, to: self.total }
         } else {
-            self.start_probe().unwrap_or(Act::Rest)
+            self.start_raise().unwrap_or(Act::Rest)
         };
         raised.unwrap_or(act)
     }
 
-    /// A probe was of use if the total grew by a tenth, and by 1 Mbit/s (§3.5, footnote 7).
-    fn settle_probe(&mut self) -> Option<Act> {
-        let (_, before) = self.probe.take()?;
+    /// A raise was of use if the total grew by a tenth, and by 1 Mbit/s (§3.5, footnote 7).
+    fn settle_raise(&mut self) -> Option<Act> {
+        let (_, before) = self.raise.take()?;
         for flow in &mut self.flows {
             flow.assigned = flow.true_bw + flow.borrowed;
         }
@@ -166,7 +166,7 @@ impl CrabPrinted {
         let before: Vec<Rate> = self.flows.iter().map(|f| f.true_bw).collect();
         self.estimated = to;
         self.share();
-        // Who lends has more to lend: its demand is the same.
+        // A lender has more to lend: its demand is the same.
         for (flow, before) in self.flows.iter_mut().zip(before) {
             if flow.lent > Rate::ZERO {
                 flow.lent = (flow.lent + flow.true_bw).saturating_sub(before);
@@ -201,15 +201,15 @@ impl CrabPrinted {
         self.redivide();
     }
 
-    fn start_probe(&mut self) -> Option<Act> {
+    fn start_raise(&mut self) -> Option<Act> {
         let count = self.flows.len();
-        let mut turns = (1..=count).map(|i| (self.probed_last + i) % count);
+        let mut turns = (1..=count).map(|i| (self.raised_last + i) % count);
         let group = turns.find(|&i| self.flows[i].state == GroupState::Saturating)?;
         let extra = self.estimated.scale(self.inc, 1_000);
         self.flows[group].assigned += extra;
-        self.probed_last = group;
-        self.probe = Some((group, self.total));
-        Some(Act::Probe { group, extra })
+        self.raised_last = group;
+        self.raise = Some((group, self.total));
+        Some(Act::Raise { group, extra })
     }
 
     // --------------------------------------------------------------------------------------------
@@ -374,17 +374,17 @@ mod tests {
     }
 
     #[test]
-    fn below_8_mbit_per_second_no_probe_is_of_use() {
+    fn below_8_mbit_per_second_no_raise_is_of_use() {
         let mut control = printed(&[1, 1]);
         control.estimate(Rate::mbit(7));
         for flow in &mut control.flows {
             (flow.observed, flow.state) = (Rate::kbit(3_500), GroupState::Saturating);
         }
         control.total = Rate::mbit(7);
-        assert!(matches!(control.start_probe(), Some(Act::Probe { .. })));
-        // All that the probe let through arrives, and it is less than 1 Mbit/s more.
+        assert!(matches!(control.start_raise(), Some(Act::Raise { .. })));
+        // All that the raise let through arrives, and it is less than 1 Mbit/s more.
         control.total = Rate::kbit(7_875);
-        assert_eq!(control.settle_probe(), None);
+        assert_eq!(control.settle_raise(), None);
         assert_eq!(control.estimated, Rate::mbit(7));
     }
 }

@@ -1,6 +1,6 @@
 //! Credits for the busy hour: households on a shared link spend virtual credits on guaranteed rates.
 //!
-//! Problem: at the busy hour an equal share serves nobody well, and nobody has a reason to wait.
+//! Problem: at the busy hour an equal share serves no household well, and none has a reason to wait.
 //! Method: a fixed number of credits circulates among the households of a link, the *market*. In
 //! each slot a household spends some of its balance; what it spends is received by the others, so
 //! what is saved now is a higher rate later. The spends of a slot decide its rates.

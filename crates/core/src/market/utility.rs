@@ -29,7 +29,7 @@ pub struct Utility {
 }
 
 impl Utility {
-    /// Of one kind alone.
+    /// The utility of one kind alone.
     pub fn only(kind: Kind, weight: f64) -> Utility {
         let mut weights = [0.0; 4];
         weights[kind as usize] = weight;

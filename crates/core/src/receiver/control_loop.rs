@@ -10,7 +10,7 @@
 //! ```
 //!
 //! Terms: the *desired state* is the last allocation and the last windows that the controller
-//! commanded. It is *stale* for an enforcer that was not told of it yet.
+//! commanded. It is *stale* until the enforcer has applied it.
 
 use std::fmt;
 
@@ -91,7 +91,7 @@ pub trait Enforcer {
     /// Makes the classes so.
     ///
     /// # Errors
-    /// If it cannot; it is told again with the next [`ControlLoop::enforce`].
+    /// If it cannot; the next [`ControlLoop::enforce`] tries again.
     fn apply(&mut self, allocation: &Allocation) -> Result<(), Self::Error>;
 
     /// Lets everything pass unshaped.
@@ -245,10 +245,10 @@ impl<D: Decider> ControlLoop<D> {
         self.decision.groups.iter_mut().for_each(|g| g.ceil = None);
     }
 
-    /// Tells the enforcer what has changed since it was told last.
+    /// Passes to the enforcer what has changed since the last call.
     ///
     /// # Errors
-    /// The enforcer's; what it was not told stays stale.
+    /// The enforcer's; what it did not apply stays stale.
     pub fn enforce<E: Enforcer>(&mut self, enforcer: &mut E) -> Result<(), E::Error> {
         if self.are_rates_stale {
             match self.allocation.as_ref().filter(|_| !self.is_released) {
@@ -267,7 +267,7 @@ impl<D: Decider> ControlLoop<D> {
         Ok(())
     }
 
-    /// The enforcer has lost what it was told: the next [`ControlLoop::enforce`] tells it all.
+    /// The enforcer has lost its state: the next [`ControlLoop::enforce`] passes everything again.
     pub fn handle_lost_state(&mut self) {
         (self.are_rates_stale, self.are_windows_stale) = (true, true);
     }
@@ -354,7 +354,7 @@ mod tests {
     use crate::share::Weight;
     use crate::units::Bytes;
 
-    /// An enforcer that writes down what it is told, and refuses on demand.
+    /// An enforcer that records its calls, and refuses on demand.
     #[derive(Debug, Default, PartialEq)]
     struct Log {
         told: Vec<&'static str>,

@@ -2,7 +2,7 @@
 //!
 //! The problem: the queue of a download builds up in the ISP, where the receiver has no say. The
 //! method: throttle each flow group behind the queue, so that its senders slow down and leave room
-//! in the ISP's queue to the others. A [`Controller`] is told every tick what arrived
+//! in the ISP's queue to the others. A [`Controller`] takes in every tick what arrived
 //! ([`Observation`]) and answers with what each class may carry ([`Command`]) and why
 //! ([`Decision`]). It is the same in the daemon, the lab and the simulator.
 //!
@@ -54,7 +54,7 @@ pub use observation::{
 pub use rbm::Rbm;
 pub use spec::ControllerSpec;
 
-/// How often a controller is told what arrived. Source: CRAB §3.1, `t`.
+/// How often a controller takes in what arrived. Source: CRAB §3.1, `t`.
 pub const TICK: Span = Span::millis(200);
 
 /// A way of control, by the name that users give it.
@@ -105,7 +105,7 @@ impl Control {
         }
     }
 
-    /// Whether it must be told the capacity, since it does not learn it.
+    /// Whether the user has to give it the capacity, since it does not learn it.
     pub const fn needs_capacity(self) -> bool {
         matches!(self, Control::Static | Control::Borrow | Control::Chokepoint | Control::Rbm)
     }
@@ -144,7 +144,7 @@ pub enum Enforce {
 }
 
 impl Enforce {
-    /// Every way, in the order in which users are told of them.
+    /// Every way, in the order in which users see them.
     pub const ALL: [Enforce; 3] = [Enforce::Auto, Enforce::Window, Enforce::Htb];
 
     /// The name that users give it.
@@ -157,7 +157,7 @@ impl Enforce {
     }
 }
 
-/// A name that is no way of enforcing.
+/// A name that is not a way of enforcing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown way to enforce shares `{0}` (auto, window or htb)")]
 pub struct UnknownEnforce(String);
@@ -170,7 +170,7 @@ impl FromStr for Enforce {
     }
 }
 
-/// How long the queue at the ISP shall be if the user says nothing. Source: docs/control.md.
+/// Target of the queue at the ISP if the user does not set one. Source: docs/control.md.
 pub const LATENCY: Span = Span::millis(5);
 
 /// What the user may say.
@@ -318,7 +318,7 @@ impl Controller {
         }
     }
 
-    /// The next thing that the enforcer shall do.
+    /// The next command for the enforcer.
     pub fn poll_command(&mut self) -> Option<Command> {
         match self {
             Controller::Fixed(fixed) => fixed.poll_command(),
@@ -347,9 +347,9 @@ impl Controller {
         }
     }
 
-    /// Whoever shapes the link ahead of this host guarantees another rate from now on; drain
-    /// [`Controller::poll_command`] after it. What is measured later counts as ever. Returns whether this
-    /// control follows guarantees: only `fairweir` does.
+    /// The shaper ahead of this host guarantees another rate from now on; drain
+    /// [`Controller::poll_command`] after it. Later measurements correct it as usual. Returns whether
+    /// this control follows guarantees: only `fairweir` does.
     pub fn handle_guarantee(&mut self, step: &Step, now: Time) -> bool {
         match self {
             Controller::Fairweir(fairweir) => {

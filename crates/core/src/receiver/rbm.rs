@@ -135,7 +135,7 @@ impl Rbm {
         let count = self.set_parts(now, queue);
         // What a connection sends first comes at once, and all of it waits; two may begin at once.
         let segments = self.connections.values().map(|c| c.sample.segment);
-        let segment = segments.filter(|&s| s > Bytes::ZERO).min().unwrap_or(SEGMENT_GUESS);
+        let segment = segments.filter(|&s| s > Bytes::ZERO).min().unwrap_or(MODEM_SEGMENT);
         let guess = self.delay.rtt_base_max().unwrap_or(RTT_GUESS);
         let part = self.capacity / (count + u64::from(!self.connections.is_empty()));
         let burst = window(self.capacity, Span::ZERO, queue / 2, Framing::ipv4(segment));
@@ -220,17 +220,17 @@ impl Rbm {
 }
 
 /// What a connection's first packets waited, for each other or in the `queue` that others see, is in
-/// its RTT and no part of its base.
+/// its RTT but not in its base.
 fn rtt_first(sample: &ConnectionSample, queue: Span) -> Option<Span> {
     let (rtt, transit) = (sample.rtt?, sample.transit?);
     let waited = ((transit.mean_ns - transit.min_ns).max(0) as u64).max(queue.as_nanos());
     Some(Span::nanos(rtt.as_nanos().saturating_sub(waited)).max(RTT_MIN))
 }
 
-/// So long a connection's first RTT is better known than what is concluded from later ones.
+/// Age up to which a connection's first RTT is more accurate than what is concluded from later ones.
 const NEW_FOR: Span = Span::secs(2);
 /// IPv4 packets of 576 bytes, which every host accepts, until a connection says more.
-const SEGMENT_GUESS: Bytes = Bytes::new(524);
+const MODEM_SEGMENT: Bytes = Bytes::new(524);
 
 #[cfg(test)]
 mod tests {

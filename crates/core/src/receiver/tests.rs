@@ -291,7 +291,7 @@ fn nothing_changes_under_constant_input_but_probes() {
     link.acts.clear();
     link.run(20);
     let routine = |act: &Act| {
-        matches!(act, Act::Measure | Act::Rest | Act::Probe { .. } | Act::Increase { .. })
+        matches!(act, Act::Measure | Act::Rest | Act::Raise { .. } | Act::Increase { .. })
     };
     assert!(link.acts.iter().all(routine), "{:?}", link.acts);
 }

@@ -55,7 +55,7 @@ impl Syn {
         Some(Syn { client, server, mac, packet })
     }
 
-    /// Who opens the connection.
+    /// The address that opens the connection.
     pub fn client(&self) -> SocketAddr {
         self.client
     }

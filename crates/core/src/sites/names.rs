@@ -111,10 +111,10 @@ const QUERIES_MAX: usize = 1_024;
 /// Longer than resolvers wait.
 const QUERY_LIFE: Span = Span::secs(10);
 const ADDRESSES_MAX: usize = 8_192;
-/// Of one address.
+/// Most names of one address.
 const NAMES_MAX: usize = 16;
 const PUBLIC_MAX: usize = 256;
-/// Browsers keep answers at least so long.
+/// Least time that browsers keep answers.
 const LIFE_MIN: Span = Span::secs(60);
 const LIFE_MAX: Span = Span::secs(86_400);
 

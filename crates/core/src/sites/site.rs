@@ -7,7 +7,7 @@ use crate::policy::{Match, Policy};
 
 /// The `web:` patterns of a policy: to which group a host name belongs.
 ///
-/// Of the patterns that match a name the most specific wins, of equal ones that of the first group.
+/// The most specific pattern that matches a name wins; among equal ones that of the first group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sites {
     by_name: BTreeMap<Box<str>, Groups>,
@@ -88,7 +88,7 @@ impl Sites {
 pub struct InnerSites {
     /// To which label a host name belongs.
     pub labels: Sites,
-    /// For each label the groups to which it leads.
+    /// The groups to which each label leads.
     pub leads: Vec<Vec<Lead>>,
 }
 

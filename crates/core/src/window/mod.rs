@@ -20,7 +20,7 @@
 //! target within a segment each; a larger share, RTT or target never makes a window smaller; the
 //! parts of a group never exceed its share, and use all of it if anybody would.
 //!
-//! What windows cannot do: N connections hold at least two segments each, so many connections on a
+//! What windows cannot do: N connections hold at least two segments each, so a hundred connections on a
 //! slow link queue more than the target; UDP has no window; and a window is right only if all who
 //! share the queue have one, since the others fill it.
 //!

@@ -21,7 +21,7 @@ pub struct CampaignArgs {
     /// Play only the seeds of this class; repeatable. docs/campaign.md lists the classes.
     #[arg(long, value_name = "NAME")]
     pub(crate) class: Vec<Class>,
-    /// Play each scenario for so long; without it a run carries 6 Gbit at most. A steady state shows only
+    /// Length of each run; without it a run carries at most 6 Gbit. A steady state shows only
     /// after minutes.
     #[arg(long, value_name = "TIME", conflicts_with = "write_docs")]
     pub(crate) duration: Option<Span>,
@@ -45,7 +45,7 @@ pub struct CampaignArgs {
     /// that still fails, and write it into the directory of --out.
     #[arg(long, requires = "out")]
     pub(crate) minimise: bool,
-    /// Write the tables into this document, between its `figures` marks, and the picture beside it.
+    /// Write the tables into this document, between its `figures` marks, and the picture next to it.
     #[arg(long, value_name = "FILE")]
     pub(crate) write_docs: Option<PathBuf>,
 }

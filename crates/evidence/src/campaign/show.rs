@@ -7,7 +7,7 @@ use fairweir_scenario::report::aligned;
 use fairweir_scenario::report::chart::{Chart, Line, Marks, Panel, colour_of, label_of};
 
 use super::CampaignArgs;
-use super::generate::Class;
+use super::class::Class;
 use super::score::{Outcome, Score};
 use super::summary::{self, Values, markdown};
 use super::{Findings, REFERENCES};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use fairweir_scenario::Control;
 use serde::Serialize;
 
-use super::generate::Class;
+use super::class::Class;
 use super::score::{Bound, Outcome, REFERENCE_ERROR_MAX, Score};
 
 /// A number of each case, with the seed of the case.

@@ -70,7 +70,7 @@ scenarios! {
 }
 
 /// What is to be played, and whether its rates over time are needed.
-pub(super) type Plan = BTreeMap<Point, bool>;
+pub(super) type Points = BTreeMap<Point, bool>;
 
 /// The reports of everything that was played, one for each seed.
 #[derive(Debug, Default)]
@@ -118,13 +118,13 @@ impl Played {
 /// # Errors
 /// If a scenario is not valid, or the user interrupted it.
 pub(super) fn play(
-    plan: &Plan,
+    wanted: &Points,
     seeds: &[u64],
     parallel: Option<usize>,
     players: &dyn Players,
 ) -> anyhow::Result<Played> {
     let mut points = Vec::new();
-    for (point, &keeps_series) in plan {
+    for (point, &keeps_series) in wanted {
         points.push((point, point.scenario()?, keeps_series));
     }
     let mut jobs = Vec::new();

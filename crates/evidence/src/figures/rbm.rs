@@ -57,7 +57,7 @@ const CONTROLS: [Control; 2] = [Control::None, Control::Rbm];
 /// Group of the terminal's or the ping's neighbour.
 const DOWNLOAD: usize = 1;
 
-/// Only what the terminal sees beside the download counts.
+/// Only what the terminal sees during the download counts.
 fn modem(control: Control) -> Point {
     let point = Point::new("rbm-fig1", control);
     point.set("flow.telnet.start", "15s").set("flow.telnet.stop", "85s")

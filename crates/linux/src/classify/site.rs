@@ -220,7 +220,7 @@ fn heard(record: &[u8]) -> Option<(Connection, Heard<'_>, Time)> {
     let bytes = bytes.get(..header.length as usize)?;
     let heard = match header.kind {
         HEARD_OPENING => {
-            Heard::Opening { user: Some(header.user).filter(|user| *user != USER_NONE) }
+            Heard::Opened { user: Some(header.user).filter(|user| *user != USER_NONE) }
         }
         HEARD_SENT => Heard::Sent,
         HEARD_STREAM => Heard::Stream { offset: header.offset, bytes },

@@ -113,7 +113,11 @@ impl Belief {
         slots: usize,
     ) -> Vec<f64> {
         let cap = cap.map(Credits::as_f64);
-        spending::plan(players[i].balance.as_f64(), cap, &self.slots(players, i, terms, slots))
+        spending::best_spends(
+            players[i].balance.as_f64(),
+            cap,
+            &self.slots(players, i, terms, slots),
+        )
     }
 
     fn move_to(&mut self, seen: &Belief, part: f64) {
@@ -215,7 +219,7 @@ mod tests {
         for value in &found.values {
             assert!(*value > 1.1 * equal, "{value} against {equal}");
         }
-        // Who wants a slot has it.
+        // A household that wants a slot gets it.
         assert!(found.rates[4][1] > found.rates[4][0] && found.rates[4][1] > found.rates[4][2]);
     }
 

@@ -1,4 +1,4 @@
-//! The rates that maximise the sum of all utilities if what nobody spends is divided evenly
+//! The rates that maximise the sum of all utilities if what is not spent is divided evenly
 //! ([`Mode::Even`](fairweir_core::market::rates::Mode::Even)), every future known.
 //!
 //! Model: the households of a link of n shares begin with a share of credits each. A rate is rᵢ = xᵢ + m, with
@@ -25,7 +25,7 @@ pub fn best_rates(homes: &[Vec<Utility>], share: f64, cap: f64) -> Option<Vec<Ve
     }
     let loss = homes.len() as f64 / (homes.len() - 1) as f64;
     let market = Market { homes, slots, share, cap, loss };
-    // Everybody has a share, of which half is spent.
+    // Each household has a share, of which half is spent.
     let mut point =
         Point { rates: vec![share; homes.len() * slots], even: vec![share / 2.0; slots] };
     let constraints = (homes.len() * (3 * slots - 1)) as f64;
@@ -69,7 +69,7 @@ impl Market<'_> {
         utilities.zip(&point.rates).map(|(utility, &rate)| utility.value(rate)).sum()
     }
 
-    /// The constraints of a household, by slot; the cap is none in the first.
+    /// The constraints of a household, by slot; the first slot has no cap.
     fn constraints(&self, rates: &[f64], even: &[f64]) -> Vec<[Constraint; 3]> {
         let mut balance = self.share;
         let slot = |(&rate, &even): (&f64, &f64)| {

@@ -8,7 +8,7 @@ use super::scenario::posterior;
 use fairweir_core::market::division::parts;
 use fairweir_core::market::ledger::{Credits, close, join, leave};
 use fairweir_core::market::rates::{Mode, Terms};
-use fairweir_core::market::spending::{Slot, plan};
+use fairweir_core::market::spending::{Slot, best_spends};
 use fairweir_core::market::utility::{Kind, Utility};
 use fairweir_core::units::Rate;
 
@@ -194,7 +194,7 @@ fn best_responses_agree() {
             .zip(&golden.receives)
             .map(|(c, &receives)| Slot::plain(utility(c), receives))
             .collect();
-        let spends = plan(golden.budget, golden.cap, &slots);
+        let spends = best_spends(golden.budget, golden.cap, &slots);
         let value: f64 = slots.iter().zip(&spends).map(|(s, &x)| s.utility.value(x)).sum();
         assert_near(&[value], &[golden.value], 1e-9);
         assert_near(&spends, &golden.x, 1e-4);
@@ -219,7 +219,8 @@ fn the_social_optimum_is_no_nash_equilibrium() {
     assert_near(&best.spends.concat(), &golden.social, 1e-4);
     let slot = |w: f64, receives: f64| Slot::plain(root(w), receives);
     let [first, last] = golden.w[1];
-    let response = plan(golden.b[1], None, &[slot(first, best.spends[0][0]), slot(last, 0.0)]);
+    let response =
+        best_spends(golden.b[1], None, &[slot(first, best.spends[0][0]), slot(last, 0.0)]);
     assert_near(&response, &golden.best_response, 1e-4);
 }
 

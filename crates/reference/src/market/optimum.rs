@@ -115,7 +115,7 @@ impl Shape {
 }
 
 impl Point {
-    /// Everybody spends half of the balance, which keeps all balances inside.
+    /// All households spend half of their balances, which keeps these inside.
     fn start(households: &[Household], shape: &Shape) -> Point {
         let mut bounds = vec![[Bound::default(); KINDS]; households.len() * shape.slots];
         let mut balances: Vec<f64> = households.iter().map(|h| h.balance).collect();

@@ -35,7 +35,7 @@ impl FairPolicer {
     /// A full main bucket, and flows of these weights; equal ones are FairPolicer as published.
     ///
     /// # Panics
-    /// If there are none or more than a plan's, a weight is none of a plan's, or the bucket is 4 GiB
+    /// If there are no weights or more than a plan has, one is not a plan's, or the bucket is 4 GiB
     /// or more.
     pub fn new(rate: Rate, size: Bytes, weights: &[u16]) -> FairPolicer {
         assert!(size.as_u64() <= QUEUE_MAX, "a bucket holds less than 4 GiB");

@@ -43,7 +43,7 @@ impl Fluid {
     /// Empty queues of these weights.
     ///
     /// # Panics
-    /// If there are none or more than [`plan::LEAVES_MAX`], or a weight is none of a plan's.
+    /// If there are no weights or more than [`plan::LEAVES_MAX`], or one is not a plan's.
     pub(super) fn new(rate: Rate, weights: &[u16]) -> Fluid {
         assert!((1..=plan::LEAVES_MAX).contains(&weights.len()), "a bit for each queue");
         assert!(weights.iter().all(|w| (1..=plan::WEIGHT_MAX).contains(w)), "weights are a plan's");
@@ -227,7 +227,7 @@ mod tests {
         assert_eq!(served(&fluid, 2, 1_000), 32, "half, though it is empty");
         fluid.remove(0, of(9_999));
         assert_eq!((fluid.backlogs(), fluid.total()), (vec![0, 1_667, 0], fluid.backlog(1)));
-        // Who is alone has it all.
+        // A single queue gets everything.
         fluid.drain(at(7_000 * 1_000 / 64));
         assert_eq!(fluid.backlogs(), [0, 667, 0]);
     }

@@ -26,7 +26,7 @@ impl Pqp {
     /// Empty queues of these weights, each of `limit`.
     ///
     /// # Panics
-    /// If there are none or more than a plan's, a weight is none of a plan's, or the limit is 4 GiB
+    /// If there are no weights or more than a plan has, one is not a plan's, or the limit is 4 GiB
     /// or more.
     pub fn new(rate: Rate, limit: Bytes, weights: &[u16]) -> Pqp {
         assert!(limit.as_u64() <= QUEUE_MAX, "a queue holds less than 4 GiB");

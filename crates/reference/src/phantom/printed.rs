@@ -44,7 +44,7 @@ impl Printed {
     /// Empty queues of these weights, each of `limit`; of 4 GiB or more, the most below that.
     ///
     /// # Panics
-    /// If there are none or more than a plan's, or a weight is none of a plan's.
+    /// If there are no weights or more than a plan has, or one is not a plan's.
     pub fn new(rate: Rate, limit: Bytes, weights: &[u16]) -> Printed {
         Printed {
             limit: volume(limit.min(Bytes::new(QUEUE_MAX))),

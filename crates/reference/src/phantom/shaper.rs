@@ -11,7 +11,7 @@
 //! their weights' parts within a quantum and a packet; a packet leaves at most a tick of the wheel
 //! late, and that does not add up.
 //! Cost: all packets are in one pool as a list per queue, the kindest layout: memory is only for
-//! packets that wait, and who sends a packet touches it and no more.
+//! packets that wait, and sending a packet touches only that packet.
 //!
 //! Source: BC-PQP §2.1 and §6.1; Shreedhar and Varghese, Efficient fair queueing using deficit
 //! round robin, SIGCOMM 1995; Saeed et al., Carousel, SIGCOMM 2017 (the wheel).
@@ -83,8 +83,8 @@ impl<T> Shapers<T> {
     /// Shapers without a packet, numbered as the specifications are.
     ///
     /// # Panics
-    /// If one has no queue or more than [`plan::LEAVES_MAX`], a weight that is none of a plan's, a
-    /// queue of 4 GiB or more, or a rate that is none of a plan's.
+    /// If one has no queue or more than [`plan::LEAVES_MAX`], a weight or a rate that is not a plan's, or
+    /// a queue of 4 GiB or more.
     pub fn new(specs: &[ShaperSpec]) -> Shapers<T> {
         let mut queues = Vec::new();
         let aggregates = specs.iter().map(|spec| Aggregate::new(spec, &mut queues)).collect();

@@ -1,10 +1,10 @@
-//! The policer that everybody has: one bucket of tokens for all of an aggregate's traffic.
+//! The usual policer: one bucket of tokens for all of an aggregate's traffic.
 //!
 //! Problem: keep an aggregate to its rate without storing a packet.
 //! Method: tokens drip into a bucket at the rate until it is full; a packet takes its size in tokens
 //! or is dropped.
 //! Properties: in any span it passes at most the rate times the span and a bucket. It knows no
-//! flows: who sends more, gets more.
+//! flows: a flow that sends more gets more.
 //!
 //! Source: BC-PQP §2.2; RFC 2697 without its second bucket.
 

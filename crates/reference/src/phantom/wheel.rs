@@ -40,7 +40,7 @@ struct Timer {
 const NONE: u32 = u32::MAX;
 
 impl Wheel {
-    /// Timers `0..count`, none of them set.
+    /// Timers `0..count`, all unset.
     pub(super) fn new(count: usize) -> Wheel {
         assert!(count < NONE as usize, "timers are numbered by 32 bits");
         Wheel {

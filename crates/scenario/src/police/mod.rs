@@ -39,10 +39,10 @@ pub enum Fate<T> {
 #[derive(Debug)]
 pub struct Points<T> {
     points: Vec<Point>,
-    /// Whose members the points are, by their indices.
+    /// The segment whose members are the points, by their indices.
     segment: Option<Divided>,
     queues: baseline::Queues<T>,
-    /// For each flow its point and where it belongs there.
+    /// The point of each flow, and its place there.
     seats: Vec<Option<Seat>>,
 }
 
@@ -76,7 +76,7 @@ struct Point {
 }
 
 enum Element {
-    /// Somebody else decides, later; what comes is counted.
+    /// The daemon decides later; what arrives is counted.
     Elsewhere,
     Police(Box<dyn Police + Send>),
     /// A member of [`Points::segment`].

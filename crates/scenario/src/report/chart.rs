@@ -31,7 +31,7 @@ pub struct Panel {
 /// What a panel shows.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Marks {
-    /// For each category one bar of each kind.
+    /// One bar of each kind in each category.
     Bars {
         /// What stands under them.
         categories: Vec<String>,

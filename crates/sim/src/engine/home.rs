@@ -51,7 +51,7 @@ impl<T> Home<T> {
         self.stages.iter().map(|stage| stage.htb.len()).sum()
     }
 
-    /// The hop of a group after so many others; `None` if there is no more.
+    /// The hop of a group after `after` others; `None` if there is no more.
     pub(super) fn hop(&self, group: usize, after: usize) -> Option<Hop> {
         self.routes[group].get(after).copied()
     }
@@ -73,7 +73,7 @@ impl<T> Home<T> {
     }
 }
 
-/// What a tick tells a controller beside the groups' volumes: see [`Observation`].
+/// What a controller gets in a tick in addition to the groups' volumes: see [`Observation`].
 #[derive(Debug)]
 pub(super) struct Seen {
     pub(super) connections: Vec<ConnectionSample>,

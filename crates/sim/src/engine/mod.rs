@@ -50,7 +50,7 @@ pub enum PlayError {
         "a device behind the proxy, or with a last hop that loses packets, is played in the lab only"
     )]
     LabOnly,
-    /// Somebody asked for it.
+    /// The caller asked for it.
     #[error("interrupted")]
     Cancelled,
 }

@@ -59,7 +59,7 @@ fn slow(control: Control) -> Point {
     Point::new("weights-5-1", control).set("link.rate", "5mbit")
 }
 
-/// So many connections that two segments for each are far more than the link holds.
+/// Two segments for each of these connections are far more than the link holds.
 fn crowd(control: Control) -> Point {
     let point = Point::new("weights-5-1", control).set("link.rate", "2mbit");
     point.set("flow.bulk.connections", 32).set("link.buffer", "1s")

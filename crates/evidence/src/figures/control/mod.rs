@@ -1,6 +1,6 @@
-//! The default control beside the other controls.
+//! The default control compared with the other controls.
 //!
-//! The bands are bars of our own. Each measurement is shown beside the same one with `crab`, the
+//! The bands are bars of our own. Each measurement is shown next to the same one with `crab`, the
 //! best control before it.
 
 use fairweir_scenario::Control;

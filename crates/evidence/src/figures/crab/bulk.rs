@@ -1,4 +1,4 @@
-//! Downloads that want all they can have, or so much and no more.
+//! Downloads that want all they can have, or a limited rate.
 
 use fairweir_scenario::Control;
 use fairweir_scenario::report::Report;

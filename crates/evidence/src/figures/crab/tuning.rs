@@ -1,4 +1,4 @@
-//! What crab's parameters change for a film beside two long downloads.
+//! What crab's parameters change for a film during two long downloads.
 
 use fairweir_scenario::Control;
 use fairweir_scenario::report::Report;

@@ -1,4 +1,4 @@
-//! Web pages beside two long downloads.
+//! Web pages during two long downloads.
 
 use fairweir_scenario::Control;
 use fairweir_scenario::report::Report;

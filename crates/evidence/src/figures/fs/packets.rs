@@ -1,4 +1,4 @@
-//! Figures with packets: a bundle beside 20 other connections in the simulator.
+//! Figures with packets: a bundle and 20 other connections in the simulator.
 
 use fairweir_core::units::Rate;
 use fairweir_scenario::Control;

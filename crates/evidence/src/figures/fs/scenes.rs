@@ -1,4 +1,4 @@
-//! Who is on the bottleneck, where a figure needs other connections than a file of `scenarios/` has.
+//! The connections at the bottleneck, where a figure needs other connections than a file of `scenarios/` has.
 
 use fairweir_scenario::Control;
 

@@ -5,6 +5,7 @@ use fairweir_core::phantom::{Bundle, BundleSpec, Class, Criterion, Plan, PlanSpe
 use fairweir_core::units::{Rate, Span, Time};
 
 use super::super::police::{Algorithm, POLICE_COPIES_MAX, Police, PoliceSize, QueueBy};
+use super::super::value::step_time;
 use super::super::{FLOWS_MAX, Flow, Group};
 use fairweir_config::plan::{self, Members};
 use fairweir_config::{ConfigError, Place, Placed, Table, not_one_of};
@@ -18,7 +19,7 @@ pub(super) fn points(
     end: Time,
 ) -> Result<Vec<Police>, ConfigError> {
     let mut points: Vec<Police> = Vec::new();
-    // Whatever one point copies is none of the next one's.
+    // What one point copies does not belong to the next one.
     let in_file = flows.len();
     for table in tables {
         let place = table.place();
@@ -83,7 +84,7 @@ fn guarantees(table: &mut Table<'_>, end: Time) -> Result<Vec<(Time, Rate)>, Con
     let mut all: Vec<(Time, Rate)> = first.into_iter().collect();
     for mut step in table.tables("guarantees")? {
         let last = all.last().map_or(Time::ZERO, |(at, _)| *at);
-        let at = super::step_time(&mut step, last, end)?;
+        let at = step_time(&mut step, last, end)?;
         let rate = step.parsed("rate")?.ok_or_else(|| step.missing("rate", "a rate"))?;
         all.push((at, rate.value));
         step.finish()?;
@@ -125,7 +126,7 @@ fn point<'t>(
     }
     let queue_by = [("flow", QueueBy::Flow), ("hash", QueueBy::Hash), ("one", QueueBy::One)];
     let queue_by = table.word("queue_by", &queue_by)?.map_or(QueueBy::Flow, |p| p.value);
-    let by = table.word("by", &[("relay", false), ("daemon", true)])?;
+    let by = table.word("by", &[("model", false), ("daemon", true)])?;
     let copies = Copies {
         place: table.find("count").unwrap_or_else(|| table.place()),
         count: table.integer("count", 1, POLICE_COPIES_MAX)?.map_or(1, |p| p.value),
@@ -228,7 +229,7 @@ fn size(table: &mut Table<'_>, algorithm: Algorithm) -> Result<PoliceSize, Confi
 struct Choosing<'f> {
     groups: &'f [Group],
     flows: &'f [Flow],
-    /// For each flow the class that named it.
+    /// The class that named each flow.
     chosen: Vec<Option<String>>,
     classes: u8,
 }

@@ -6,14 +6,14 @@ use crate::units::{Bytes, Rate, Span};
 
 /// The classes of all groups, beneath one parent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UploadPlan {
+pub struct UploadClasses {
     /// What all may send together.
     pub parent: ClassSpec,
     /// Acknowledgements and small ICMP, which go first.
     pub first: ClassSpec,
     /// The groups, in the policy's order.
     pub groups: Vec<UploadClass>,
-    /// Of groups that are beneath one: its class, those above first.
+    /// The classes that contain groups, outer ones first.
     pub branches: Vec<UploadClass>,
 }
 
@@ -39,29 +39,29 @@ pub struct UploadClass {
 ///
 /// # Panics
 /// If `weights` is empty, or has not as many leaves as there are demands.
-pub fn plan(
+pub fn classes(
     total: Rate,
     first: Rate,
     (weights, demands): (&Tree, &[Option<Rate>]),
     packet: Bytes,
-) -> UploadPlan {
+) -> UploadClasses {
     assert!(!weights.is_empty(), "a policy has at least its default group");
     assert_eq!(weights.len(), demands.len(), "each group has a demand");
     let first = first.scale(6, 5).clamp(total / FIRST_PARTS_MIN, total / FIRST_PARTS_MAX);
     let weight_min = smallest(weights.nodes());
     let first = leaf(first, first, (0, weight_min), (weight_min, packet));
-    let mut plan = UploadPlan {
+    let mut classes = UploadClasses {
         parent: ClassSpec::parent(Some(total)),
         first,
         groups: Vec::new(),
         branches: Vec::new(),
     };
     let rates = weights.divide(total.saturating_sub(first.rate), Claims { demands, taken: &[] });
-    plan.add(weights.nodes(), &mut rates.into_iter(), (total, packet), None);
-    plan
+    classes.add(weights.nodes(), &mut rates.into_iter(), (total, packet), None);
+    classes
 }
 
-impl UploadPlan {
+impl UploadClasses {
     /// Adds the classes of one level, whose leaves have the next `rates` and may have `ceil`; returns what
     /// they have together.
     fn add(
@@ -118,7 +118,7 @@ pub fn burst(rate: Rate, packet: Bytes) -> Bytes {
 /// What goes first has from 1/20 to 1/2 of the total.
 const FIRST_PARTS_MIN: u64 = 20;
 const FIRST_PARTS_MAX: u64 = 2;
-/// A group that borrows sends at most so many packets in its turn: 24 ms at 10 Mbit/s, in which the
+/// Most packets that a group that borrows sends in its turn: 24 ms at 10 Mbit/s, in which the
 /// other groups that borrow wait.
 const QUANTUM_PACKETS_MAX: u64 = 20;
 const BURST_SPAN: Span = Span::millis(1);

@@ -1,7 +1,7 @@
 //! What the access link carries, learned from when it is busy.
 //!
 //! The problem: a total below the estimate may be a lower capacity or a lower demand, and a loop
-//! that guesses wrong starves somebody for long. The method: a link whose queue did not empty for a
+//! that guesses wrong starves a group for long. The method: a link whose queue did not empty for a
 //! whole interval was busy throughout, so **what it carried is its capacity**, up or down, at once.
 //! Silence and low demand say nothing. What arrives beyond the estimate raises it. While about as
 //! much arrives as is believed to fit and nothing queues, the estimate creeps up until it queues.
@@ -12,7 +12,8 @@
 
 use super::super::{Act, DelaySample, DelaySource, TICK};
 use super::steady::Steady;
-use crate::units::{Bytes, Rate, Span, Time};
+use crate::streak::Streak;
+use crate::units::{Bytes, Part, Rate, Span, Time};
 
 /// The link as it is believed to be.
 #[derive(Clone, Debug)]
@@ -33,12 +34,12 @@ pub(super) struct Link {
     fall: Option<Fall>,
     /// What several sources confirmed, or what arrived.
     trusted: Option<Rate>,
-    /// Since when far more waits than shall, and how much that was.
+    /// Since when the queue is far above its target, and how long it was then.
     deep: Option<(Time, Span)>,
     /// What the first conclusion said, and when.
     learned: Option<(Rate, Time)>,
-    /// Conclusions in a row in which a single source said that it is less than half of that.
-    held: u32,
+    /// Conclusions in which a single source said that it is less than half of that.
+    held: Streak,
     /// For how long the same has arrived.
     same: Steady,
 }
@@ -61,7 +62,7 @@ struct Fall {
     least: Span,
     conclusions: u32,
     /// Those in a row in which much less arrived than in the one before, but no less waited.
-    steep: u32,
+    steep: Streak,
     least_last: Span,
     total_last: Rate,
 }
@@ -73,13 +74,13 @@ pub(super) struct Tick {
     pub(super) interval: Span,
     pub(super) volume: Bytes,
     pub(super) delay: Option<DelaySample>,
-    /// Whether somebody would take more.
+    /// Whether a group would take more.
     pub(super) is_wanted: bool,
-    /// How long the queue shall be.
+    /// Target of the queue.
     pub(super) queue: Span,
     /// The longest round trip: what is changed shows after it.
     pub(super) rtt: Span,
-    /// What the user wants the queue to be, with the path's noise.
+    /// The target that the user wants, plus the path's noise.
     pub(super) latency: Span,
     /// The largest packet.
     pub(super) packet: Bytes,
@@ -96,7 +97,7 @@ pub(super) enum Verdict {
     Rest,
     /// The capacity is another one.
     Changed(Act),
-    /// What was taken for a queue does not react: it is none.
+    /// What was taken for a queue does not react: there is no queue.
     NoQueue,
     /// The queue grows although less and less arrives: others fill it.
     Rivals,
@@ -119,7 +120,7 @@ impl Link {
             trusted: capacity,
             deep: None,
             learned: None,
-            held: 0,
+            held: Streak::default(),
             same: Steady::default(),
         }
     }
@@ -130,7 +131,7 @@ impl Link {
 
     /// Whether about as much arrives as is believed to fit, over a round trip.
     pub(super) fn is_used(&self) -> bool {
-        self.capacity.is_some_and(|c| self.arrived >= c.scale(USED.0, USED.1))
+        self.capacity.is_some_and(|c| self.arrived >= c * USED)
     }
 
     /// Whether less arrives than is believed to fit, over a round trip.
@@ -156,11 +157,11 @@ impl Link {
     pub(super) fn set_capacity(&mut self, capacity: Option<Rate>) {
         self.capacity = capacity;
         self.trusted = capacity;
-        (self.fall, self.held, self.creep) = (None, 0, CREEP_MIN);
+        (self.fall, self.held, self.creep) = (None, Streak::default(), CREEP_MIN);
         self.restart();
     }
 
-    /// The link carries no more than that from now on: what it carried before is of no use.
+    /// The link carries no more than that from now on; what it carried before is forgotten.
     pub(super) fn accept(&mut self, capacity: Rate, now: Time) {
         self.set_capacity(Some(capacity));
         self.recent = (capacity, now);
@@ -173,15 +174,15 @@ impl Link {
         (self.confirmed, self.learned) = (None, None);
     }
 
-    /// Somebody says what the link carries from now on, which may be wrong: what is trusted stays, so what
-    /// is measured can correct it at once.
+    /// The link is said to carry this from now on, which may be wrong. What is trusted stays, so that
+    /// measurements can correct it at once.
     pub(super) fn suppose(&mut self, capacity: Rate) {
         let trusted = self.trusted;
         self.set_capacity(Some(capacity));
         self.trusted = trusted;
     }
 
-    /// What was seen until now belongs to no conclusion.
+    /// Discards what was seen since the last conclusion.
     pub(super) fn restart(&mut self) {
         self.seen = Seen::default();
     }
@@ -198,7 +199,7 @@ impl Link {
             seen.sources = Some(seen.sources.map_or(delay.sources, |s| s.min(delay.sources)));
         }
         let noise = tick.delay.map_or(Span::ZERO, |d| d.noise);
-        // The more noise, the more packets it takes until one of them comes through without it.
+        // The more noise, the more packets it takes until one of them arrives without it.
         let more = 1 + (noise.as_nanos() / NOISE_STEP.as_nanos()).min(NOISE_STEPS_MAX);
         if u64::from(seen.samples) < u64::from(SAMPLES_MIN) * more && seen.span < GATHER_MAX * more
         {
@@ -221,10 +222,10 @@ impl Link {
         let is_enough = u64::from(seen.samples) >= u64::from(SAMPLES_FEW) * more;
         let is_probed = tick.delay.is_some_and(|d| d.source == DelaySource::Probe);
         let part = match is_enough {
-            true => (tick.queue * BUSY_PART.0 / BUSY_PART.1).max(BUSY_MIN),
-            false => tick.queue * RARELY_BUSY_PART.0 / RARELY_BUSY_PART.1,
+            true => (tick.queue * BUSY_PART).max(BUSY_MIN),
+            false => tick.queue * RARELY_BUSY_PART,
         };
-        let threshold = part + noise * NOISE_HIDES.0 / NOISE_HIDES.1;
+        let threshold = part + noise * NOISE_HIDES;
         let least = seen.least.filter(|&least| least > threshold && (is_enough || is_probed));
         match least {
             Some(least) => self.handle_busy(tick, total, least, &seen),
@@ -236,7 +237,7 @@ impl Link {
     fn handle_busy(&mut self, tick: &Tick, total: Rate, least: Span, seen: &Seen) -> Verdict {
         self.creep = CREEP_MIN;
         self.busy_at = tick.at;
-        // As the target would be if the link were what it was.
+        // The time of two packets at the earlier capacity.
         let packets = self.recent.0.max(LEARN_MIN).time_to_send(tick.packet * 2);
         let is_deep = least > tick.latency.max(packets) * DEEP;
         self.deep = self.deep.filter(|_| is_deep).or(is_deep.then_some((tick.at, least)));
@@ -246,7 +247,7 @@ impl Link {
         {
             (self.deep, self.fall) = (None, None);
             self.capacity = Some(self.recent.0);
-            let is_steady = least < at_first + GROWN && at_first < least + GROWN;
+            let is_steady = least < at_first + QUEUE_GROWN && at_first < least + QUEUE_GROWN;
             return if is_steady { Verdict::NoQueue } else { Verdict::Rivals };
         }
         let Some(from) = self.capacity else {
@@ -268,47 +269,52 @@ impl Link {
         // that is gone still shows in them.
         let is_smoothed = tick.delay.is_some_and(|d| d.source == DelaySource::ReceiverRtt);
         let lags = is_smoothed || seen.samples < SAMPLES_FEW;
-        let total = if lags { total.max(from.scale(LAGGING.0, LAGGING.1)) } else { total };
-        // While nobody would take more, a probe's delay may be another one's queue, and of little
-        // traffic every packet may have met the noise of its path.
+        let total = if lags { total.max(from * LAGGING) } else { total };
+        // While no group would take more, a probe's delay may be another host's queue, and if there is
+        // little traffic, noise of the path may have delayed every packet.
         let by_probe = tick.delay.is_some_and(|d| d.source == DelaySource::Probe);
         if !tick.is_wanted && (by_probe || total < from / 4) {
             return Verdict::Rest;
         }
         if seen.sources.unwrap_or(0) >= SOURCES_ENOUGH {
             self.trusted = Some(total);
-            self.held = 0;
+            self.held.end();
         } else if let Some(half) = self.hold(total) {
             // What is confirmed, and remembered, stays as it is.
             self.capacity = Some(half.min(from));
             return noted(from, half.min(from), Act::Measured { from, to: half.min(from) });
         }
-        let begun =
-            Fall { from, least, conclusions: 0, steep: 0, least_last: least, total_last: from };
+        let begun = Fall {
+            from,
+            least,
+            conclusions: 0,
+            steep: Streak::default(),
+            least_last: least,
+            total_last: from,
+        };
         let fall = self.fall.get_or_insert(begun);
         fall.conclusions += 1;
-        let is_steep =
-            total < fall.total_last.scale(STEEP.0, STEEP.1) && least * 10 >= fall.least_last * 8;
-        fall.steep = if is_steep { fall.steep + 1 } else { 0 };
+        let is_steep = total < fall.total_last * STEEP && least * 10 >= fall.least_last * 8;
+        let steep = fall.steep.count(is_steep);
         (fall.least_last, fall.total_last) = (least, total);
-        let Fall { from: highest, least: before, conclusions, steep, .. } = *fall;
-        let has_grown = least > before + GROWN;
-        // A real queue is never as long for so long while less arrives.
+        let Fall { from: highest, least: before, conclusions, .. } = *fall;
+        let has_grown = least > before + QUEUE_GROWN;
+        // A real queue does not stay as long while less arrives.
         let is_constant = least < before + CONSTANT && before < least + CONSTANT;
         // Another host with this control takes less than that, and gives it back.
-        let is_lost = has_grown && total < highest.scale(LOST.0, LOST.1);
+        let is_lost = has_grown && total < highest * FALL_LOST;
         if steep >= STEEP_CONCLUSIONS && (is_lost || is_constant) {
             self.fall = None;
             self.capacity = Some(highest);
             return if is_lost { Verdict::Rivals } else { Verdict::NoQueue };
         }
         if steep > 1 {
-            // It may be lost to others: then the less is yielded to them, the better.
-            let held = total.max(from.scale(YIELDED.0, YIELDED.1));
+            // Others may take it: then it is better to yield little.
+            let held = total.max(from * YIELDED);
             self.capacity = Some(held);
             return noted(from, held, Act::Measured { from, to: held });
         }
-        let is_deep = total < highest.scale(FALL_PART.0, FALL_PART.1);
+        let is_deep = total < highest * FALL_PART;
         if conclusions > FALL_CONCLUSIONS && is_deep && least > before * 7 / 10 {
             self.fall = None;
             self.capacity = Some(highest);
@@ -316,7 +322,7 @@ impl Link {
         }
         if let Some((learned, at)) = self.learned
             && tick.at.since(at) < FRESH_FOR + tick.rtt * 4
-            && total < learned.scale(FRESH_FALL.0, FRESH_FALL.1)
+            && total < learned * FRESH_FALL
         {
             // A link carries as much when windows are narrowed as before, unless others take it.
             (self.fall, self.learned) = (None, None);
@@ -332,12 +338,11 @@ impl Link {
     fn hold(&mut self, total: Rate) -> Option<Rate> {
         let half = self.trusted? / 2;
         if total >= half {
-            self.held = 0;
+            self.held.end();
             return None;
         }
-        self.held += 1;
-        if self.held > HELD_CONCLUSIONS {
-            self.held = 0;
+        if self.held.count(true) > HELD_CONCLUSIONS {
+            self.held.end();
             self.trusted = Some(half);
             return (total < half / 2).then_some(half / 2);
         }
@@ -347,7 +352,7 @@ impl Link {
     /// The queue was empty at least once: the link may carry more than what arrived.
     fn handle_idle(&mut self, tick: &Tick, total: Rate, seen: &Seen) -> Verdict {
         (self.fall, self.deep) = (None, None);
-        self.held = 0;
+        self.held.end();
         let Some(from) = self.capacity else { return Verdict::Rest };
         if total > from {
             self.capacity = Some(total);
@@ -381,7 +386,7 @@ impl Link {
         let total = Rate::from_volume(tick.volume, tick.interval);
         self.same.ticks() >= SAME_TICKS
             && tick.volume >= tick.packet * SAME_PACKETS
-            && believed > total.scale(BEYOND.0, BEYOND.1)
+            && believed > total * BEYOND
             && self.is_used()
             && tick.is_wanted
     }
@@ -394,70 +399,78 @@ impl Link {
 
 /// Small changes are made without a word.
 fn noted(from: Rate, to: Rate, act: Act) -> Verdict {
-    let is_large = to > from.scale(NOTED.0, NOTED.1) || to < from.scale(NOTED.1, NOTED.0);
+    let is_large = to > from * NOTED || to < from * NOTED.inverse();
     if is_large { Verdict::Changed(act) } else { Verdict::Rest }
 }
 
 /// With noise of 5 ms one packet says nothing of the queue, twenty do. Source: docs/control.md.
 const SAMPLES_MIN: u32 = 20;
-/// After this it is concluded from fewer, but not from less than [`SAMPLES_FEW`].
+/// After this time fewer packets suffice, but at least [`SAMPLES_FEW`].
 const GATHER_MAX: Span = Span::secs(1);
 const SAMPLES_FEW: u32 = 5;
-/// Stamps tell no less apart.
+/// Least delay that counts as a queue: timestamps do not resolve less.
 const BUSY_MIN: Span = Span::micros(900);
-/// As many times of all three as there are such steps of noise.
+/// Each such step of noise multiplies the packets and the time for a conclusion once more.
 const NOISE_STEP: Span = Span::millis(2);
 const NOISE_STEPS_MAX: u64 = 9;
-/// Of few answers of a probe any may have met the burst of a sender.
-const RARELY_BUSY_PART: (u64, u64) = (15, 10);
-/// And by this part of the noise it must be longer.
-const NOISE_HIDES: (u64, u64) = (4, 10);
-/// The link is busy if its queue never was shorter than this part of what it shall be.
-const BUSY_PART: (u64, u64) = (2, 10);
-/// Below this a busy link says nothing: the queue is elsewhere.
+/// Part of the queue's target above which few answers of a probe show a busy link: any of them may have
+/// met a burst of a sender.
+const RARELY_BUSY_PART: Part = Part::of(15, 10);
+/// Part of the noise that is added to that threshold and to [`BUSY_PART`].
+const NOISE_HIDES: Part = Part::of(4, 10);
+/// The link is busy if its queue never was shorter than this part of its target.
+const BUSY_PART: Part = Part::of(2, 10);
+/// Least rate from which a capacity is learned: below it the queue is elsewhere.
 const LEARN_MIN: Rate = Rate::kbit(20);
-/// Changes by less than a twentieth are no news.
-const NOTED: (u64, u64) = (105, 100);
-/// A source that lags lowers the estimate by no more at once.
-const LAGGING: (u64, u64) = (95, 100);
-/// The estimate creeps up so many thousandths a second, the longer the faster.
+/// Changes of the capacity within this factor are not reported.
+const NOTED: Part = Part::percent(105);
+/// Part of the estimate that a source that lags leaves at least in a conclusion.
+const LAGGING: Part = Part::percent(95);
+/// How fast the estimate creeps up, in thousandths a second; faster the longer it creeps.
 const CREEP_MIN: u64 = 30;
 const CREEP_MAX: u64 = 1_000;
-/// At least so many if it was a tenth more within this time.
+/// The least of it if the estimate was a tenth more within [`RECENT_FOR`].
 const CREEP_BACK: u64 = 300;
 const RECENT_FOR: Span = Span::secs(60);
-/// Only if this part of it arrives.
-const USED: (u64, u64) = (90, 100);
-/// Not within this time after the link was busy.
+/// The estimate creeps up only while at least this part of it arrives.
+const USED: Part = Part::percent(90);
+/// Time after the link was busy in which it does not creep.
 const CREEP_AFTER: Span = Span::millis(500);
-/// A link that carries the same for so many ticks, of so many packets each, is full if it is believed to
-/// carry so much more.
+/// Ticks with the same rate after which a link is full although it is believed to carry more.
 const SAME_TICKS: u32 = 4;
+/// Least packets of such a tick.
 const SAME_PACKETS: u64 = 100;
-const BEYOND: (u64, u64) = (104, 100);
-/// The long use is smoothed over so many conclusions at least.
+/// How much more it must be believed to carry.
+const BEYOND: Part = Part::percent(104);
+/// Least conclusions over which the long-term rate is smoothed.
 const LONG_TICKS: u64 = 10;
-/// So many sources of delays are believed without the received rate.
+/// Sources of delays that are trusted without confirmation by the received rate.
 const SOURCES_ENOUGH: u32 = 2;
-/// After so many conclusions in which less arrived than half of the trusted capacity, which the
-/// windows let through meanwhile, the link does carry less.
+/// Conclusions in a row in which less arrives than half of the trusted capacity, which windows let
+/// through meanwhile, before the link is taken to carry less.
 const HELD_CONCLUSIONS: u32 = 3;
-/// So much lost in so many conclusions in a row, with the queue as long as before, is no queue.
-const FALL_PART: (u64, u64) = (7, 10);
+/// There is no queue if the capacity falls below this part within [`FALL_CONCLUSIONS`] and the delay
+/// stays.
+const FALL_PART: Part = Part::of(7, 10);
 const FALL_CONCLUSIONS: u32 = 5;
-/// So much less in so many conclusions in a row, with a queue that has grown by so much, and less than
-/// [`LOST`] of what it was in all, is lost to others. A capacity that falls once shows in two at most.
-const STEEP: (u64, u64) = (93, 100);
+/// A conclusion is steep if less than this part of the one before arrives. Other hosts take the
+/// capacity if [`STEEP_CONCLUSIONS`] in a row are steep, the queue has grown by [`QUEUE_GROWN`] and less
+/// than [`FALL_LOST`] is left. A capacity that falls once makes two conclusions steep at most.
+const STEEP: Part = Part::percent(93);
 const STEEP_CONCLUSIONS: u32 = 3;
-const LOST: (u64, u64) = (65, 100);
-const GROWN: Span = Span::millis(2);
+const FALL_LOST: Part = Part::percent(65);
+const QUEUE_GROWN: Span = Span::millis(2);
+/// A delay that changes by less is constant.
 const CONSTANT: Span = Span::micros(500);
-/// Soon after the first conclusion a fall below this part of it is due to others.
+/// Time after the first conclusion in which a fall below [`FRESH_FALL`] of it is due to others.
 const FRESH_FOR: Span = Span::secs(1);
-const FRESH_FALL: (u64, u64) = (65, 100);
-/// If so many times as much waits as shall for so long, although half of what arrived before
-/// arrives, the queue is not this host's.
+const FRESH_FALL: Part = Part::percent(65);
+/// The queue is not this host's if it is longer than this many targets for [`DEEP_FOR`] although less
+/// than half of what arrived before arrives.
 const DEEP: u64 = 2;
 const DEEP_FOR: Span = Span::millis(2_500);
-/// Until that is clear the capacity falls no further at once.
-const YIELDED: (u64, u64) = (7, 10);
+/// Part of the capacity that is left at least in each conclusion until that is clear.
+const YIELDED: Part = Part::of(7, 10);
+
+#[cfg(test)]
+mod tests;

@@ -8,7 +8,7 @@ use crate::units::Time;
 
 /// What is known of a leaf, all nodes settled.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(in crate::phantom) struct LeafProbe {
+pub(in crate::phantom) struct LeafSeen {
     /// In 2⁻²⁴ bytes.
     pub backlog: u64,
     /// In bytes.
@@ -43,19 +43,19 @@ pub(in crate::phantom) fn settle(aggregate: &mut Aggregate, plan: &Plan, now: Ti
 }
 
 /// All leaves as they are at a time. The aggregate itself is left as it was.
-pub(in crate::phantom) fn leaves(aggregate: &Aggregate, plan: &Plan, now: Time) -> Vec<LeafProbe> {
+pub(in crate::phantom) fn leaves(aggregate: &Aggregate, plan: &Plan, now: Time) -> Vec<LeafSeen> {
     let mut settled = aggregate.clone();
     let mut state = settled.state();
     state.settle_all(plan, now.as_nanos());
-    (0..plan.leaves.len()).map(|leaf| probe(&state, plan, leaf)).collect()
+    (0..plan.leaves.len()).map(|leaf| look(&state, plan, leaf)).collect()
 }
 
-fn probe(state: &State<'_>, plan: &Plan, leaf: usize) -> LeafProbe {
+fn look(state: &State<'_>, plan: &Plan, leaf: usize) -> LeafSeen {
     let spec = &plan.leaves[leaf];
     let parent = &state.inners[usize::from(spec.parent)];
     let is_busy = parent.is_busy(spec.child);
     let ahead = state.leaves[leaf].finish.wrapping_sub(parent.v);
-    LeafProbe {
+    LeafSeen {
         backlog: if is_busy { u64::from(state.weight(plan, leaf)) * ahead } else { 0 },
         magic: if is_busy { state.magic_left(plan, leaf) } else { 0 },
         v: parent.v,

@@ -17,6 +17,10 @@ use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
+mod part;
+
+pub use part::Part;
+
 /// A rate in bit/s. serde form: an integer in bit/s.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
@@ -114,8 +118,8 @@ impl Rate {
         Rate(self.0.saturating_sub(other.0))
     }
 
-    /// An exponentially weighted moving average with this as the last value: `newest` counts for one
-    /// part of so many.
+    /// An exponentially weighted moving average with this as the last value: `newest` counts for one part in
+    /// `parts`.
     ///
     /// # Panics
     /// If `parts` is 0.
