@@ -1,8 +1,8 @@
 //! The optimum of a market beside a generic solver.
 
+use fairweir_core::market::utility::Utility;
 use fairweir_reference::market::even::best_rates;
 use fairweir_reference::market::optimum::{Household, optimum};
-use fairweir_core::market::utility::Utility;
 use proptest::prelude::*;
 
 use crate::clarabel::solved;
