@@ -354,7 +354,8 @@ fn who_ignores_its_drops_is_taken_as_given() {
 #[test]
 fn the_router_waits_three_times_as_long_as_the_host() {
     let (host, router) = (CrabTuning::HOST, CrabTuning::ROUTER);
-    assert!(router.tick * router.window_ticks.into() >= host.tick * host.window_ticks.into() * 3);
+    let window = |tuning: CrabTuning| tuning.tick * u64::from(tuning.window_ticks);
+    assert!(window(router) >= window(host) * 3);
 }
 
 #[test]

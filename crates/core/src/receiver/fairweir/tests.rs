@@ -2,9 +2,7 @@ use proptest::prelude::*;
 
 use super::group::SeenConnections;
 use super::*;
-use crate::receiver::{
-    ConnectionSample, DelaySample, DelaySource, GroupSample, ProbeSample, TransitSample, Windows,
-};
+use crate::receiver::{ConnectionSample, GroupSample, ProbeSample, TransitSample, Windows};
 use crate::share::Weight;
 use crate::window::SEGMENTS_MIN;
 
