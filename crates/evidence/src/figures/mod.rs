@@ -32,7 +32,7 @@ mod rbm;
 mod read;
 
 use claim::{Claim, Outcome, Verdict, markdown, plain};
-use play::{Played, Point, Points};
+use play::{Played, Point, ToPlay};
 
 /// Experiments that one document reports.
 struct Collection {
@@ -150,7 +150,7 @@ fn figures(
     output::make_dir(dir).with_context(|| format!("cannot make {}", dir.display()))?;
     access(dir, AccessFlags::W_OK).with_context(|| format!("cannot write to {}", dir.display()))?;
     let seeds: Vec<u64> = args.seed.all()?.collect();
-    let played = play::play(&points(&chosen), &seeds, None, players)?;
+    let played = play::play(&to_play(&chosen), &seeds, None, players)?;
     let outcomes = judge(&chosen, &played, dir)?;
     let mut table = markdown(&outcomes, collection.beside);
     if let Some(appendix) = &collection.appendix {
@@ -190,7 +190,7 @@ pub(crate) fn results(
     choose(collection.figures, numbers)?;
     let of = |number: &String| collection.figures.iter().find(|figure| figure.number == number);
     let chosen: Vec<&Figure> = numbers.iter().filter_map(of).collect();
-    let played = play::play(&points(&chosen), &[1], parallel, players)?;
+    let played = play::play(&to_play(&chosen), &[1], parallel, players)?;
     let result = |&&Figure { number, title, points, judge, .. }: &&Figure| {
         let points = points();
         let reports: Vec<&Report> = points.iter().flat_map(|point| played.of(point)).collect();
@@ -214,7 +214,7 @@ fn choose(all: &'static [Figure], asked: &[String]) -> anyhow::Result<Vec<&'stat
 }
 
 /// Everything that the figures need, once.
-fn points(figures: &[&Figure]) -> Points {
+fn to_play(figures: &[&Figure]) -> ToPlay {
     let mut points = BTreeMap::new();
     for figure in figures {
         for point in (figure.points)() {
@@ -374,7 +374,7 @@ mod tests {
         assert_eq!(fs::read_to_string(dir.path().join("pictures/x-a.svg")).unwrap(), "<svg/>");
         assert!(document.keep(&["b.svg"], dir.path(), "x").is_err());
 
-        let played = Played::from(points(&all()).keys(), nothing_arrived);
+        let played = Played::from(to_play(&all()).keys(), nothing_arrived);
         let judged = || CONTROL.figures.iter().flat_map(|figure| (figure.judge)(&played).files);
         for picture in CONTROL.appendix.unwrap().pictures {
             assert!(judged().any(|file| file.name == *picture), "{picture}");
@@ -383,7 +383,7 @@ mod tests {
 
     #[test]
     fn every_point_can_be_played_with_its_control() {
-        for (point, _) in points(&all()) {
+        for (point, _) in to_play(&all()) {
             let scenario = point.scenario().unwrap_or_else(|e| panic!("{point:?}: {e:#}"));
             // CRAB as printed has no parameters.
             let Some(control) = point.control.at_home() else { continue };

@@ -70,7 +70,7 @@ scenarios! {
 }
 
 /// What is to be played, and whether its rates over time are needed.
-pub(super) type Points = BTreeMap<Point, bool>;
+pub(super) type ToPlay = BTreeMap<Point, bool>;
 
 /// The reports of everything that was played, one for each seed.
 #[derive(Debug, Default)]
@@ -118,7 +118,7 @@ impl Played {
 /// # Errors
 /// If a scenario is not valid, or the user interrupted it.
 pub(super) fn play(
-    wanted: &Points,
+    wanted: &ToPlay,
     seeds: &[u64],
     parallel: Option<usize>,
     players: &dyn Players,
