@@ -421,7 +421,7 @@ mod tests {
     #[test]
     fn every_figure_judges_what_it_plans_and_nothing_that_was_not_measured() {
         for figure in all() {
-            let played = Played::from(points(&[figure]).keys(), nothing_arrived);
+            let played = Played::from(to_play(&[figure]).keys(), nothing_arrived);
             let judged = (figure.judge)(&played);
             assert!(!judged.claims.is_empty() && !judged.files.is_empty(), "{}", figure.number);
             for file in judged.files.iter().filter(|f| f.name.ends_with(".svg")) {
