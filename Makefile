@@ -51,7 +51,7 @@ run:
 
 check: deps deny
 	cargo xtask tidy
-	cargo test --locked -p fairweir-core -p fairweir-scenario -p fairweir-sim -p fairweir-evidence
+	cargo test --locked -p fairweir-core -p fairweir-reference -p fairweir-scenario -p fairweir-sim -p fairweir-evidence
 
 # Incremental compilation splits a crate into many more units, which takes longer if all is compiled once.
 test: export CARGO_INCREMENTAL ?= 0

@@ -14,11 +14,15 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("fairweir-daemon", &["fairweir-core", "fairweir-config"]),
     ("fairweir-market", &["fairweir-core", "fairweir-daemon"]),
     ("fairweir-proxy", &["fairweir-core"]),
-    ("fairweir-scenario", &["fairweir-core", "fairweir-config"]),
-    ("fairweir-sim", &["fairweir-core", "fairweir-scenario"]),
+    ("fairweir-reference", &["fairweir-core"]),
+    ("fairweir-scenario", &["fairweir-core", "fairweir-config", "fairweir-reference"]),
+    ("fairweir-sim", &["fairweir-core", "fairweir-reference", "fairweir-scenario"]),
     ("fairweir-linux", &["fairweir-core"]),
     ("fairweir-lab", &["fairweir-core", "fairweir-scenario", "fairweir-linux"]),
-    ("fairweir-evidence", &["fairweir-core", "fairweir-config", "fairweir-scenario"]),
+    (
+        "fairweir-evidence",
+        &["fairweir-core", "fairweir-config", "fairweir-reference", "fairweir-scenario"],
+    ),
     (
         "fairweir",
         &[

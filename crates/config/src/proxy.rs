@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use fairweir_core::market::utility::Kind;
-use fairweir_core::policy::{DEFAULT_GROUP, Mac, Match, NAME_MAX};
+use fairweir_core::packet::Mac;
+use fairweir_core::policy::{DEFAULT_GROUP, Match, NAME_MAX};
 use fairweir_core::recognition::{DeviceMatch, Identity, Kind as DeviceKind, Os, Word};
 use fairweir_core::units::Rate;
 

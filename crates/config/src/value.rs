@@ -78,16 +78,16 @@ pub fn parse_dev(text: &str) -> Result<String, String> {
 /// # Errors
 /// Says what is allowed.
 pub fn parse_control(text: &str) -> Result<Control, String> {
-    let allowed = Control::ALL.into_iter().filter(|&c| c != Control::Wfq).map(Control::name);
-    let allowed: Vec<&str> = allowed.collect();
-    match Control::from_str(text) {
-        Ok(Control::Wfq) => Err(format!(
-            "`wfq` works at the ISP only, so it exists in the simulator and the lab; allowed: {}",
-            allowed.join(", ")
-        )),
-        Ok(control) => Ok(control),
-        Err(_) => Err(format!("unknown control `{text}`{}", choices(text, &allowed))),
-    }
+    Control::from_str(text).map_err(|_| {
+        let allowed = Control::ALL.map(Control::name);
+        match text {
+            "wfq" | "crab-printed" => format!(
+                "`{text}` is for comparison, in the simulator and the lab only; allowed: {}",
+                allowed.join(", ")
+            ),
+            _ => format!("unknown control `{text}`{}", choices(text, &allowed)),
+        }
+    })
 }
 
 /// Reads the capacity of a link.

@@ -7,7 +7,7 @@
 //! one name, the one that the policy lists by `mac:` in the same group wins, else the older lease.
 //!
 //! A REQUEST counts only from the MAC address that it asks for, and an ACK only from this router. A
-//! device may still say any name: who wants to keep a device apart from others writes `mac:`, and a
+//! device may still say any name: to keep a device apart from others, use `mac:`, and a
 //! MAC address that any group lists is never bound by a name.
 //!
 //! Bounds: names of 63 letters, digits and hyphens, [`LEASES_MAX`] leases, [`REQUESTS_MAX`] open
@@ -16,7 +16,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 
-use crate::policy::{Mac, Match, Policy, host_label};
+use crate::packet::Mac;
+use crate::policy::{Match, Policy, host_label};
 use crate::units::{Span, Time};
 
 /// The most leases that are known; then a name that no group has makes room, or the new one is not
@@ -118,7 +119,7 @@ impl Leases {
         before != self.live.len()
     }
 
-    /// Whose each name of `policy` is now.
+    /// The device that has each name of `policy` now.
     pub fn bindings(&self, policy: &Policy, now: Time) -> Vec<Binding> {
         let groups = policy.groups().iter().enumerate();
         let matches = || groups.clone().flat_map(|(i, g)| g.matches.iter().map(move |m| (i, m)));
@@ -251,7 +252,7 @@ impl Message {
     }
 }
 
-/// Options: a code, a length and so many bytes; it ends where they do not fit.
+/// Options: a code, a length and that number of bytes; it ends where they do not fit.
 struct Options<'b>(&'b [u8]);
 
 impl<'b> Iterator for Options<'b> {

@@ -1,6 +1,6 @@
 //! Files of leases, as DHCP servers write them: which device has which address.
 //!
-//! Two formats, told apart by the first line. dnsmasq: a line per lease with the time of its end, the
+//! Two formats, distinguished by the first line. dnsmasq: a line per lease with the time of its end, the
 //! MAC address, the address and a name; for IPv6 a number in place of the MAC address and a DUID at the
 //! end of the line. Kea's memfile: comma-separated values with a header; of one address the last line
 //! counts, and a lease may be a prefix.
@@ -14,7 +14,8 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-use crate::policy::{Mac, host_label};
+use crate::packet::Mac;
+use crate::policy::host_label;
 
 /// The most leases of a file.
 pub const LEASES_MAX: usize = 1_000_000;
@@ -22,7 +23,7 @@ pub const LEASES_MAX: usize = 1_000_000;
 /// A lease that has not ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileLease {
-    /// Whose it is.
+    /// The device that has it.
     pub mac: Mac,
     /// A whole address, or a prefix that was delegated.
     pub address: IpNet,

@@ -7,8 +7,10 @@
 //! | module | its job |
 //! |---|---|
 //! | [`units`] | rates, volumes and time as types |
+//! | [`backoff`], [`streak`] | pauses that grow, and counts in a row |
 //! | [`share`] | weighted max-min fair division, the one allocation routine |
 //! | [`suggest`] | weights that would have helped, from what was observed |
+//! | [`packet`], [`host_name`] | words of packet headers and names of hosts, as types |
 //! | [`policy`] | what the user asks for: flow groups, weights, matches |
 //! | [`receiver`] | control loops that decide class rates from what arrives |
 //! | [`probe`] | when a probe of the access link asks, and what became of its requests |
@@ -25,10 +27,13 @@
 //! | [`delegate`] | congestion signals of one connection that others answer, so that it holds a rate |
 #![forbid(unsafe_code)]
 
+pub mod backoff;
 pub mod delegate;
+pub mod host_name;
 pub mod lease;
 pub mod lease_file;
 pub mod market;
+pub mod packet;
 pub mod phantom;
 pub mod policy;
 pub mod probe;
@@ -38,6 +43,7 @@ pub mod recognition;
 pub mod relay;
 pub mod share;
 pub mod sites;
+pub mod streak;
 pub mod suggest;
 pub mod units;
 pub mod upload;

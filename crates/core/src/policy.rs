@@ -20,8 +20,9 @@ use std::str::FromStr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
+use crate::host_name::{Site, SiteError};
+use crate::packet::{Mac, MacError, Side, Transport};
 use crate::share::{DEPTH_MAX, Node, Tree, Weight};
-use crate::sites::{Site, SiteError};
 
 /// The most flow groups that a policy may have, the default group included.
 pub const GROUPS_MAX: usize = 256;
@@ -101,11 +102,6 @@ impl Match {
     }
 }
 
-/// A unicast link-layer address. serde form: `02:00:5e:00:53:01`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct Mac(pub [u8; 6]);
-
 /// Ports of a transport protocol at one end of the connection. serde form: the text that users
 /// write, `port:udp/443`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -113,31 +109,12 @@ pub struct Mac(pub [u8; 6]);
 pub struct PortMatch {
     /// `None` is both.
     pub transport: Option<Transport>,
-    /// Whose port.
+    /// The end that has the port.
     pub side: Side,
     /// First port of the range.
     pub first: u16,
     /// Last port of the range, not below the first.
     pub last: u16,
-}
-
-/// A transport protocol with ports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Transport {
-    /// TCP.
-    Tcp,
-    /// UDP.
-    Udp,
-}
-
-/// An end of a connection, as seen from this host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
-    /// The sender of the download: the source port of what arrives.
-    Remote,
-    /// This host: the destination port of what arrives.
-    Local,
 }
 
 /// Why a list of groups is not a policy.
@@ -425,8 +402,8 @@ pub enum MatchError {
         why: SiteError,
     },
     /// Not the address of a device.
-    #[error("`{0}` is not the MAC address of a device (such as 02:00:5e:00:53:01)")]
-    BadMac(String),
+    #[error(transparent)]
+    BadMac(#[from] MacError),
     /// Not the name of a device.
     #[error("`{0}` is not the name of a device (1 to 63 letters, digits and hyphens, such as tv)")]
     BadHost(String),
@@ -472,7 +449,7 @@ impl FromStr for Match {
                 .parse()
                 .map(Match::Web)
                 .map_err(|why| MatchError::BadSite { site: value.to_owned(), why }),
-            "mac" => value.parse().map(Match::Mac),
+            "mac" => Ok(Match::Mac(value.parse()?)),
             "host" => host_label(value)
                 .map(Match::Host)
                 .ok_or_else(|| MatchError::BadHost(value.chars().take(NAME_MAX).collect())),
@@ -492,43 +469,6 @@ impl TryFrom<String> for Match {
 impl From<Match> for String {
     fn from(m: Match) -> String {
         m.to_string()
-    }
-}
-
-impl FromStr for Mac {
-    type Err = MatchError;
-    fn from_str(text: &str) -> Result<Mac, MatchError> {
-        let bad = || MatchError::BadMac(text.to_owned());
-        let mut bytes = [0; 6];
-        let mut parts = text.split(':');
-        for byte in &mut bytes {
-            let part = parts.next().filter(|p| p.len() == 2).ok_or_else(bad)?;
-            let is_hex = part.bytes().all(|b| b.is_ascii_hexdigit());
-            *byte = u8::from_str_radix(part, 16).ok().filter(|_| is_hex).ok_or_else(bad)?;
-        }
-        // The lowest bit of the first byte marks groups of devices (IEEE 802).
-        let is_device = bytes[0] & 1 == 0 && bytes != [0; 6];
-        if parts.next().is_none() && is_device { Ok(Mac(bytes)) } else { Err(bad()) }
-    }
-}
-
-impl TryFrom<String> for Mac {
-    type Error = MatchError;
-    fn try_from(text: String) -> Result<Mac, MatchError> {
-        text.parse()
-    }
-}
-
-impl From<Mac> for String {
-    fn from(mac: Mac) -> String {
-        mac.to_string()
-    }
-}
-
-impl fmt::Display for Mac {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [a, b, c, d, e, g] = self.0;
-        write!(f, "{a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{g:02x}")
     }
 }
 

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use crate::receiver::ProbeSample;
 use crate::units::{Span, Time};
 
-/// A request without an answer for so long is lost. Source: access links have queues below a second;
+/// Time without an answer after which a request is lost. Source: access links have queues below a second;
 /// an answer that comes later says nothing about now.
 pub const TIMEOUT: Span = Span::secs(1);
 
@@ -76,7 +76,7 @@ pub struct Totals<A> {
     pub answered: u64,
     /// Round-trip time of the newest answer.
     pub rtt_last: Option<Span>,
-    /// Who gave it.
+    /// The host that gave it.
     pub from: Option<A>,
     /// Requests that were lost since then.
     pub lost_in_a_row: u32,
@@ -154,7 +154,7 @@ impl<K, A: Copy + PartialEq> Prober<K, A> {
         self.send_at = now + self.interval();
     }
 
-    /// Whether the reflector has left so many requests unanswered that it is asked less often than wanted.
+    /// Whether the reflector leaves too many requests unanswered, so that it is asked less often.
     pub fn is_slowed(&self) -> bool {
         self.pace.is_some_and(|pace| pace.factor > 1)
     }

@@ -18,16 +18,16 @@
 use serde::{Deserialize, Serialize};
 
 use crate::share::{Entry, Weight, fair};
-use crate::units::Rate;
+use crate::units::{Part, Rate};
 
 /// A group that receives less is not active.
 const ACTIVE: Rate = Rate::kbit(50);
 
 /// The link is full from this part of its capacity on. Receive windows keep it a little below 1.
-const FULL: (u64, u64) = (8, 10);
+const FULL: Part = Part::of(8, 10);
 
 /// A group that gets this part of what it wants is served.
-const ENOUGH: (u64, u64) = (9, 10);
+const ENOUGH: Part = Part::of(9, 10);
 
 /// What a group wants is the rate that it did not exceed in this part of the moments.
 const WANTED: (usize, usize) = (9, 10);
@@ -83,7 +83,7 @@ pub enum Outcome {
     Seen {
         /// Moments in use.
         moments: usize,
-        /// Of these, with a full link.
+        /// Those of them with a full link.
         full: usize,
         /// At most one for each group.
         suggestions: Vec<Suggestion>,
@@ -97,7 +97,7 @@ pub struct Suggestion {
     pub group: usize,
     /// How often it was short.
     pub episodes: usize,
-    /// For how many moments in all.
+    /// Moments in all.
     pub moments: usize,
     /// What it wanted.
     pub wanted_bps: Rate,
@@ -107,7 +107,7 @@ pub struct Suggestion {
     pub weight: Weight,
     /// What it would have received with it in these moments, on average.
     pub would_receive_bps: Rate,
-    /// Who would have lost most, what it received in these moments and what it would have received,
+    /// The group that would have lost most, what it received in these moments and would have received,
     /// on average.
     pub loser: Option<(usize, Rate, Rate)>,
 }
@@ -137,7 +137,7 @@ fn total(moment: &Moment) -> Rate {
 }
 
 fn is_full(moment: &Moment) -> bool {
-    total(moment) >= moment.capacity.scale(FULL.0, FULL.1)
+    total(moment) >= moment.capacity * FULL
 }
 
 fn rate_in(moment: &Moment, group: usize) -> Option<Rate> {
@@ -160,7 +160,7 @@ fn suggestion(
     group: usize,
 ) -> Option<Suggestion> {
     let wanted_bps = wanted[group]?;
-    let enough = wanted_bps.scale(ENOUGH.0, ENOUGH.1);
+    let enough = wanted_bps * ENOUGH;
     let is_short = |moment: &&&Moment| rate_in(moment, group).is_some_and(|rate| rate < enough);
     let short: Vec<&Moment> = full.iter().filter(is_short).copied().collect();
     let begins = |pair: &[&Moment]| pair[1].at_s.saturating_sub(pair[0].at_s) > GAP_S;
@@ -267,7 +267,7 @@ mod tests {
         Moment { at_s, capacity: LINK, groups: rates.iter().map(seen).collect() }
     }
 
-    /// A call of 4 Mbit/s alone, and `episodes` times 20 s beside a backup, where it gets `short`.
+    /// A call of 4 Mbit/s alone, and `episodes` times 20 s with a backup, where it gets `short`.
     fn evening(episodes: u64, short_kbit: u64) -> Vec<Moment> {
         let mut all: Vec<Moment> = (0..600).map(|s| moment(s, &[(0, 4_000)])).collect();
         for episode in 0..episodes {
@@ -331,7 +331,7 @@ mod tests {
             if let Outcome::Seen { suggestions, .. } = outcome {
                 for suggestion in suggestions {
                     let Suggestion { group, wanted_bps, received_bps, weight, .. } = suggestion;
-                    let enough = wanted_bps.scale(ENOUGH.0, ENOUGH.1);
+                    let enough = wanted_bps * ENOUGH;
                     prop_assert!(weight > weights[group] && weight.as_u32() <= WEIGHT_MAX);
                     prop_assert!(suggestion.would_receive_bps >= enough && received_bps < enough);
                     prop_assert!(suggestion.moments >= SHORT_MIN);

@@ -8,7 +8,7 @@
 use std::io::{self, Write};
 
 use fairweir_config::text;
-use fairweir_core::receiver::Control;
+use fairweir_scenario::Control;
 use fairweir_scenario::play::{Job, labels, runs};
 use fairweir_scenario::report::{Report, aligned};
 use serde::Serialize;

@@ -8,7 +8,7 @@ use fairweir_config::output;
 
 /// The lines around the part of the command.
 const MARKS: (&str, &str) = ("<!-- figures: begin -->\n", "<!-- figures: end -->\n");
-/// The folder of pictures beside a document.
+/// The folder of pictures next to a document.
 const PICTURES: &str = "pictures";
 
 /// A document in which the command writes its own part.
@@ -18,7 +18,7 @@ pub(crate) struct Document<'p> {
 }
 
 impl<'p> Document<'p> {
-    /// Reads it, so that a wrong one is told before everything is played.
+    /// Reads it, so that a wrong one is reported before everything is played.
     ///
     /// # Errors
     /// If it cannot be read, or has no marks.
@@ -41,7 +41,7 @@ impl<'p> Document<'p> {
             .with_context(|| format!("cannot write {}", self.path.display()))
     }
 
-    /// Writes a picture beside it.
+    /// Writes a picture next to it.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -57,7 +57,7 @@ impl<'p> Document<'p> {
         Ok(folder)
     }
 
-    /// Keeps pictures beside it, under the name of the collection.
+    /// Keeps pictures next to it, under the name of the collection.
     ///
     /// # Errors
     /// If a picture cannot be read or written.

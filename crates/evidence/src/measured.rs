@@ -1,4 +1,4 @@
-//! Plays every scenario in the lab and writes `docs/measured.md` and `docs/pictures/` anew.
+//! Plays every scenario in the lab and rewrites `docs/measured.md` and `docs/pictures/`.
 //!
 //! The document keeps the rows of what is not played again.
 
@@ -63,7 +63,7 @@ const SHARED: &[Shared] = &[
     shared("by-app", RECEIVER),
 ];
 
-/// Scenarios in which a subscriber is kept to a rate, by the model in the lab's link and by the
+/// Scenarios in which a subscriber is kept to a rate, by the model in the lab and by the
 /// real `fairweir isp`.
 const POLICED: &[&str] = &["bcpqp-mix", "bcpqp-newcomer", "bcpqp-fig8-weights"];
 /// Who polices, and the overrides that make it so.
@@ -131,7 +131,7 @@ control.
 const POLICED_HEAD: &str = "
 ## Policed subscribers
 
-A subscriber is limited to the rate of a plan by the model in the lab's link, or by the real `fairweir
+A subscriber is limited to the rate of a plan by the model in the lab, or by the real `fairweir
 isp`. *rate* is the mean rate relative to the plan; *250 ms* is the 99th percentile and the maximum of
 the rate over windows of 250 ms relative to the plan, without the start-up; *Jain* is Jain's index of the
 connections (`–`: the daemon counts subscribers, not connections).
@@ -391,7 +391,7 @@ mod tests {
         for shared in SHARED {
             assert!(scenario(shared.scenario, &[]).police.is_empty());
             for control in shared.controls {
-                assert!(control.parse::<fairweir_core::receiver::Control>().is_ok(), "{control}");
+                assert!(control.parse::<fairweir_scenario::Control>().is_ok(), "{control}");
             }
         }
         for Hard { name, scenario: file, set, seeds } in HARD {

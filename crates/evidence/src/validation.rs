@@ -107,7 +107,7 @@ const MEASURES: &[Measure] = &[
     },
 ];
 
-/// Plays the simulator's part anew, and of the lab's what is named or was never played here; makes the
+/// Plays the simulator's part, and of the lab's what is named or was never played here; makes the
 /// tables from all there is.
 pub(crate) fn run(names: &[String]) -> Result<()> {
     let cases: Vec<Case> = CONGESTION_CONTROLS

@@ -15,10 +15,9 @@ use std::time::Duration;
 
 use anyhow::Context;
 use fairweir_config::{Override, Text, text};
-use fairweir_core::receiver::Control;
 use fairweir_core::units::Span;
 use fairweir_lab::{Error, Watchers};
-use fairweir_scenario::{Scenario, report};
+use fairweir_scenario::{Control, Scenario, report};
 use nix::unistd::{Group, Uid, User};
 use tempfile::TempDir;
 

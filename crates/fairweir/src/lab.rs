@@ -8,11 +8,10 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use fairweir_config::text;
-use fairweir_core::receiver::Control;
 use fairweir_lab::{Options, Watchers, run_all, run_once, wait_until_idle};
-use fairweir_scenario::Scenario;
 use fairweir_scenario::play::{Run, labels, runs};
 use fairweir_scenario::report::{self, Report};
+use fairweir_scenario::{Control, Scenario};
 use nix::unistd::geteuid;
 
 use crate::cli::{LabCommand, LabRunArgs};

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use fairweir_core::receiver::Control;
 use fairweir_linux::netns::Netns;
+use fairweir_scenario::Device;
 use nix::unistd::{SysconfVar, sysconf};
 
 use crate::Error;
@@ -70,17 +71,18 @@ impl<'p> Place<'p> {
     /// The daemons of the devices that have a control.
     pub(crate) fn devices(home: &'p Home, layout: &Layout<'_>, dir: &Path) -> Vec<Place<'p>> {
         let all = layout.scenario.devices.iter().zip(&home.devices).zip(layout.scenario.hosts());
-        let controls = |control| !matches!(control, Control::None | Control::Wfq);
-        all.filter(|((device, _), groups)| controls(device.control) && !groups.is_empty())
-            .map(|((device, netns), groups)| Place {
+        let place = |((device, netns), groups): ((&Device, _), Vec<usize>)| {
+            let control = device.control.at_home().filter(|c| *c != Control::None)?;
+            (!groups.is_empty()).then(|| Place {
                 netns,
                 role: "host",
                 dev: DEVICE_INTERFACE,
-                control: device.control,
-                configuration: layout.host_configuration(device.control, &groups),
+                control,
+                configuration: layout.host_configuration(control, &groups),
                 dir: dir.join(format!("device-{}", device.name)),
             })
-            .collect()
+        };
+        all.filter_map(place).collect()
     }
 }
 

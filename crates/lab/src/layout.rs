@@ -235,6 +235,9 @@ pub(crate) fn sites(scenario: &Scenario) -> impl Iterator<Item = (&Flow, &Browse
     })
 }
 
+/// No daemon has this control.
+pub(crate) const NOT_EMULATED: Error = Error::NotPlayed("the control `crab-printed`");
+
 /// Refuses what only the simulator plays, and what this kernel cannot.
 ///
 /// # Errors
@@ -264,6 +267,9 @@ pub fn refuse_unplayable(scenario: &Scenario) -> Result<(), Error> {
         if matches!(scenario.link.queue, Discipline::Wfq | Discipline::Drr) {
             return Err(Error::NotPlayed("sites behind a link that serves by group"));
         }
+    }
+    if scenario.devices.iter().any(|device| device.control.at_home().is_none()) {
+        return Err(NOT_EMULATED);
     }
     for bundle in scenario.bundles.iter().filter(|bundle| bundle.delegation.is_some()) {
         refuse_mixed(scenario, bundle)?;

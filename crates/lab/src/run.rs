@@ -10,11 +10,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use fairweir_core::receiver::Control;
+use fairweir_core::receiver;
 use fairweir_core::units::{Rate, Span, Time};
 use fairweir_scenario::app;
 use fairweir_scenario::report::{self, BundleSamples, Lateness, Report};
-use fairweir_scenario::{Kind, Scenario};
+use fairweir_scenario::{Control, Kind, Scenario};
 use serde::de::DeserializeOwned;
 use tempfile::TempDir;
 
@@ -138,8 +138,9 @@ pub fn run_once(
     if control == Control::Wfq && layout::sites(scenario).next().is_some() {
         return Err(Error::NotPlayed("sites with the control `wfq`"));
     }
+    let at_home = control.at_home().ok_or(layout::NOT_EMULATED)?;
     let layout = Layout::new(scenario);
-    let mut stage = Stage::set_up(&layout, control, options)?;
+    let mut stage = Stage::set_up(&layout, at_home, options)?;
     let (mut outcome, bundled, daemon_cpu_cores) =
         stage.play(&layout, control, options, progress)?;
     let outcomes = stage.outcomes(scenario)?;
@@ -188,7 +189,11 @@ struct Stage {
 }
 
 impl Stage {
-    fn set_up(layout: &Layout<'_>, control: Control, options: &Options) -> Result<Stage, Error> {
+    fn set_up(
+        layout: &Layout<'_>,
+        at_home: receiver::Control,
+        options: &Options,
+    ) -> Result<Stage, Error> {
         if !options.executable.is_file() {
             return Err(Error::NoExecutable(options.executable.clone()));
         }
@@ -206,7 +211,6 @@ impl Stage {
         jobs.iter_mut().for_each(|job| job.certificate.clone_from(&ready.certificate));
         let (mut daemons, mut proxy) = (Vec::new(), None);
         if options.with_daemon {
-            let at_home = if control == Control::Wfq { Control::None } else { control };
             let executable = &options.executable;
             let place = Place::home(&home, layout, at_home, dir.path());
             daemons.push(Daemon::start(executable, &place, layout, options.watchers.as_ref())?);

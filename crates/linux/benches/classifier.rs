@@ -14,7 +14,8 @@ use std::os::fd::AsRawFd;
 use std::thread::sleep;
 use std::time::Duration;
 
-use fairweir_core::policy::{Group, Policy, Transport};
+use fairweir_core::packet::Transport;
+use fairweir_core::policy::{Group, Policy};
 use fairweir_core::share::Weight;
 use fairweir_core::sites::Flow;
 use fairweir_core::units::Span;

@@ -10,9 +10,10 @@
 use std::net::Ipv4Addr;
 use std::time::Instant;
 
+use fairweir_core::packet::Side;
 use fairweir_core::phantom::plan::{RATE_MAX, RATE_MIN};
 use fairweir_core::phantom::{Bundle, BundleSpec, Class, Criterion, Plan, PlanSpec, Share, Signal};
-use fairweir_core::policy::{PortMatch, Side};
+use fairweir_core::policy::PortMatch;
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 use fairweir_linux::police::{
     Algorithm, Bench, Direction, PlanId, Police, PoliceSpec, SegmentId, SubscriberId,

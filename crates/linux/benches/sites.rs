@@ -13,7 +13,8 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use fairweir_core::policy::{Group, Policy, Transport};
+use fairweir_core::packet::Transport;
+use fairweir_core::policy::{Group, Policy};
 use fairweir_core::share::Weight;
 use fairweir_core::sites::Flow;
 use fairweir_core::units::Span;

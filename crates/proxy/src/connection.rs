@@ -3,10 +3,11 @@
 use std::net::{IpAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use fairweir_core::policy::Mac;
+use fairweir_core::host_name::HostName;
+use fairweir_core::packet::Mac;
 use fairweir_core::recognition;
 use fairweir_core::relay::{Alpha, BUFFER_MAX, buffer_target, follow};
-use fairweir_core::sites::{HostName, Opening, STREAM_MAX, opening};
+use fairweir_core::sites::{FirstBytes, STREAM_MAX, first_bytes};
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 
 use crate::lane::{Lane, Pipes};
@@ -145,16 +146,16 @@ impl Connection {
             return Turn::Waits;
         }
         let read = self.client.peek(&mut scratch[..STREAM_MAX]).unwrap_or(0);
-        match opening(&scratch[..read]) {
+        match first_bytes(&scratch[..read]) {
             // The end of the stream, or an error, which the next move finds.
-            Opening::More if read == 0 => {}
-            Opening::More if self.naming == Naming::Begun => return Turn::Waits,
-            Opening::More => {
+            FirstBytes::More if read == 0 => {}
+            FirstBytes::More if self.naming == Naming::Begun => return Turn::Waits,
+            FirstBytes::More => {
                 self.naming = Naming::Begun;
                 return Turn::Names(now + NAMING_PATIENCE);
             }
-            Opening::Unnamed => {}
-            Opening::Named(_, name) => self.name = Some(name),
+            FirstBytes::Unnamed => {}
+            FirstBytes::Named(_, name) => self.name = Some(name),
         }
         self.agent = recognition::agent(&scratch[..read]).map(Into::into);
         self.naming = Naming::Done;

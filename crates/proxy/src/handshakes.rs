@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
 
-use fairweir_core::policy::Mac;
+use fairweir_core::packet::Mac;
 use fairweir_core::relay::Syn;
 use fairweir_core::units::{Span, Time};
 

@@ -5,7 +5,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use fairweir_core::policy::Mac;
+use fairweir_core::packet::Mac;
 use fairweir_core::recognition::{Devices, Identity, Portrait, Table};
 use fairweir_core::relay::Syn;
 use fairweir_core::sites::STREAM_MAX;

@@ -2,11 +2,13 @@
 
 use std::net::IpAddr;
 
+use fairweir_core::host_name::HostName;
 use fairweir_core::market::utility::Kind;
-use fairweir_core::policy::{Mac, Match};
+use fairweir_core::packet::Mac;
+use fairweir_core::policy::Match;
 use fairweir_core::recognition::{DeviceMatch, Identity};
 use fairweir_core::relay::{Alpha, alphas};
-use fairweir_core::sites::{HostName, Sites};
+use fairweir_core::sites::Sites;
 use fairweir_core::units::Rate;
 use ipnet::IpNet;
 

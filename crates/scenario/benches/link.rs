@@ -117,7 +117,7 @@ fn bare_queue() {
     }
 }
 
-/// The fastest of several rounds, per packet: what the code takes when nobody disturbs it.
+/// The fastest of several rounds, per packet: what the code takes undisturbed.
 fn fastest_ns(mut work: impl FnMut()) -> f64 {
     let rounds = (0..9).map(|_| {
         let start = Instant::now();

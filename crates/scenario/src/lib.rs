@@ -7,8 +7,9 @@
 //! | module | contains |
 //! |---|---|
 //! | [`Scenario`] and the items of this module | what is played: link, groups, flows and their steps |
+//! | [`Control`] | with what it is played |
 //! | [`link`] | a bottleneck with its queue, as a state machine in virtual time |
-//! | [`police`] | policing points before the bottleneck, with the algorithms of the core |
+//! | [`police`] | policing points before the bottleneck, with the algorithms of the core and their baselines |
 //! | [`app`] | what flows do: downloads, films, web pages, as state machines |
 //! | [`report`] | how well the groups got their fair shares, from what left the link |
 //! | [`play`] | which runs a command plays: controls and seeds |
@@ -19,6 +20,7 @@
 
 pub mod app;
 pub mod bbr;
+mod control;
 pub mod link;
 pub mod play;
 pub mod police;
@@ -28,4 +30,5 @@ mod scenario;
 #[cfg(feature = "testing")]
 pub mod testing;
 
+pub use control::{Control, UnknownControl};
 pub use scenario::*;

@@ -9,9 +9,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-use fairweir_core::receiver::Control;
-
-use crate::Scenario;
+use crate::{Control, Scenario};
 
 /// The most runs of one command.
 pub const RUNS_MAX: usize = 10_000;

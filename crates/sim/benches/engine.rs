@@ -8,8 +8,7 @@ use std::fs;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use fairweir_core::receiver::Control;
-use fairweir_scenario::Scenario;
+use fairweir_scenario::{Control, Scenario};
 use fairweir_sim::engine;
 
 const RUNS: u32 = 7;

@@ -72,7 +72,7 @@ fn load(classes: usize, percent: u64, borrows: bool) -> u64 {
     out
 }
 
-/// The fastest of several runs, per packet: what the code takes when nobody disturbs it.
+/// The fastest of several runs, per packet: what the code takes undisturbed.
 fn fastest_ns(work: impl Fn() -> u64) -> f64 {
     let run_ns = (0..7).map(|_| {
         let start = Instant::now();

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
 
-use fairweir_core::policy::Transport;
+use fairweir_core::packet::Transport;
 use fairweir_core::units::Span;
 
 use crate::{ConfigError, Placed, Table};

@@ -7,11 +7,11 @@
 //! changes from one interval to the next, a queue does not, so what an interval has in common with
 //! the next one says how much is noise. Signals in the same intervals, more than by chance, count too.
 //! The differences are summed, with an end on both sides (a CUSUM): at one end the two are *apart*, and
-//! they are together again when the sum is back at its middle. Without evidence nothing changes.
+//! they are together again when the sum is back at its middle. Without such intervals nothing changes.
 //!
 //! What is measured: `docs/papers/free-and-stunts.md`, *apart*.
 
-use super::member::Sample;
+use super::sample::Sample;
 use super::{MemberId, Tally};
 use crate::units::{Span, Time};
 
@@ -26,7 +26,7 @@ const TICKS_MIN: usize = 20;
 const WINDOW_LEAST: u32 = 4;
 /// Round-trip times with a smaller standard deviation, in milliseconds, say nothing of a queue.
 const SPREAD_LEAST_MS: f64 = 1.0;
-/// At least this correlation is expected of those who share a bottleneck.
+/// Least correlation of connections that share a bottleneck.
 const SHARED_LEAST: f64 = 0.15;
 /// Which part of the correlation that noise allows is expected of them.
 const SHARED_PART: f64 = 0.5;
@@ -93,7 +93,7 @@ impl Seen {
         let delay_ms = is_telling.then(|| (sum / count).as_millis_f64() as f32);
         let had_signal = tally.signals > self.signals;
         self.signals = tally.signals;
-        // Who came later, or had no ACK for some time, has seen nothing until now.
+        // A connection that joined later, or had no ACK for some time, has seen nothing until now.
         self.ticks.resize(nth, Tick::default());
         self.ticks.push(Tick { delay_ms, had_signal });
     }
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_sees_nothing_of_the_queue_is_apart_and_one_without_evidence_is_not() {
+    fn a_connection_that_sees_nothing_of_the_queue_is_apart_and_one_without_intervals_is_not() {
         let mut state = 1;
         let mut queue = Queue::new(&mut state);
         let mut seen = |is_flat: bool, is_silent: bool| {

@@ -80,7 +80,7 @@ impl Gain {
     /// Every signal.
     pub const ONE: Gain = Gain(1 << 16);
 
-    /// The nearest gain to a number; NaN is none.
+    /// The nearest gain to a number; NaN becomes zero.
     pub fn from_f64(gain: f64) -> Gain {
         Gain((gain.clamp(-1.0, 1.0) * f64::from(Gain::ONE.0)).round() as i32)
     }
@@ -127,7 +127,7 @@ impl Controller {
     /// An interval is over.
     pub fn handle_interval(&mut self, interval: &Interval) -> Gain {
         let Interval { length, target, rate, reachable, rate_now, rate_least, kept } = *interval;
-        // The online region check: what nobody can give up is not asked for.
+        // The online region check: only what stunts can give up is asked for.
         let within = if rate < target { target.min(reachable).max(rate) } else { target };
         let (target, within) = (target.as_bps() as f64, within.as_bps() as f64);
         match self.algorithm {

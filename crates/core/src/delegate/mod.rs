@@ -4,7 +4,7 @@
 //! Problem: a TCP sender must halve its window at a loss, whatever its application needs. Method: a
 //! *bundle* of connections that leave one host through one bottleneck. A *free* connection has a
 //! target; *stunts* have none. A signal of the free connection may be *delegated*: it keeps its
-//! window, and so many stunts reduce theirs that the rates given up together are at least what the
+//! window, and enough stunts reduce theirs that the rates they give up are together at least what the
 //! free connection would have given up. While it is above its target, signals of stunts are delegated
 //! to it (*reverse* delegation). A [`Controller`] per free connection decides which part of the
 //! signals is delegated, or, under [`Algorithm::Track`], which part of each reduction.
@@ -22,7 +22,7 @@
 //! Properties, all tested: at each delegation the reductions sum to at least the free connection's
 //! own and exceed it by less than one stunt's; no stunt is cut for others twice within its
 //! round-trip time, nor below its floor or two packets; delegated + taken = signals; gains are within
-//! [−1, 1]; who is judged not to share the bottleneck of a free connection is not asked for it.
+//! [−1, 1]; a stunt that is judged not to share the bottleneck of a free connection is not asked for it.
 //!
 //! Source: Guirguis and Valdez, Traffic Shaping via Congestion Signals Delegation. What is resolved
 //! otherwise: `docs/papers/free-and-stunts.md`.
@@ -35,11 +35,12 @@ use crate::units::{Rate, Span, Time};
 mod apart;
 mod control;
 mod member;
+mod sample;
 mod trace;
 mod watch;
 
 pub use control::{Algorithm, Controller, Gain, Interval};
-pub use member::{Phase, Sample};
+pub use sample::{Phase, Sample};
 pub use trace::{
     Bounds, Change, Point, Shape, TRACE_POINTS_MAX, TRACE_RATE_MAX, TRACE_TIME_MAX, Trace,
     TraceError, Why,
@@ -55,7 +56,7 @@ pub const MEMBERS_MAX: usize = 16_384;
 /// A controller decides no more often than this. In less time a connection of
 /// some Mbit/s delivers few packets.
 const INTERVAL_MIN: Span = Span::millis(100);
-/// One part of so many of the newest interval counts for a connection's mean rate.
+/// The newest interval counts for one part in this many of a connection's mean rate.
 const RATE_PARTS: u64 = 8;
 
 /// How the free connection answers a stunt's signal.
@@ -82,7 +83,7 @@ pub struct BundleSpec {
 pub enum Target {
     /// A rate over time.
     Trace(Trace),
-    /// As much as so many connections of the bundle on average.
+    /// As much as this number of connections of the bundle have on average.
     Connections(Weight),
 }
 
@@ -104,14 +105,14 @@ pub enum Role {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct MemberId(usize);
 
-/// Who answers a signal.
+/// How a signal is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// The connection itself.
     Own,
     /// Others; it keeps its window.
     Delegated,
-    /// A free connection in part; what is left of the window is so many packets.
+    /// A free connection answers in part; its window is then this number of packets.
     Shared(u32),
 }
 
@@ -124,7 +125,7 @@ pub struct Tally {
     pub delegated: u64,
     /// Answered by itself.
     pub taken: u64,
-    /// Of those taken: nobody could answer them.
+    /// Of those taken: no connection could answer them.
     pub refused: u64,
     /// Cuts for signals of others.
     pub cuts: u64,
@@ -184,11 +185,11 @@ struct Help {
 #[derive(Clone, Debug)]
 pub struct Bundle {
     spec: BundleSpec,
-    /// By their ids; places of those that have left are used anew.
+    /// By their ids; places of those that have left are reused.
     members: Vec<Option<Member>>,
     /// The turn of the stunt that was asked last.
     turn: u64,
-    /// For which time it is judged who shares a bottleneck.
+    /// The time over which it is judged which connections share a bottleneck.
     block: Block,
     /// How many samples there were of connections that had delivered something.
     heard: u64,
@@ -269,7 +270,7 @@ impl Bundle {
     }
 
     /// A connection must cut its window, for the first time in its round-trip time, and its window is
-    /// still as in its last sample: says who does.
+    /// still as in its last sample: returns which connection does.
     pub fn handle_signal(&mut self, now: Time, id: MemberId) -> Answer {
         self.answer(now, id, 0)
     }
@@ -282,7 +283,7 @@ impl Bundle {
         self.answer(now, id, heard)
     }
 
-    /// Says who answers a signal, of those who were heard after `since`.
+    /// Returns how a signal is answered by connections that were heard after `since`.
     fn answer(&mut self, now: Time, id: MemberId, since: u64) -> Answer {
         let reverse = self.spec.reverse;
         let member = self.member(id);
@@ -399,7 +400,7 @@ impl Bundle {
         }
     }
 
-    /// Who shares a bottleneck with whom.
+    /// Judges which connections share a bottleneck.
     fn watch_bottlenecks(&mut self, now: Time) {
         let (nth, is_over) = self.block.handle_tick(now);
         for member in self.members.iter_mut().flatten() {
@@ -519,7 +520,7 @@ impl Bundle {
             }
             let rest = need.saturating_sub(given);
             given += offer.rate;
-            // Who could not be asked for some time is not asked for all of it at once.
+            // A stunt that could not be asked for some time is not asked for all of it at once.
             self.turn = offer.turn.max(self.turn);
             let from = self.turn;
             let member = self.member(MemberId(offer.index));

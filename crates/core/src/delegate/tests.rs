@@ -44,7 +44,7 @@ fn bundle(cwnd: u32, stunts: &[(Role, u32)]) -> (Bundle, MemberId, Vec<MemberId>
     (bundle, first, ids)
 }
 
-/// Ticks some times; whoever is alone at a target that is never reached delegates everything.
+/// Ticks `ticks` times; a connection alone at a target that is never reached delegates everything.
 fn run(bundle: &mut Bundle, from: Time, ticks: u64) {
     (0..ticks).for_each(|n| bundle.handle_tick(from + Span::millis(100) * n));
 }
@@ -179,7 +179,7 @@ fn a_stunts_own_signal_comes_before_what_it_owes() {
     assert_eq!(bundle.handle_signal(at(1_001), stunts[0]), Answer::Own);
     bundle.handle_sample(stunts[0], sample(20));
     assert_eq!(bundle.take_cut(at(1_050), stunts[0]), None);
-    // Five for the free one, beside the twenty for its own signal.
+    // Five for the free one, in addition to the twenty for its own signal.
     assert_eq!(bundle.take_cut(at(1_101), stunts[0]), Some(15));
     assert_eq!(bundle.take_cut(at(1_201), stunts[0]), None);
 }
@@ -220,7 +220,7 @@ fn a_signal_right_after_a_cut_for_others_is_of_the_window_before_that_cut() {
     assert_eq!(bundle.take_cut(at(1_400), stunts[0]), None);
 }
 
-/// A bundle whose second stunt is behind another queue, after so many seconds of 100 ms ticks.
+/// A bundle whose second stunt is behind another queue, after `seconds` of 100 ms ticks.
 fn apart_after(seconds: u64) -> (Bundle, MemberId, Vec<MemberId>) {
     let (mut bundle, free, stunts) = bundle(20, &vec![(stunt(1, Rate::ZERO), 20); 2]);
     let mut rtts = [Span::ZERO; 2];
@@ -335,7 +335,7 @@ fn a_timeout_is_answered_by_who_has_delivered_since_and_by_nobody_if_the_way_is_
     assert_eq!(bundle.handle_timeout(at(2_000), free), Answer::Delegated);
     assert_eq!(bundle.take_cut(at(2_000), stunts[0]), None, "it was not heard since");
     assert_eq!(bundle.take_cut(at(2_000), stunts[1]), Some(30), "half of the twenty");
-    // A loss is seen by an ACK of its own, so whoever can answers it.
+    // A loss is seen by an ACK of its own, so any stunt that can answers it.
     deliver(&mut bundle, free, 1_003, 20);
     assert_eq!(bundle.handle_signal(at(3_000), free), Answer::Delegated);
 }

@@ -11,7 +11,7 @@ use crate::units::{Bytes, Rate, Span, Time};
 
 /// How long something is watched before it is judged.
 const SPAN: Span = Span::secs(5);
-/// A target is held if the rate is within so many percent of it.
+/// A target is held if the rate is within this percentage of it.
 const WITHIN_PERCENT: u64 = 10;
 /// A mean gain beyond this is the end of the range.
 const GAIN_END: f64 = 0.9;

@@ -3,7 +3,7 @@
 //! Problem: a gateway knows its balance, what its household wants now, and what slots cost and what
 //! it received before; not what the others want. Method: prices, receipts and its own wants repeat by
 //! the day, so it keeps an average of each by slot of day, plans its best response over a horizon
-//! ([`spending::plan`]) and bids the first spend. It asks nothing of the others but the published
+//! ([`spending::best_spends`]) and bids the first spend. It asks nothing of the others but the published
 //! prices.
 
 use serde::{Deserialize, Serialize};
@@ -67,7 +67,7 @@ impl Agent {
         &self.days
     }
 
-    /// Takes over what it had learned before it was started anew. A list of another length, and numbers
+    /// Takes over what it had learned before it was restarted. A list of another length, and numbers
     /// that no market has, are ignored.
     pub fn recall(&mut self, learned: &[Option<Seen>]) {
         let is_possible = |seen: &Seen| {
@@ -134,7 +134,7 @@ impl Agent {
 
     /// What it would spend from a slot on, in credits, if the household wants this in the slots to come.
     pub fn plan_for(&self, slot: u64, balance: Credits, wants: &[Utility]) -> Vec<f64> {
-        spending::plan(balance.as_f64(), self.spec.cap, &self.slots(slot, wants))
+        spending::best_spends(balance.as_f64(), self.spec.cap, &self.slots(slot, wants))
     }
 
     /// What the household will want by its past, beginning with what it wants now.

@@ -65,7 +65,7 @@ impl Claim for Share {
 /// Units of a whole.
 const SHARES: f64 = 1e12;
 
-/// Of the logarithm of the rate.
+/// Tolerance of the logarithm of the rate.
 const EPSILON: f64 = 1e-13;
 
 /// Rates are clamped to these, in Mbit/s.

@@ -2,22 +2,22 @@
 //!
 //! Problem: a gateway that learns the rate of its link from what arrives notices late that a slot has
 //! bought more, and has to lose packets to notice that it is over. Method: the agent tells the rate for a
-//! few seconds, again and again ([`Guarantee`]). What is told ends by itself, so an agent that dies or
+//! few seconds, again and again ([`Guarantee`]). A guarantee ends by itself, so an agent that dies or
 //! hangs takes nothing with it ([`Term`]).
 //!
-//! Property: a term that is not renewed is over [`FOR_MAX`] after it was told, at the latest.
+//! Property: a term that is not renewed ends at most [`FOR_MAX`] after it was received.
 
 use std::ops::RangeInclusive;
 
 use serde::{Deserialize, Serialize};
 
 use super::preferences::{BOOSTED, Importance, Wanted};
-use crate::units::{Rate, Span, Time};
+use crate::units::{Part, Rate, Span, Time};
 
-/// The rates that can be told.
+/// The rates that can be guaranteed.
 pub const RATES: RangeInclusive<Rate> = Rate::kbit(100)..=Rate::mbit(1_000_000);
 
-/// The longest time for which a rate is told at once.
+/// The longest time for which one message guarantees a rate.
 pub const FOR_MAX: Span = Span::secs(10);
 
 /// A rate that the slot which runs has bought, for a time from now on.
@@ -28,7 +28,7 @@ pub struct Guarantee {
     pub rate_bps: Rate,
     /// The equal share of the market's link, below which no household falls if the others take theirs.
     pub equal_bps: Rate,
-    /// For how long, in milliseconds.
+    /// How long it holds, in milliseconds.
     pub for_ms: u64,
     /// What the household wants now, in the order of [`Kind::ALL`](super::utility::Kind::ALL).
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -61,7 +61,7 @@ impl Guarantee {
     }
 }
 
-/// What is told now, if anything is.
+/// The guarantee that holds now, if any.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Term(Option<(Guarantee, Time)>);
 
@@ -77,7 +77,7 @@ pub struct Step {
 }
 
 impl Term {
-    /// Takes what is told. Returns the step, if the rate is another one than before.
+    /// Takes in a guarantee. Returns the step if the rate differs from the one before.
     ///
     /// # Errors
     /// As [`Guarantee::check`]; then nothing has changed.
@@ -100,13 +100,13 @@ impl Term {
         self.0.map(|(told, _)| told.rate_bps)
     }
 
-    /// What the household wants now, if that was told.
+    /// What the household wants now, if that is known.
     pub fn wanted(&self) -> Option<Wanted> {
         let importance = self.0?.0.importance?;
         Some(Wanted { importance, ..Wanted::default() })
     }
 
-    /// When it ends unless it is told again.
+    /// When it ends unless it is renewed.
     pub fn deadline(&self) -> Option<Time> {
         self.0.map(|(_, until)| until)
     }
@@ -123,7 +123,7 @@ impl Step {
         if self.from.is_none_or(|from| to >= from) {
             return capacity.max(to.min(capacity * GROWTH_MAX));
         }
-        let rests = self.from.is_some_and(|from| capacity <= from.scale(RESTS.0, RESTS.1));
+        let rests = self.from.is_some_and(|from| capacity <= from * RESTS);
         if rests { capacity.min(to.max(self.equal)) } else { capacity }
     }
 }
@@ -131,7 +131,7 @@ impl Step {
 /// A wrong guarantee costs no more than this.
 const GROWTH_MAX: u64 = 8;
 /// An estimate up to this part of a guarantee rests on it.
-const RESTS: (u64, u64) = (11, 10);
+const RESTS: Part = Part::of(11, 10);
 const NANOS_PER_MS: u64 = 1_000_000;
 
 #[cfg(test)]
@@ -193,7 +193,7 @@ mod tests {
         for (from, to, before, after) in [
             (None, Some(28), 10, 28),
             (None, Some(28), 40, 40),
-            // Who tells may be wrong.
+            // A guarantee may be wrong.
             (None, Some(1_000), 10, 80),
             (Some(28), None, 28, 10),
             (Some(28), None, 30, 10),

@@ -307,7 +307,7 @@ impl Claim for Room {
 /// Longer texts are no amount.
 const DIGITS_MAX: usize = 13;
 
-/// So much of a text that is no amount is repeated.
+/// Longest part of an invalid amount that an error repeats.
 const SHOWN_MAX: usize = 40;
 
 #[cfg(test)]
@@ -449,7 +449,7 @@ mod tests {
             let again = join(&after, share, Some(Credits(had)), cap, slot).unwrap();
             prop_assert_eq!(sum(&again), sum(&balances));
             prop_assert!(again.last().unwrap().0 <= had.min(share.0));
-            // Who leaves and comes back has no more than before.
+            // A gateway that leaves and comes back has no more than before.
             let back = join(&after, share, Some(balances[seat]), cap, slot).unwrap();
             prop_assert!(back.last().unwrap() <= &balances[seat]);
         }

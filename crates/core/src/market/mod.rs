@@ -1,6 +1,6 @@
 //! Credits for the busy hour: households on a shared link spend virtual credits on guaranteed rates.
 //!
-//! Problem: at the busy hour an equal share serves nobody well, and nobody has a reason to wait.
+//! Problem: at the busy hour an equal share serves no household well, and none has a reason to wait.
 //! Method: a fixed number of credits circulates among the households of a link, the *market*. In
 //! each slot a household spends some of its balance; what it spends is received by the others, so
 //! what is saved now is a higher rate later. The spends of a slot decide its rates.
@@ -15,13 +15,9 @@
 //! | [`utility`] | what a rate is worth to a household, by kind of use |
 //! | [`division`] | a household's rate divided among kinds of use (level 2) |
 //! | [`spending`] | a household's best response: what to spend in each slot to come (level 1) |
-//! | [`scenario`] | the paper's estimate of what the others will spend (Algorithm 2) |
 //! | [`agent`] | what a gateway learns from its own past, and what it bids |
 //! | [`guarantee`] | what an agent tells the daemon that shapes at home, which ends by itself |
 //! | [`preferences`] | what a household wants, by kind of use and time of the week |
-//! | [`equilibrium`] | rounds of best responses until no household wants to change |
-//! | [`optimum`] | the spends that maximise the sum of all utilities, for comparison |
-//! | [`even`] | the same for the rule that divides the rest evenly |
 //!
 //! Source: Mind Your Own Bandwidth, §II, §III, §VI, appendices A to F. Deviations and what of the
 //! paper's propositions holds: docs/papers/myob.md. Integers decide credits and rates; `f64` is only
@@ -29,19 +25,11 @@
 
 pub mod agent;
 pub mod division;
-pub mod equilibrium;
-pub mod even;
 pub mod guarantee;
 pub mod ledger;
-pub mod optimum;
 pub mod preferences;
 pub mod rates;
-pub mod scenario;
 pub mod spending;
 pub mod utility;
 
-mod dense;
 mod root;
-
-#[cfg(test)]
-mod goldens;

@@ -12,7 +12,7 @@ pub type Importance = u8;
 /// The highest that can be stated ahead.
 pub const IMPORTANCE_MAX: Importance = 3;
 
-/// Above all that was stated ahead: somebody has asked for it now.
+/// Above all that was stated ahead: a user has asked for it now.
 pub const BOOSTED: Importance = IMPORTANCE_MAX + 1;
 
 /// Minutes of a day.
@@ -30,7 +30,7 @@ pub struct Moment {
 /// A time of some days of the week.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Time {
-    /// For people.
+    /// The name that users see.
     pub name: String,
     /// From Monday: on which days it begins.
     pub days: [bool; 7],

@@ -40,11 +40,11 @@ impl Slot {
 }
 
 /// The best spends, in credits, of a household with this balance.
-pub fn plan(balance: f64, cap: Option<f64>, slots: &[Slot]) -> Vec<f64> {
+pub fn best_spends(balance: f64, cap: Option<f64>, slots: &[Slot]) -> Vec<f64> {
     plan_first(balance, cap, slots, slots.len())
 }
 
-/// The best spend of the first slot: what [`plan`] begins with, for less.
+/// The best spend of the first slot: what [`best_spends`] begins with, for less.
 pub fn next(balance: f64, cap: Option<f64>, slots: &[Slot]) -> f64 {
     plan_first(balance, cap, slots, 1).first().copied().unwrap_or(0.0)
 }
@@ -138,7 +138,7 @@ impl Response<'_> {
         (price * (rate - floor).max(0.0), price * rate * bend_now * part)
     }
 
-    /// What a credit is worth if so much is spent.
+    /// What a credit is worth at this spend.
     fn worth_of(&self, spend: f64) -> f64 {
         let rate = (self.slot.floor + spend / self.slot.price).ln();
         let own =
@@ -213,10 +213,10 @@ fn worth_of(slots: &mut [Response], total: f64, known: f64) -> f64 {
 /// A thousandth of a micro-credit is nothing.
 const CREDITS_MIN: f64 = 1e-9;
 
-/// Of the logarithm of a slope.
+/// Tolerance of the logarithm of a slope.
 const RATE_EPSILON: f64 = 1e-7;
 
-/// Of the logarithm of a sum of spends.
+/// Tolerance of the logarithm of a sum of spends.
 const WORTH_EPSILON: f64 = 1e-9;
 
 /// Logarithms of the worths that are searched.
@@ -262,7 +262,7 @@ mod tests {
             slots in slots(), balance in 0.0..32.0_f64, cap in prop::option::of(Just(32.0)),
             moves in prop::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>()), 20),
         ) {
-            let best = plan(balance, cap, &slots);
+            let best = best_spends(balance, cap, &slots);
             prop_assert_eq!(best.len(), slots.len());
             prop_assert!(is_feasible(balance, None, &slots, &best), "{:?}", best);
             if !is_feasible(balance, cap, &slots, &best) {
@@ -289,9 +289,9 @@ mod tests {
     #[test]
     fn without_credits_or_uses_nothing_is_spent() {
         let slot = Slot::plain(Utility::default(), 3.0);
-        assert_eq!(plan(5.0, Some(32.0), &[slot; 3]), [0.0; 3]);
+        assert_eq!(best_spends(5.0, Some(32.0), &[slot; 3]), [0.0; 3]);
         let slot = Slot::plain(Utility::only(crate::market::utility::Kind::Social, 1.0), 0.0);
-        assert_eq!(plan(0.0, None, &[slot; 3]), [0.0; 3]);
-        assert!(plan(1.0, None, &[]).is_empty());
+        assert_eq!(best_spends(0.0, None, &[slot; 3]), [0.0; 3]);
+        assert!(best_spends(1.0, None, &[]).is_empty());
     }
 }

@@ -29,7 +29,7 @@ pub struct Utility {
 }
 
 impl Utility {
-    /// Of one kind alone.
+    /// The utility of one kind alone.
     pub fn only(kind: Kind, weight: f64) -> Utility {
         let mut weights = [0.0; 4];
         weights[kind as usize] = weight;
@@ -57,7 +57,7 @@ impl Utility {
     }
 
     /// Value, slope, and the slope of the slope; below [`RATE_MIN`] as at that.
-    pub(super) fn at(&self, mbit: f64) -> (f64, f64, f64) {
+    pub fn at(&self, mbit: f64) -> (f64, f64, f64) {
         let y = SCALE * mbit.max(RATE_MIN);
         let [streaming, social, downloads, web] = self.weights;
         let (mut value, mut slope, mut bend) = (0.0, 0.0, 0.0);

@@ -4,21 +4,22 @@
 use std::net::IpAddr;
 
 use super::plan::{Choice, Criterion, Plan};
-use crate::policy::{PortMatch, Side, Transport};
+use crate::packet::{Side, Transport};
+use crate::policy::PortMatch;
 
 /// What of a packet's headers says where it belongs. All of a flow's packets have the same, so a
 /// fragment, the first one too, has no ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// Of who speaks with the subscriber.
+    /// Address of the other end.
     pub remote: IpAddr,
-    /// Of the subscriber.
+    /// Address of the subscriber.
     pub local: IpAddr,
     /// Number of the protocol above IP.
     pub protocol: u8,
     /// TCP's or UDP's ports, remote and local; zero if there are none.
     pub ports: (u16, u16),
-    /// The six bits of the DSCP; no part of the hash.
+    /// The six bits of the DSCP; the hash does not include them.
     pub dscp: u8,
 }
 

@@ -14,7 +14,6 @@
 //! | [`flow`] | which leaf a packet goes to |
 //! | [`segment`] | a capacity that subscribers share |
 //! | [`aggregate`] | the policer of one subscriber: the specification |
-//! | [`baseline`] | what it is compared with: token bucket, FairPolicer, phantom queues, shaper |
 //!
 //! Source: BC-PQP (docs/papers/bcpqp.md).
 
@@ -22,10 +21,9 @@ use crate::units::{Bytes, Time};
 
 /// Volumes and virtual times are counted in 2⁻²⁴ bytes. Then a rate, in 2⁻²⁴ bytes per nanosecond,
 /// times a time is exact, and a plan of 64 kbit/s is right within .2 %.
-const UNIT_BITS: u32 = 24;
+pub const UNIT_BITS: u32 = 24;
 
 pub mod aggregate;
-pub mod baseline;
 pub mod flow;
 pub mod plan;
 pub mod segment;

@@ -10,7 +10,7 @@
 //! session that is over is refused, and so is one whose time differs too much from the clock.
 //!
 //! Properties, tested: any bytes are read without a panic; no packet with another secret or a changed
-//! byte is taken; an old packet never changes who has a session. All tables are bounded.
+//! byte is taken; an old packet never changes a session. All tables are bounded.
 //! Source: RFC 2865, 2866, 2869 (time), 3162, 4818 and 6911 (IPv6).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -43,11 +43,11 @@ pub enum Event {
     Interim,
     /// It is over.
     Stop,
-    /// The NAS has begun or ends: none of its sessions goes on.
+    /// The NAS has started or stops: all its sessions have ended.
     Nas,
 }
 
-/// An accounting packet of one who knows the secret.
+/// An accounting packet with a valid authenticator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Accounting {
     identifier: u8,
@@ -56,7 +56,7 @@ pub struct Accounting {
     proxy_states: Vec<u8>,
     /// What it reports.
     pub event: Event,
-    /// Whose session it is; empty for [`Event::Nas`].
+    /// The user of the session; empty for [`Event::Nas`].
     pub user: String,
     /// The name of a plan (Filter-Id), if the packet has one.
     pub plan: Option<String>,
@@ -92,7 +92,7 @@ pub enum Refused {
     /// Its time differs from the clock by more than [`AGE_MAX_S`] or [`AHEAD_MAX_S`].
     #[error("its Event-Timestamp differs too much from the clock")]
     Untimely,
-    /// Of a session that is over.
+    /// The session is over.
     #[error("of a session that is over")]
     Over,
 }
@@ -235,7 +235,7 @@ pub enum Verdict {
     Has,
     /// The user has no session any more.
     Ended,
-    /// None of these users has one.
+    /// These users have none.
     EndedAll(Vec<String>),
     /// Nothing.
     Nothing,
@@ -243,7 +243,7 @@ pub enum Verdict {
     Again,
 }
 
-/// Who has a session, and which packets were answered.
+/// The users with a session, and the packets that were answered.
 #[derive(Debug, Default)]
 pub struct Sessions {
     live: BTreeMap<String, SessionKey>,
@@ -339,7 +339,7 @@ impl Sessions {
                 for user in users {
                     self.live.remove(user);
                 }
-                // It may count its sessions anew.
+                // It may count its sessions from one again.
                 self.over.retain(|key| key.nas != packet.session.nas);
             }
             Verdict::Nothing => {}

@@ -124,7 +124,7 @@ fn a_newer_session_takes_the_place_of_the_older_whose_end_ends_nothing() {
     let stop = of_user(STOP, "alice", "2", &[ALICE4]);
     assert_eq!(hear(&mut sessions, &stop, 4), Ok(Verdict::Ended));
     assert!(sessions.is_empty());
-    // A NAS that begins anew may count from one.
+    // A NAS that restarts may count from one.
     let on = packet(1, &[(STATUS_TYPE, &[0, 0, 0, NAS_ON]), (EVENT_TIMESTAMP, &[0; 4])]);
     let on = Accounting { happened_s: None, ..Accounting::read(&on, SECRET).unwrap() };
     assert_eq!(hear(&mut sessions, &on, 5), Ok(Verdict::EndedAll(Vec::new())));

@@ -2,21 +2,21 @@
 //! classes are.
 //!
 //! The problem: a hierarchical token bucket wants more of a class than its rate. The method: fixed
-//! times and numbers of packets, in one place for everybody who enforces, the kernel as well as
-//! the model of it. Terms as in tc(8): rate, ceil, quantum, burst. Source: tc-htb(8), CRAB §4.
+//! times and numbers of packets, in one place for every enforcer, the kernel as well as the model
+//! of it. Terms as in tc(8): rate, ceil, quantum, burst. Source: tc-htb(8), CRAB §4.
 
 use super::{Allocation, ClassRate};
 use crate::share::Weight;
 use crate::units::{Bytes, Rate, Span};
 
-/// A class as it shall be.
+/// The parameters of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClassSpec {
     /// What it has of its own.
     pub rate: Rate,
     /// What it may reach by borrowing; never below `rate`.
     pub ceil: Rate,
-    /// Who borrows first: 0 is the highest priority, 7 the lowest.
+    /// Order of borrowing: 0 is the highest priority, 7 the lowest.
     pub priority: u8,
     /// How much it sends of what is borrowed before it is another one's turn.
     pub quantum: Bytes,
@@ -31,7 +31,7 @@ impl ClassSpec {
         ClassSpec { rate, ceil: rate, priority: 0, quantum: QUANTUM_MAX, queue: None }
     }
 
-    /// A flow group's class; `weight_min` is the smallest weight beside it, and `packet` the
+    /// A flow group's class; `weight_min` is the smallest weight of all groups, and `packet` the
     /// largest packet of the device in L2 bytes.
     pub fn leaf(class: &ClassRate, weight_min: Weight, packet: Bytes) -> ClassSpec {
         let rate = class.rate.clamp(RATE_MIN, RATE_UNBOUNDED);

@@ -10,7 +10,9 @@
 //! ```
 //!
 //! Terms: the *desired state* is the last allocation and the last windows that the controller
-//! commanded. It is *stale* for an enforcer that was not told of it yet.
+//! commanded. It is *stale* until the enforcer has applied it.
+
+use std::fmt;
 
 use super::supervisor::{self, Supervisor, Verdict};
 use super::{
@@ -21,6 +23,66 @@ use crate::market::guarantee::Step;
 use crate::share::Tree;
 use crate::units::{Rate, Span, Time};
 
+/// What a [`ControlLoop`] drives: it takes in what was measured and says what to enforce, and why.
+pub trait Decider: fmt::Debug {
+    /// Takes in what was measured in one interval; drain [`Decider::poll_command`] after it.
+    ///
+    /// # Panics
+    /// If the observation has another number of groups than the policy.
+    fn handle_observation(&mut self, observation: &Observation);
+
+    /// The next command for the enforcer.
+    fn poll_command(&mut self) -> Option<Command>;
+
+    /// What was decided in the last tick, and why.
+    fn decision(&self) -> &Decision;
+
+    /// Target of the queue at the ISP if the capacity is learned and can be wrong: the loop then
+    /// compares with what arrives without control.
+    fn supervised_target(&self) -> Option<Span> {
+        None
+    }
+}
+
+impl<D: Decider + ?Sized> Decider for Box<D> {
+    fn handle_observation(&mut self, observation: &Observation) {
+        (**self).handle_observation(observation);
+    }
+
+    fn poll_command(&mut self) -> Option<Command> {
+        (**self).poll_command()
+    }
+
+    fn decision(&self) -> &Decision {
+        (**self).decision()
+    }
+
+    fn supervised_target(&self) -> Option<Span> {
+        (**self).supervised_target()
+    }
+}
+
+impl Decider for Controller {
+    fn handle_observation(&mut self, observation: &Observation) {
+        self.handle_observation(observation);
+    }
+
+    fn poll_command(&mut self) -> Option<Command> {
+        self.poll_command()
+    }
+
+    fn decision(&self) -> &Decision {
+        self.decision()
+    }
+
+    fn supervised_target(&self) -> Option<Span> {
+        match self {
+            Controller::Fairweir(fairweir) => Some(fairweir.queue_target()),
+            Controller::Fixed(_) | Controller::Crab(_) | Controller::Rbm(_) => None,
+        }
+    }
+}
+
 /// What makes the desired state real.
 pub trait Enforcer {
     /// Why it could not.
@@ -29,7 +91,7 @@ pub trait Enforcer {
     /// Makes the classes so.
     ///
     /// # Errors
-    /// If it cannot; it is told again with the next [`ControlLoop::enforce`].
+    /// If it cannot; the next [`ControlLoop::enforce`] tries again.
     fn apply(&mut self, allocation: &Allocation) -> Result<(), Self::Error>;
 
     /// Lets everything pass unshaped.
@@ -64,8 +126,8 @@ pub struct GroupTotals {
 ///
 /// Invariant: after a successful [`ControlLoop::enforce`] the enforcer has the desired state.
 #[derive(Clone, Debug)]
-pub struct ControlLoop {
-    controller: Controller,
+pub struct ControlLoop<D = Controller> {
+    controller: D,
     supervisor: Supervisor,
     /// Whether everything passes, whatever the controller wants.
     is_released: bool,
@@ -80,10 +142,10 @@ pub struct ControlLoop {
     observed_at: Time,
 }
 
-impl ControlLoop {
+impl<D: Decider> ControlLoop<D> {
     /// A loop that begins at `now` with nothing enforced; what the controller commands at its start
     /// is the first desired state.
-    pub fn new(controller: Controller, groups: usize, now: Time) -> ControlLoop {
+    pub fn new(controller: D, groups: usize, now: Time) -> ControlLoop<D> {
         let mut control = ControlLoop {
             supervisor: Supervisor::new(),
             is_released: false,
@@ -101,7 +163,7 @@ impl ControlLoop {
     }
 
     /// The controller.
-    pub fn controller(&self) -> &Controller {
+    pub fn controller(&self) -> &D {
         &self.controller
     }
 
@@ -154,22 +216,20 @@ impl ControlLoop {
         self.controller.handle_observation(observation);
         self.decision.clone_from(self.controller.decision());
         self.drain();
-        if self.controller.is_learning() {
-            self.supervise(observation);
+        if let Some(target) = self.controller.supervised_target() {
+            self.supervise(observation, target);
         }
     }
 
     /// Sees what control costs, and lets everything pass while it costs.
-    fn supervise(&mut self, observation: &Observation) {
+    fn supervise(&mut self, observation: &Observation, target: Span) {
         let decision = &self.decision;
-        let target = self.controller.queue_target();
-        let has_room = |least: Span| target.is_some_and(|target| least < target / 4);
         let verdict = self.supervisor.handle_tick(&supervisor::Tick {
             at: observation.at,
             total: decision.groups.iter().map(|g| g.rate).sum(),
             is_enforcing: decision.enforcing,
             is_wanted: decision.groups.iter().any(|g| g.state == GroupState::Saturating),
-            has_room: decision.delay.map(|delay| has_room(delay.least)),
+            has_room: decision.delay.map(|delay| delay.least < target / 4),
         });
         let is_released = verdict != Verdict::Enforce;
         if is_released != self.is_released {
@@ -185,10 +245,10 @@ impl ControlLoop {
         self.decision.groups.iter_mut().for_each(|g| g.ceil = None);
     }
 
-    /// Tells the enforcer what has changed since it was told last.
+    /// Passes to the enforcer what has changed since the last call.
     ///
     /// # Errors
-    /// The enforcer's; what it was not told stays stale.
+    /// The enforcer's; what it did not apply stays stale.
     pub fn enforce<E: Enforcer>(&mut self, enforcer: &mut E) -> Result<(), E::Error> {
         if self.are_rates_stale {
             match self.allocation.as_ref().filter(|_| !self.is_released) {
@@ -207,14 +267,35 @@ impl ControlLoop {
         Ok(())
     }
 
-    /// The enforcer has lost what it was told: the next [`ControlLoop::enforce`] tells it all.
+    /// The enforcer has lost its state: the next [`ControlLoop::enforce`] passes everything again.
     pub fn handle_lost_state(&mut self) {
         (self.are_rates_stale, self.are_windows_stale) = (true, true);
     }
 
-    // --------------------------------------------------------------------------------------------
-    // Changes
+    /// Takes the controller's commands over; of each kind the last one counts.
+    fn drain(&mut self) {
+        while let Some(command) = self.controller.poll_command() {
+            match command {
+                Command::SetRates(allocation) => {
+                    self.allocation = Some(allocation);
+                    self.are_rates_stale |= !self.is_released;
+                }
+                Command::SetWindows(windows) => {
+                    let groups = self.totals.len();
+                    debug_assert_eq!(windows.initial.len(), groups, "one for each group");
+                    self.windows = Some(windows);
+                    self.are_windows_stale |= !self.is_released;
+                }
+                Command::Release => {
+                    (self.allocation, self.windows) = (None, None);
+                    self.handle_lost_state();
+                }
+            }
+        }
+    }
+}
 
+impl ControlLoop {
     /// Goes on with the same controller under another specification and policy: group `i` continues
     /// group `kept[i]` of the old policy, `None` is new.
     ///
@@ -264,28 +345,6 @@ impl ControlLoop {
         // Commands that were not drained are for the old groups too.
         while self.controller.poll_command().is_some() {}
     }
-
-    /// Takes the controller's commands over; of each kind the last one counts.
-    fn drain(&mut self) {
-        while let Some(command) = self.controller.poll_command() {
-            match command {
-                Command::SetRates(allocation) => {
-                    self.allocation = Some(allocation);
-                    self.are_rates_stale |= !self.is_released;
-                }
-                Command::SetWindows(windows) => {
-                    let groups = self.totals.len();
-                    debug_assert_eq!(windows.initial.len(), groups, "one for each group");
-                    self.windows = Some(windows);
-                    self.are_windows_stale |= !self.is_released;
-                }
-                Command::Release => {
-                    (self.allocation, self.windows) = (None, None);
-                    self.handle_lost_state();
-                }
-            }
-        }
-    }
 }
 
 #[cfg(test)]
@@ -295,7 +354,7 @@ mod tests {
     use crate::share::Weight;
     use crate::units::Bytes;
 
-    /// An enforcer that writes down what it is told, and refuses on demand.
+    /// An enforcer that records its calls, and refuses on demand.
     #[derive(Debug, Default, PartialEq)]
     struct Log {
         told: Vec<&'static str>,

@@ -1,4 +1,4 @@
-//! What a controller answers: what the enforcer shall do, what was decided, and why.
+//! What a controller answers: commands for the enforcer, what was decided, and why.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use super::DelaySample;
 use crate::share::Weight;
 use crate::units::{Bytes, Rate, Time};
 
-/// What the enforcer shall do; of each kind the last one drained wins.
+/// A command for the enforcer; of each kind the last one drained wins.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Command {
@@ -28,13 +28,13 @@ pub enum Command {
 pub struct Windows {
     /// Those that have a bound; every other connection that was observed is free.
     pub connections: Vec<ConnectionWindow>,
-    /// For each group of the policy, in its order: with which bound a connection begins that was
-    /// not observed yet; `None` is free.
+    /// The bound with which a connection begins that was not observed yet, for each group in the
+    /// policy's order; `None` is without a bound.
     pub initial: Vec<Option<Bytes>>,
 }
 
 impl Windows {
-    /// No connection has a bound, in a policy of so many groups.
+    /// No bounds, in a policy of `groups` groups.
     pub fn free(groups: usize) -> Windows {
         Windows { connections: Vec::new(), initial: vec![None; groups] }
     }
@@ -52,7 +52,7 @@ pub struct ConnectionWindow {
 /// What each class may carry: the desired state of the enforcer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Allocation {
-    /// What all classes may carry together; `None` is no bound of their own.
+    /// What all classes may carry together; `None` is without a bound.
     pub total: Option<Rate>,
     /// One for each group of the policy, in its order.
     pub classes: Vec<ClassRate>,
@@ -63,9 +63,9 @@ pub struct Allocation {
 pub struct ClassRate {
     /// What it has of its own.
     pub rate: Rate,
-    /// What it may reach by borrowing; equal to `rate` where nobody borrows.
+    /// What it may reach by borrowing; equal to `rate` without borrowing.
     pub ceil: Rate,
-    /// Who borrows first: 0 is the highest priority, 7 the lowest.
+    /// Order of borrowing: 0 is the highest priority, 7 the lowest.
     pub priority: u8,
     /// Its part of what is borrowed among equal priorities.
     pub weight: Weight,
@@ -91,7 +91,7 @@ pub struct Decision {
 
 impl Decision {
     /// What holds before the first tick.
-    pub(crate) fn initial(groups: usize) -> Decision {
+    pub fn initial(groups: usize) -> Decision {
         Decision {
             at: Time::ZERO,
             act: Act::default(),
@@ -214,7 +214,7 @@ pub enum Act {
     },
     /// Some saturating groups get more than their shares for one window, to see whether more
     /// arrives.
-    Probe {
+    Raise {
         /// Index of the first of them.
         group: usize,
         /// How much more.
@@ -274,7 +274,7 @@ impl fmt::Display for Act {
             Act::UndoLoan { from, to } => {
                 write!(f, "undo loan: {to} of {from} arrived, and the lender lost rate")
             }
-            Act::Probe { extra, .. } => write!(f, "probe: {extra} added to test the capacity"),
+            Act::Raise { extra, .. } => write!(f, "raise: {extra} added to test the capacity"),
             Act::Measured { from, to } => {
                 write!(f, "measured: the busy link carried {to}, estimate was {from}")
             }
@@ -317,7 +317,7 @@ mod tests {
             Act::Lend { group },
             Act::Decrease { from, to },
             Act::UndoLoan { from, to },
-            Act::Probe { group, extra },
+            Act::Raise { group, extra },
             Act::Measured { from, to },
             Act::Drain,
             Act::Limit,

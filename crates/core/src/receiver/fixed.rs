@@ -1,13 +1,13 @@
-//! Controls that learn nothing: what others do today, and the ideal, as baselines.
+//! Controls that learn nothing: fixed rates, with or without borrowing, or none.
 
 use super::{
     Act, Allocation, ClassRate, Command, ControllerSpec, Decision, GroupDecision, GroupState,
     Observation,
 };
 use crate::share::{Claims, Tree};
-use crate::units::Rate;
+use crate::units::{Part, Rate};
 
-/// `none`, `wfq`, `static`, `borrow` and `chokepoint`: the same rates for good.
+/// `none`, `static`, `borrow` and `chokepoint`: the same rates for good.
 #[derive(Clone, Debug)]
 pub struct Fixed {
     spec: ControllerSpec,
@@ -73,14 +73,12 @@ impl Fixed {
             ControllerSpec::Static { capacity } => (capacity, None, false, false),
             ControllerSpec::Borrow { capacity } => (capacity, Some(capacity), true, false),
             ControllerSpec::Chokepoint { capacity, strict_priority } => {
-                let choked = capacity.scale(CHOKE.0, CHOKE.1);
+                let choked = capacity * CHOKE;
                 (choked, Some(choked), true, strict_priority)
             }
             ControllerSpec::None
-            | ControllerSpec::Wfq
             | ControllerSpec::Rbm { .. }
             | ControllerSpec::Crab { .. }
-            | ControllerSpec::CrabPrinted
             | ControllerSpec::Fairweir { .. } => return None,
         };
         let endless = vec![None; self.weights.len()];
@@ -97,7 +95,7 @@ impl Fixed {
 }
 
 /// Part of the capacity that a choke point lets through: 25 of 30 Mbit/s. Source: CRAB §5.4.
-const CHOKE: (u64, u64) = (25, 30);
+const CHOKE: Part = Part::of(25, 30);
 
 /// Under strict priority a class owns next to nothing and lives on what it borrows.
 const STRICT_RATE_DIVISOR: u64 = 1_000;

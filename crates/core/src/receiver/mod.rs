@@ -2,7 +2,7 @@
 //!
 //! The problem: the queue of a download builds up in the ISP, where the receiver has no say. The
 //! method: throttle each flow group behind the queue, so that its senders slow down and leave room
-//! in the ISP's queue to the others. A [`Controller`] is told every tick what arrived
+//! in the ISP's queue to the others. A [`Controller`] takes in every tick what arrived
 //! ([`Observation`]) and answers with what each class may carry ([`Command`]) and why
 //! ([`Decision`]). It is the same in the daemon, the lab and the simulator.
 //!
@@ -11,11 +11,9 @@
 //! | [`Control::None`] | counts, touches nothing: the status quo |
 //! | [`Control::Static`] | weighted shares of a given capacity, for good |
 //! | [`Control::Borrow`] | the same, but classes borrow from each other: what people try first, and what cannot work behind the queue |
-//! | [`Control::Wfq`] | nothing here: the ideal, weighted fair queueing at the ISP, which only the lab and the simulator have |
 //! | [`Control::Chokepoint`] | one bottleneck of its own below the capacity, weights or strict priority inside (CRAB §5.4) |
 //! | [`Control::Rbm`] | windows by what connections do, for a given capacity (Spring et al.) |
 //! | [`Control::Crab`] | learns capacity and demand from what arrives (CRAB §3) |
-//! | [`Control::CrabPrinted`] | the same as CRAB prints it, for comparison |
 //! | [`Control::Fairweir`] | capacity from a busy link, shares by receive windows: the default |
 
 use std::fmt;
@@ -41,8 +39,8 @@ mod spec;
 mod supervisor;
 
 pub use class::ClassSpec;
-pub use control_loop::{ControlLoop, Enforcer, GroupTotals};
-pub use crab::{Crab, CrabPrinted, CrabSpec, CrabTuning};
+pub use control_loop::{ControlLoop, Decider, Enforcer, GroupTotals};
+pub use crab::{Crab, CrabSpec, CrabTuning};
 pub use decision::{
     Act, Allocation, ClassRate, Command, ConnectionWindow, Decision, GroupDecision, GroupState,
     Windows,
@@ -56,7 +54,7 @@ pub use observation::{
 pub use rbm::Rbm;
 pub use spec::ControllerSpec;
 
-/// How often a controller is told what arrived. Source: CRAB §3.1, `t`.
+/// How often a controller takes in what arrived. Source: CRAB §3.1, `t`.
 pub const TICK: Span = Span::millis(200);
 
 /// A way of control, by the name that users give it.
@@ -71,17 +69,12 @@ pub enum Control {
     Static,
     /// The same with borrowing.
     Borrow,
-    /// Weighted fair queueing at the ISP.
-    Wfq,
     /// One bottleneck below the capacity, weights or strict priority inside.
     Chokepoint,
     /// Windows by what connections do.
     Rbm,
     /// CRAB's loop.
     Crab,
-    /// The same as its paper prints it, for comparison.
-    #[serde(rename = "crab-printed")]
-    CrabPrinted,
     /// Capacity from a busy link, shares by receive windows.
     #[default]
     Fairweir,
@@ -89,15 +82,13 @@ pub enum Control {
 
 impl Control {
     /// Every control, in the order in which tables show them.
-    pub const ALL: [Control; 9] = [
+    pub const ALL: [Control; 7] = [
         Control::None,
         Control::Static,
         Control::Borrow,
-        Control::Wfq,
         Control::Chokepoint,
         Control::Rbm,
         Control::Crab,
-        Control::CrabPrinted,
         Control::Fairweir,
     ];
 
@@ -107,16 +98,14 @@ impl Control {
             Control::None => "none",
             Control::Static => "static",
             Control::Borrow => "borrow",
-            Control::Wfq => "wfq",
             Control::Chokepoint => "chokepoint",
             Control::Rbm => "rbm",
             Control::Crab => "crab",
-            Control::CrabPrinted => "crab-printed",
             Control::Fairweir => "fairweir",
         }
     }
 
-    /// Whether it must be told the capacity, since it does not learn it.
+    /// Whether the user has to give it the capacity, since it does not learn it.
     pub const fn needs_capacity(self) -> bool {
         matches!(self, Control::Static | Control::Borrow | Control::Chokepoint | Control::Rbm)
     }
@@ -130,9 +119,7 @@ impl fmt::Display for Control {
 
 /// A name that is no control.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "unknown control `{0}` (none, static, borrow, wfq, chokepoint, rbm, crab, crab-printed or fairweir)"
-)]
+#[error("unknown control `{0}` (none, static, borrow, chokepoint, rbm, crab or fairweir)")]
 pub struct UnknownControl(String);
 
 impl FromStr for Control {
@@ -157,7 +144,7 @@ pub enum Enforce {
 }
 
 impl Enforce {
-    /// Every way, in the order in which users are told of them.
+    /// Every way, in the order in which users see them.
     pub const ALL: [Enforce; 3] = [Enforce::Auto, Enforce::Window, Enforce::Htb];
 
     /// The name that users give it.
@@ -170,7 +157,7 @@ impl Enforce {
     }
 }
 
-/// A name that is no way of enforcing.
+/// A name that is not a way of enforcing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("unknown way to enforce shares `{0}` (auto, window or htb)")]
 pub struct UnknownEnforce(String);
@@ -183,7 +170,7 @@ impl FromStr for Enforce {
     }
 }
 
-/// How long the queue at the ISP shall be if the user says nothing. Source: docs/control.md.
+/// Target of the queue at the ISP if the user does not set one. Source: docs/control.md.
 pub const LATENCY: Span = Span::millis(5);
 
 /// What the user may say.
@@ -220,8 +207,6 @@ pub enum Controller {
     Fixed(Box<Fixed>),
     /// CRAB.
     Crab(Box<Crab>),
-    /// [`Control::CrabPrinted`].
-    CrabPrinted(Box<CrabPrinted>),
     /// Receiver Based Management.
     Rbm(Box<Rbm>),
     /// The default.
@@ -249,9 +234,6 @@ impl Controller {
             ControllerSpec::Crab { tuning } => {
                 Controller::Crab(Box::new(Crab::new(CrabSpec { weights, remembered, tuning })))
             }
-            ControllerSpec::CrabPrinted => {
-                Controller::CrabPrinted(Box::new(CrabPrinted::new(&weights.weights(), remembered)))
-            }
             ControllerSpec::Fairweir { enforce, latency } => {
                 let spec = FairweirSpec { weights, remembered, enforce, latency };
                 Controller::Fairweir(Box::new(Fairweir::new(spec)))
@@ -260,7 +242,6 @@ impl Controller {
                 Controller::Rbm(Box::new(Rbm::new(weights.len(), capacity, latency)))
             }
             ControllerSpec::None
-            | ControllerSpec::Wfq
             | ControllerSpec::Static { .. }
             | ControllerSpec::Borrow { .. }
             | ControllerSpec::Chokepoint { .. } => {
@@ -283,13 +264,11 @@ impl Controller {
             Controller::Fixed(_) => matches!(
                 spec,
                 ControllerSpec::None
-                    | ControllerSpec::Wfq
                     | ControllerSpec::Static { .. }
                     | ControllerSpec::Borrow { .. }
                     | ControllerSpec::Chokepoint { .. }
             ),
             Controller::Crab(control) => *spec == ControllerSpec::Crab { tuning: control.tuning() },
-            Controller::CrabPrinted(_) => *spec == ControllerSpec::CrabPrinted,
             Controller::Rbm(_) => matches!(spec, ControllerSpec::Rbm { .. }),
             Controller::Fairweir(_) => matches!(spec, ControllerSpec::Fairweir { .. }),
         };
@@ -320,15 +299,10 @@ impl Controller {
     /// Target of the queue at the ISP that is in force; `None` if the control has none.
     pub fn queue_target(&self) -> Option<Span> {
         match self {
-            Controller::Fixed(_) | Controller::Crab(_) | Controller::CrabPrinted(_) => None,
+            Controller::Fixed(_) | Controller::Crab(_) => None,
             Controller::Rbm(rbm) => Some(rbm.queue_target()),
             Controller::Fairweir(fairweir) => Some(fairweir.queue_target()),
         }
-    }
-
-    /// Whether it learns the capacity, so that it can be wrong about it.
-    pub(super) fn is_learning(&self) -> bool {
-        matches!(self, Controller::Fairweir(_))
     }
 
     /// Takes in what was measured in one interval; drain [`Controller::poll_command`] after it.
@@ -339,18 +313,16 @@ impl Controller {
         match self {
             Controller::Fixed(fixed) => fixed.handle_observation(observation),
             Controller::Crab(crab) => crab.handle_observation(observation),
-            Controller::CrabPrinted(crab) => crab.handle_observation(observation),
             Controller::Rbm(rbm) => rbm.handle_observation(observation),
             Controller::Fairweir(fairweir) => fairweir.handle_observation(observation),
         }
     }
 
-    /// The next thing that the enforcer shall do.
+    /// The next command for the enforcer.
     pub fn poll_command(&mut self) -> Option<Command> {
         match self {
             Controller::Fixed(fixed) => fixed.poll_command(),
             Controller::Crab(crab) => crab.poll_command(),
-            Controller::CrabPrinted(crab) => crab.poll_command(),
             Controller::Rbm(rbm) => rbm.poll_command(),
             Controller::Fairweir(fairweir) => fairweir.poll_command(),
         }
@@ -361,7 +333,6 @@ impl Controller {
         match self {
             Controller::Fixed(fixed) => fixed.decision(),
             Controller::Crab(crab) => crab.decision(),
-            Controller::CrabPrinted(crab) => crab.decision(),
             Controller::Rbm(rbm) => rbm.decision(),
             Controller::Fairweir(fairweir) => fairweir.decision(),
         }
@@ -372,24 +343,20 @@ impl Controller {
         match self {
             Controller::Fixed(_) | Controller::Rbm(_) => None,
             Controller::Crab(crab) => crab.learned_capacity(),
-            Controller::CrabPrinted(crab) => crab.learned_capacity(),
             Controller::Fairweir(fairweir) => fairweir.learned_capacity(),
         }
     }
 
-    /// Whoever shapes the link ahead of this host guarantees another rate from now on; drain
-    /// [`Controller::poll_command`] after it. What is measured later counts as ever. Returns whether this
-    /// control follows guarantees: only `fairweir` does.
+    /// The shaper ahead of this host guarantees another rate from now on; drain
+    /// [`Controller::poll_command`] after it. Later measurements correct it as usual. Returns whether
+    /// this control follows guarantees: only `fairweir` does.
     pub fn handle_guarantee(&mut self, step: &Step, now: Time) -> bool {
         match self {
             Controller::Fairweir(fairweir) => {
                 fairweir.handle_guarantee(step, now);
                 true
             }
-            Controller::Fixed(_)
-            | Controller::Crab(_)
-            | Controller::CrabPrinted(_)
-            | Controller::Rbm(_) => false,
+            Controller::Fixed(_) | Controller::Crab(_) | Controller::Rbm(_) => false,
         }
     }
 
@@ -404,7 +371,6 @@ impl Controller {
         match self {
             Controller::Fixed(fixed) => fixed.handle_policy(weights),
             Controller::Crab(crab) => crab.handle_policy(weights, kept),
-            Controller::CrabPrinted(crab) => crab.handle_policy(&weights.weights(), kept),
             Controller::Rbm(rbm) => rbm.handle_policy(kept),
             Controller::Fairweir(fairweir) => fairweir.handle_policy(weights, kept),
         }

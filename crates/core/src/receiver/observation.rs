@@ -19,7 +19,7 @@ pub struct Observation {
     pub interval: Span,
     /// One for each group of the policy, in its order.
     pub groups: Vec<GroupSample>,
-    /// In the order of their ids, the busiest connections, at most [`CONNECTIONS_MAX`]; empty where nobody measures them.
+    /// In the order of their ids, the busiest connections, at most [`CONNECTIONS_MAX`]; empty where they are not measured.
     pub connections: Vec<ConnectionSample>,
     /// What an active probe measured, where there is one.
     pub probe: Option<ProbeSample>,
@@ -61,16 +61,16 @@ pub struct ConnectionSample {
     /// The receiver's own estimate of the round-trip time, smoothed over the last packets; it
     /// contains what waits in the group's class.
     pub rtt: Option<Span>,
-    /// The least round-trip time of what this end sent, its opening among it; it contains what waited
-    /// at that time. `None` where nobody measures it.
+    /// The least round-trip time of what this end sent, its SYN among it; it contains what waited
+    /// at that time. `None` where it is not measured.
     #[serde(default)]
     pub rtt_sent: Option<Span>,
     /// How long packets took from the server to the interface.
     pub transit: Option<TransitSample>,
     /// The largest window that the connection may advertise now.
     pub window: Bytes,
-    /// The window that was advertised last. What was promised is not taken back: a smaller window holds
-    /// when so much has arrived. Zero where it is unknown.
+    /// The window that was advertised last. It is not taken back: a smaller window holds only after this
+    /// much has arrived. Zero where it is unknown.
     #[serde(default)]
     pub advertised: Bytes,
     /// On the way to the receiver: the largest window that the receiver itself has asked for in the
@@ -84,15 +84,15 @@ pub struct ConnectionSample {
 }
 
 impl ConnectionSample {
-    /// How its payload becomes L2 bytes: as with IPv4. IPv6 has larger headers, which whoever divides
-    /// by rates finds out.
+    /// How its payload becomes L2 bytes: as with IPv4. The correction of each group makes up
+    /// for the larger headers of IPv6.
     pub(super) fn framing(&self) -> Framing {
         Framing::ipv4(self.segment)
     }
 }
 
 /// How long packets of one connection took from the server to the interface, by their TCP
-/// timestamps: up to a constant that nobody knows, which is the connection's own.
+/// timestamps: up to an unknown constant of the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TransitSample {
     /// The shortest in the interval, in ns.
@@ -132,7 +132,7 @@ pub struct DelaySample {
     /// It is not part of `value`.
     #[serde(rename = "noise_ns", default)]
     pub noise: Span,
-    /// Who measured it.
+    /// What measured it.
     pub source: DelaySource,
     /// On how many packets; 0 if it is what a probe's last answer said, which is not older than
     /// some 1 s.
@@ -141,7 +141,7 @@ pub struct DelaySample {
     pub sources: u32,
 }
 
-/// Who measured a queueing delay.
+/// What measured a queueing delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DelaySource {

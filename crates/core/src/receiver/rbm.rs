@@ -6,8 +6,7 @@
 //! part times (RTT without the queue + the queue's target). Groups and weights do not matter: the
 //! paper has none.
 //!
-//! Nothing else is enforced, so UDP takes what it wants. Traffic outside of known connections makes
-//! the home count as interactive, since a datagram waits in the same queue.
+//! Nothing else is enforced, so UDP takes what it wants.
 //!
 //! Source: Spring et al. §IV (docs/papers/rbm.md says where this departs from it).
 
@@ -20,9 +19,7 @@ use super::{
 };
 use crate::share::Weight;
 use crate::units::{Bytes, Rate, Span, Time};
-use crate::window::{
-    Behaviour, Bounds, Class, Framing, Member, divide, floor_rate, queue_target, window,
-};
+use crate::window::{Behaviour, Bounds, Class, Framing, Member, divide, floor_rate, window};
 
 /// The control's state.
 ///
@@ -34,8 +31,6 @@ pub struct Rbm {
     groups: usize,
     connections: BTreeMap<u64, Connection>,
     delay: DelayEstimator,
-    /// When something came last that is of no known connection.
-    others_at: Option<Time>,
     /// Whether next to nothing came in the last tick, so that the queue was empty.
     was_quiet: bool,
     command: Option<Command>,
@@ -56,8 +51,7 @@ struct Connection {
 }
 
 impl Rbm {
-    /// Starts the control for a link of `capacity`, whose queue shall be as long as `latency` while
-    /// somebody is interactive.
+    /// Starts the control for a link of `capacity`, whose queue is kept at `latency`.
     pub(super) fn new(groups: usize, capacity: Rate, latency: Span) -> Rbm {
         let mut control = Rbm {
             capacity,
@@ -65,7 +59,6 @@ impl Rbm {
             groups,
             connections: BTreeMap::new(),
             delay: DelayEstimator::default(),
-            others_at: None,
             was_quiet: true,
             command: None,
             decision: Decision::initial(groups),
@@ -126,7 +119,7 @@ impl Rbm {
                 begun_at: now,
                 rtt_first: None,
             });
-            one.behaviour.handle_tick(now, sample);
+            one.behaviour.handle_tick(now, sample.has_sent, sample.received);
             one.class = one.behaviour.class(now, bounds);
             one.sample = *sample;
             let wire = sample.framing().wire(sample.received);
@@ -135,28 +128,14 @@ impl Rbm {
             seen.insert(sample.id, one);
         }
         self.connections = seen;
-        let packets: u64 = observation.groups.iter().map(|g| g.packets).sum();
-        let known: u64 = observation.connections.iter().map(|c| c.segments).sum();
-        if packets > known {
-            self.others_at = Some(now);
-        }
-    }
-
-    /// How long the queue shall be.
-    fn queue(&self, now: Time) -> Span {
-        let by_others = self.others_at.is_some_and(|at| now.since(at) < OTHERS_FOR);
-        let by_class = self.connections.values().any(|c| c.class == Class::Interactive);
-        // The buffer is not known: the observation says nothing of what the ISP drops.
-        let target = queue_target(by_others || by_class, self.capacity * self.latency, None);
-        self.capacity.time_to_send(target)
     }
 
     fn divide(&mut self, now: Time) {
-        let queue = self.queue(now);
+        let queue = self.capacity.time_to_send(self.capacity * self.latency);
         let count = self.set_parts(now, queue);
         // What a connection sends first comes at once, and all of it waits; two may begin at once.
         let segments = self.connections.values().map(|c| c.sample.segment);
-        let segment = segments.filter(|&s| s > Bytes::ZERO).min().unwrap_or(SEGMENT_GUESS);
+        let segment = segments.filter(|&s| s > Bytes::ZERO).min().unwrap_or(MODEM_SEGMENT);
         let guess = self.delay.rtt_base_max().unwrap_or(RTT_GUESS);
         let part = self.capacity / (count + u64::from(!self.connections.is_empty()));
         let burst = window(self.capacity, Span::ZERO, queue / 2, Framing::ipv4(segment));
@@ -241,19 +220,17 @@ impl Rbm {
 }
 
 /// What a connection's first packets waited, for each other or in the `queue` that others see, is in
-/// its RTT and no part of its base.
+/// its RTT but not in its base.
 fn rtt_first(sample: &ConnectionSample, queue: Span) -> Option<Span> {
     let (rtt, transit) = (sample.rtt?, sample.transit?);
     let waited = ((transit.mean_ns - transit.min_ns).max(0) as u64).max(queue.as_nanos());
     Some(Span::nanos(rtt.as_nanos().saturating_sub(waited)).max(RTT_MIN))
 }
 
-/// As for a connection: after this it is idle. Source: Spring et al. §IV-A.
-const OTHERS_FOR: Span = Span::secs(30);
-/// So long a connection's first RTT is better known than what is concluded from later ones.
+/// Age up to which a connection's first RTT is more accurate than what is concluded from later ones.
 const NEW_FOR: Span = Span::secs(2);
 /// IPv4 packets of 576 bytes, which every host accepts, until a connection says more.
-const SEGMENT_GUESS: Bytes = Bytes::new(524);
+const MODEM_SEGMENT: Bytes = Bytes::new(524);
 
 #[cfg(test)]
 mod tests {

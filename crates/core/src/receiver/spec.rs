@@ -19,8 +19,6 @@ use crate::units::{Rate, Span};
 pub enum ControllerSpec {
     /// [`Control::None`].
     None,
-    /// [`Control::Wfq`].
-    Wfq,
     /// [`Control::Static`].
     Static {
         /// What is divided.
@@ -50,8 +48,6 @@ pub enum ControllerSpec {
         /// How long it watches before it acts.
         tuning: CrabTuning,
     },
-    /// [`Control::CrabPrinted`].
-    CrabPrinted,
     /// [`Control::Fairweir`].
     Fairweir {
         /// By what shares are enforced.
@@ -74,7 +70,6 @@ impl ControllerSpec {
         let capacity = || capacity.ok_or(ControllerError::NoCapacity(control));
         Ok(match control {
             Control::None => ControllerSpec::None,
-            Control::Wfq => ControllerSpec::Wfq,
             Control::Static => ControllerSpec::Static { capacity: capacity()? },
             Control::Borrow => ControllerSpec::Borrow { capacity: capacity()? },
             Control::Chokepoint => {
@@ -82,7 +77,6 @@ impl ControllerSpec {
             }
             Control::Rbm => ControllerSpec::Rbm { capacity: capacity()?, latency: LATENCY },
             Control::Crab => ControllerSpec::Crab { tuning: CrabTuning::HOST },
-            Control::CrabPrinted => ControllerSpec::CrabPrinted,
             Control::Fairweir => {
                 ControllerSpec::Fairweir { enforce: Enforce::Auto, latency: LATENCY }
             }
@@ -131,13 +125,11 @@ impl ControllerSpec {
     pub const fn control(&self) -> Control {
         match self {
             ControllerSpec::None => Control::None,
-            ControllerSpec::Wfq => Control::Wfq,
             ControllerSpec::Static { .. } => Control::Static,
             ControllerSpec::Borrow { .. } => Control::Borrow,
             ControllerSpec::Chokepoint { .. } => Control::Chokepoint,
             ControllerSpec::Rbm { .. } => Control::Rbm,
             ControllerSpec::Crab { .. } => Control::Crab,
-            ControllerSpec::CrabPrinted => Control::CrabPrinted,
             ControllerSpec::Fairweir { .. } => Control::Fairweir,
         }
     }
@@ -150,9 +142,7 @@ impl ControllerSpec {
             | ControllerSpec::Chokepoint { capacity, .. }
             | ControllerSpec::Rbm { capacity, .. } => Some(capacity),
             ControllerSpec::None
-            | ControllerSpec::Wfq
             | ControllerSpec::Crab { .. }
-            | ControllerSpec::CrabPrinted
             | ControllerSpec::Fairweir { .. } => None,
         }
     }

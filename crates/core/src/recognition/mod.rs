@@ -4,13 +4,13 @@
 //! it. Method: three things differ between systems: the options that a DHCP client asks for and the
 //! vendor that it names, the options of a connection's first packet, and the `User-Agent` of HTTP
 //! without encryption. A [`Table`] says of each which systems and kinds it leaves possible. What all
-//! evidence of a device leaves is the answer; if it is one, the device is known.
+//! signs of a device leave is the answer; if it is one, the device is known.
 //!
-//! Terms: a *claim* is what one piece of evidence leaves possible. Claims that leave nothing in common
+//! Terms: a *claim* is what one sign leaves possible. Claims that leave nothing in common
 //! are a *conflict*, which is shown and never applied.
 //!
-//! Properties, all tested: evidence only narrows, so what several systems have in common names none of
-//! them; evidence without an entry says nothing; what the user says comes before all evidence. A device can
+//! Properties, all tested: signs only narrow, so what several systems have in common identifies no
+//! single one; a sign without an entry says nothing; what the user says precedes all signs. A device can
 //! pretend to be any other: what must not be circumvented needs `mac:`.
 //!
 //! Bounds: [`DEVICES_MAX`] devices, the one that was silent longest makes room; [`CLAIMS_MAX`] claims of
@@ -28,7 +28,7 @@ pub use devices::{CLAIMS_MAX, DEVICES_MAX, Devices, Portrait};
 pub use table::{AgentEntry, DhcpEntry, SEEN_MAX, SynEntry, Table, What};
 pub use word::{Kind, Os, Set, Word};
 
-/// Where evidence is from.
+/// Where a sign is from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
     /// The user.
@@ -53,7 +53,7 @@ impl Source {
     }
 }
 
-/// What one piece of evidence leaves possible.
+/// What one sign leaves possible.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// Where it is from.
@@ -86,7 +86,7 @@ impl Confidence {
     }
 }
 
-/// What all evidence of a device says.
+/// What all signs of a device say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict<W> {
     /// This one.
@@ -106,7 +106,7 @@ impl<W: Word> Verdict<W> {
         }
     }
 
-    /// Of these claims.
+    /// The verdict of these claims.
     fn of<'c>(claims: impl Iterator<Item = (Source, &'c Set<W>)>) -> Verdict<W> {
         let (mut left, mut sources) = (Set::all(), Vec::new());
         for (source, set) in claims {

@@ -1,4 +1,4 @@
-//! Which systems and kinds each piece of evidence leaves possible.
+//! Which systems and kinds each sign leaves possible.
 
 use super::{Claim, Kind, Os, Set, Source};
 
@@ -81,7 +81,7 @@ impl Table {
         claim(Source::Dhcp, &seen, best.map(|entry| entry.what))
     }
 
-    /// What sends a first packet with so many hops left and these options.
+    /// Systems that send a first packet with `hops` left and these options.
     pub(super) fn of_syn(&self, hops: u8, layout: &str) -> Claim {
         let fits = |entry: &&SynEntry| {
             (entry.hops.saturating_sub(HOPS_INSIDE)..=entry.hops).contains(&hops)

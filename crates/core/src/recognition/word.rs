@@ -17,9 +17,9 @@ pub enum Os {
     Linux,
     /// macOS.
     Macos,
-    /// Of Nintendo's consoles.
+    /// Nintendo's consoles.
     Nintendo,
-    /// Of Sony's consoles.
+    /// Sony's consoles.
     Playstation,
     /// Windows, also on the Xbox.
     Windows,
@@ -117,7 +117,7 @@ impl<W: Word> Set<W> {
         Set(self.0 & other.0, PhantomData)
     }
 
-    /// Whether there is none.
+    /// Whether it is empty.
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }

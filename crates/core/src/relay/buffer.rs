@@ -12,7 +12,7 @@ pub const BUFFER_MAX: Bytes = Bytes::new(16 << 20);
 /// Segments that always have room: below it, delayed acknowledgements stop the sender.
 const SEGMENTS_MIN: u64 = 4;
 
-/// Segments beside the two round trips: one that is being read, and one that waits for the next.
+/// Segments in addition to the two round trips: one that is being read, and one that waits for the next.
 const SEGMENTS_MORE: u64 = 2;
 
 /// The buffer for a connection that is read at `rate`: 2·R·RTT and two segments, at least four segments,

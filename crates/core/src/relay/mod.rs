@@ -13,7 +13,7 @@
 //! | [`Scheduler`] | which connection of a class is read next, and how much of it |
 //! | [`buffer_target`], [`follow`] | how large the receive buffer of a connection is |
 //! | [`alphas`] | priorities by kind of use |
-//! | [`Told`] | what a router beside the proxy tells it |
+//! | [`Told`] | what a router asks of its proxy |
 //! | [`Syn`] | a client's first packet, which waits until the server has answered |
 //!
 //! Source: MYOB section IV, algorithm 3 and appendix G. The paper's threads, which sleep and share a

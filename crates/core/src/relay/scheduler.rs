@@ -37,7 +37,7 @@ impl Alpha {
 pub struct Grant {
     /// The connection.
     pub id: usize,
-    /// Of the wire.
+    /// Bytes on the wire.
     pub bytes: Bytes,
 }
 
@@ -120,7 +120,7 @@ impl Scheduler {
         Some(Grant { id, bytes: Bytes::new(bytes) })
     }
 
-    /// So much of the wire was moved for a grant; `has_more` if the connection still waits.
+    /// `moved` of the wire was used for a grant; `has_more` if the connection still waits.
     ///
     /// # Panics
     /// If more was moved than granted.

@@ -6,7 +6,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use crate::policy::Mac;
+use crate::packet::Mac;
 
 /// See the module. Invariant: `packet` is an IP header without options and a TCP header with its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl Syn {
         Some(Syn { client, server, mac, packet })
     }
 
-    /// Who opens the connection.
+    /// The address that opens the connection.
     pub fn client(&self) -> SocketAddr {
         self.client
     }

@@ -1,6 +1,6 @@
-//! What a router tells the proxy beside it: whose connections to relay, and at which rates.
+//! What a router asks of its proxy: whose connections to relay, and at which rates.
 //!
-//! It is told for a few seconds, again and again, and ends by itself: a router that dies or hangs leaves no
+//! It holds for a few seconds, is repeated, and ends by itself: a router that dies or hangs leaves no
 //! device behind the proxy.
 
 use serde::{Deserialize, Serialize};
@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 use crate::policy::{GROUPS_MAX, Match, is_name};
 use crate::units::Rate;
 
-/// The longest time for which it is told at once, in milliseconds.
+/// The longest time for which one request holds, in milliseconds.
 pub const FOR_MS_MAX: u64 = 10_000;
-/// As many addresses as a class of a file has.
+/// Most addresses of a device, as of a class in a file.
 const MATCHES_MAX: usize = 64;
 
 /// See the module.
@@ -19,7 +19,7 @@ const MATCHES_MAX: usize = 64;
 pub struct Told {
     /// In the router's order; at most [`GROUPS_MAX`].
     pub devices: Vec<ToldDevice>,
-    /// For how long, in milliseconds.
+    /// How long it holds, in milliseconds.
     pub for_ms: u64,
 }
 

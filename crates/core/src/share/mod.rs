@@ -35,7 +35,7 @@ pub struct WeightError(u32);
 impl Weight {
     /// The smallest weight, which the default group has if the user says nothing.
     pub const ONE: Weight = Weight(NonZeroU32::MIN);
-    /// The largest weight. With it, and [`crate::policy::GROUPS_MAX`] groups, nothing overflows.
+    /// The largest weight. Sums over the 256 groups that a policy may have do not overflow.
     pub const MAX: u32 = 10_000;
 
     /// A weight of `n`, if that is from 1 to [`Weight::MAX`].
@@ -74,7 +74,7 @@ impl fmt::Display for Weight {
     }
 }
 
-/// One who takes part in a division.
+/// A participant in a division.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// What it deserves relative to the others.
@@ -93,7 +93,7 @@ pub fn fair(capacity: Rate, entries: &[Entry]) -> Vec<Rate> {
     parts.into_iter().map(Rate::bps).collect()
 }
 
-/// One who takes part in a division of any whole units.
+/// A participant in a division of any whole units.
 pub(crate) trait Claim {
     /// What it deserves relative to the others; the sum over all times the largest demand is below
     /// 2¹²⁸.
@@ -142,7 +142,7 @@ pub(crate) fn divide(capacity: u64, claims: &[impl Claim]) -> Vec<u64> {
 }
 
 /// Gives each of `unmet` its share of `left` by weight; what rounding leaves over goes, one unit
-/// each, to those whose share was cut most, the first in the input among equals. Every claim of
+/// each, to the entries whose share was cut most, the first in the input among equals. Every claim of
 /// `unmet` wants at least its share, so none gets more than it wants: a claim that wants exactly its
 /// whole share loses nothing to rounding and so is never handed an extra unit.
 fn split_by_weight(

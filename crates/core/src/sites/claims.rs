@@ -20,7 +20,7 @@ use std::net::SocketAddr;
 
 use sha2::{Digest as _, Sha256};
 
-use super::HostName;
+use crate::host_name::HostName;
 use crate::units::{Span, Time};
 
 /// What an extension says of one request whose response has begun.
@@ -30,7 +30,7 @@ pub struct Claim {
     pub user: u32,
     /// The server.
     pub remote: SocketAddr,
-    /// Of the name of the server's host.
+    /// The digest of the name of the server's host.
     pub host: HostDigest,
     /// Index of the site's group in the policy; `None` if no pattern matches the site.
     pub group: Option<usize>,
@@ -49,7 +49,7 @@ pub struct Claim {
 pub struct HostDigest(pub [u8; 32]);
 
 impl HostDigest {
-    /// Of `name`, with the text `salt` in front.
+    /// The digest of `salt` followed by `name`.
     pub fn new(salt: &str, name: &HostName) -> HostDigest {
         let digest = Sha256::new().chain_update(salt).chain_update(name.as_str());
         HostDigest(digest.finalize().into())
@@ -96,7 +96,7 @@ impl Sends {
     }
 
     /// A TCP connection opens.
-    pub(super) fn handle_opening(&mut self, at: Time) {
+    pub(super) fn handle_opened(&mut self, at: Time) {
         self.handshake = Some(at);
         self.push(at);
     }
@@ -135,7 +135,7 @@ pub(super) struct Carried {
     pub(super) is_spare: bool,
 }
 
-/// How likely it is that what happened so long after a request left was for it, in thousandths.
+/// How likely it is that what happened `gap` after a request left was for it, in thousandths.
 pub(super) fn nearness(gap: Span) -> u64 {
     VOTE * FALLS_BY_HALF.as_nanos() / (FALLS_BY_HALF + gap).as_nanos()
 }
@@ -144,7 +144,7 @@ pub(super) fn nearness(gap: Span) -> u64 {
 #[derive(Debug, Default)]
 pub(super) struct Votes {
     by_group: BTreeMap<Option<usize>, u64>,
-    /// For which group it was opened, if that is clear.
+    /// The group for which it was opened, if that is clear.
     opener: Option<Option<usize>>,
     /// What that counts.
     opened: u64,
@@ -236,7 +236,7 @@ const VOTES_MAX: u64 = 64 * VOTE;
 const SENDS_MAX: usize = 32;
 /// Browsers round their times to milliseconds.
 pub(super) const EARLY: Span = Span::millis(2);
-/// A request that leaves so much later is half as likely; about one tick of a busy browser.
+/// A request that leaves this much later is half as likely; about one tick of a busy browser.
 const FALLS_BY_HALF: Span = Span::millis(10);
 
 #[cfg(test)]
@@ -296,7 +296,7 @@ mod tests {
             sends.carried(&claim(100, start), Span::ZERO).map(|carried| carried.is_spare)
         };
         let mut sends = Sends::default();
-        sends.handle_opening(at(101));
+        sends.handle_opened(at(101));
         // Two segments of a ClientHello, and what ends the handshake.
         sends.handle_hello(at(110));
         sends.handle_hello(at(111));
@@ -308,7 +308,7 @@ mod tests {
         assert!(!sends.push(at(130)), "it is no news");
         // A request in the clear is no handshake.
         let mut sends = Sends::default();
-        sends.handle_opening(at(101));
+        sends.handle_opened(at(101));
         // Its first segment does not name the host.
         sends.handle_hello(at(109));
         sends.handle_request(at(110));

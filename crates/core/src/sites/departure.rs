@@ -1,4 +1,4 @@
-//! For which site a connection was opened, before its first response tells.
+//! The site for which a connection was opened, before its first response shows it.
 //!
 //! Problem: a claim can be made when a response has begun, for only then the extension knows the server's
 //! address; what arrives until then belongs to no site. And where pages of two sites begin at once over HTTP/1.1,
@@ -30,7 +30,7 @@ use crate::units::{Span, Time};
 pub struct Departure {
     /// The user whose browser it is.
     pub user: u32,
-    /// Of the name of the server's host.
+    /// The digest of the name of the server's host.
     pub host: HostDigest,
     /// The server's port.
     pub port: u16,
@@ -42,13 +42,13 @@ pub struct Departure {
     pub is_http1: bool,
 }
 
-/// A connection for which somebody asked.
+/// A connection that was opened for a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Opened {
     pub(super) at: Time,
     /// Soon after that it has sent more than the handshake of TLS over TCP.
     pub(super) is_used: bool,
-    /// Of which it is by votes.
+    /// Its group by votes.
     pub(super) group: Option<Option<usize>>,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct Opened {
 pub(super) struct Departures(VecDeque<Departure>);
 
 impl Departures {
-    /// Once, although it is told of when it leaves and when its response begins.
+    /// Counted once, although it is reported when it leaves and when its response begins.
     pub(super) fn push(&mut self, departure: Departure) {
         let same = |known: &&mut Departure| {
             Departure { is_http1: departure.is_http1, ..**known } == departure
@@ -77,7 +77,7 @@ impl Departures {
         self.0.iter().any(|d| d.host == *host && d.port == port && d.is_http1)
     }
 
-    /// For which groups connections to the host were opened, of which the first is the earliest; `None` where that
+    /// The groups for which connections to the host were opened, the earliest first; `None` where that
     /// is unclear. The groups that are `settled` have had a connection in use before.
     pub(super) fn openers(
         &self,
@@ -177,13 +177,13 @@ fn in_order<'d>(
         *count += 1;
         *count <= OF_SITE_MAX
     };
-    let opening: Vec<&Departure> = requests.filter(opens_one).collect();
-    let fits = opening.len() == opened.len()
-        && opening.iter().zip(opened).all(|(departure, at)| opens(departure, *at, OPENS_WITHIN));
-    fits.then(|| opening.iter().map(|departure| Some(departure.group)).collect())
+    let openers: Vec<&Departure> = requests.filter(opens_one).collect();
+    let fits = openers.len() == opened.len()
+        && openers.iter().zip(opened).all(|(departure, at)| opens(departure, *at, OPENS_WITHIN));
+    fits.then(|| openers.iter().map(|departure| Some(departure.group)).collect())
 }
 
-/// The index of the request that left last before, at most `within`, if it is so many `times` as near as
+/// The index of the request that left last before, at most `within`, if it is `times` as near as
 /// those of other groups.
 fn nearest(requests: &[&Departure], opened: Time, within: Span, times: u64) -> Option<usize> {
     let mut groups = BTreeMap::<Option<usize>, (u64, usize)>::new();
@@ -224,7 +224,7 @@ const DEPARTURES_MAX: usize = 256;
 pub(super) const OPENS_WITHIN: Span = Span::millis(150);
 /// Over HTTP/1.1 a browser holds requests back while it has many to the host.
 const QUEUED_MAX: Span = Span::millis(250);
-/// Connections that open so soon after each other are told apart together.
+/// Connections that open within this time are attributed together.
 const AT_ONCE: Span = Span::millis(100);
 /// Browsers open no more connections of a site to a host over HTTP/1.1.
 const OF_SITE_MAX: usize = 6;
@@ -369,7 +369,7 @@ mod tests {
         assert_eq!(openers(&[4], &[0]), expected);
         assert_eq!(openers(&[0, 4], &[0]), [None; 7]);
         assert_eq!(openers(&[4], &[0, 1]), [None; 7]);
-        // The same where votes told of one a moment before.
+        // The same where votes decided about one a moment before.
         let mut connections = opened(&[20, 147], &[0, 1]);
         connections[0].group = Some(Some(0));
         let openers = all.openers(&HOST, 443, &connections, &BTreeSet::new());

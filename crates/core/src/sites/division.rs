@@ -5,7 +5,7 @@
 //! Method: a part is as large as the connection's likelihood
 //! ([`Sends::carried`](super::claims::Sends::carried)) times the part of its votes that is for the same group ([`Votes::prior`]), since browsers do not use one connection
 //! for two sites. What claims tell about each other's connections comes in any order, so with each claim the
-//! last ones about that server are divided anew.
+//! last ones about that server are divided again.
 //!
 //! Requests of a page that leave at once tell no more than where each of the connections may belong: a burst has
 //! at most as many votes as there are connections that may have carried it.
@@ -119,7 +119,7 @@ impl Divided {
 pub(super) struct Recent(VecDeque<Divided>);
 
 impl Recent {
-    /// Divides a claim, and the last ones about that server anew, the oldest first. Returns the numbers of their
+    /// Divides a claim, and again the last ones about that server, the oldest first. Returns the numbers of their
     /// connections.
     pub(super) fn divide(
         &mut self,
@@ -165,13 +165,13 @@ impl Recent {
 const RECENT_MAX: usize = 64;
 /// A browser sends the requests of a page within some milliseconds.
 const AT_ONCE: Span = Span::millis(20);
-/// Of one server.
+/// Claims about one server that are divided again.
 const AGAIN_MAX: usize = 24;
-/// So often.
+/// Rounds of division for each claim.
 const ROUNDS: usize = 2;
 /// In thousandths. The request may have gone by a connection that is not known.
 const FREE_MIN: u64 = 50;
-/// Two sites with six connections each and some more; with so many candidates a claim tells little.
+/// Two sites with six connections each and some more; a claim with more candidates tells little.
 const PARTS_MAX: usize = 16;
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::reader::Reader;
-use super::site::{HOST_NAME_MAX, HostName};
+use crate::host_name::{HOST_NAME_MAX, HostName};
 
 /// A query or an answer with one question.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! The host in the head of an HTTP/1.1 request. Source: RFC 9112, sections 3 and 3.2.
 
-use super::site::HostName;
 use super::tls::Read;
+use crate::host_name::HostName;
 
 /// The most of a request that is looked at; browsers send `Host` first.
 const HEAD_MAX: usize = 8_192;

@@ -7,13 +7,13 @@
 //! request was ([`Claim`], [`Departure`]), which the wire does not. [`Resolver`] takes in what was heard and gives
 //! out [`Command`]s, which bind connections to groups.
 //!
-//! Evidence by decreasing weight: extension, `Host`, SNI, DNS. An address whose names belong to different groups
-//! is no evidence. The outer name of an encrypted ClientHello is never taken: browsers send its
+//! Sources by decreasing weight: extension, `Host`, SNI, DNS. An address whose names belong to different groups
+//! does not count. The outer name of an encrypted ClientHello is never taken: browsers send its
 //! extension in every hello, so a name is an outer one if a DNS record has named it as one.
 //!
 //! Properties: nothing here waits or allocates beyond the constants of [`Resolver`]; a name from the
 //! wire is what the client says, so it can only move the client's own connection; a connection whose
-//! evidence is contradictory ([`Reason::Mixed`]) or missing belongs to no `web:` group.
+//! sources contradict each other ([`Reason::Mixed`]) or are missing belongs to no `web:` group.
 //!
 //! Source: RFC 8446, 9000, 9001, 9112, 9369, 9460, 9849.
 
@@ -21,7 +21,8 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::policy::Transport;
+use crate::host_name::HostName;
+use crate::packet::Transport;
 
 mod assemble;
 mod claims;
@@ -42,8 +43,8 @@ mod trials;
 pub use claims::{Claim, HostDigest};
 pub use departure::Departure;
 pub use resolver::{CLAIMANT_SPAN, CONNECTIONS_MAX, Claimed, Counts, KEPT_MAX, Kept, Resolver};
-pub use site::{HOST_NAME_MAX, HostName, InnerSites, Lead, Site, SiteError, Sites};
-pub use stream::{Opening, STREAM_MAX, opening};
+pub use site::{InnerSites, Lead, Sites};
+pub use stream::{FirstBytes, STREAM_MAX, first_bytes};
 
 /// A flow of this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -68,8 +69,8 @@ pub struct Connection {
 /// What was heard of a connection.
 #[derive(Clone, Copy, Debug)]
 pub enum Heard<'b> {
-    /// It opens.
-    Opening {
+    /// It was opened.
+    Opened {
         /// The owner of its socket; `None` if it has none here.
         user: Option<u32>,
     },
@@ -77,7 +78,7 @@ pub enum Heard<'b> {
     Sent,
     /// Payload that this host sent, from `offset` of the stream on.
     Stream {
-        /// Of the first byte.
+        /// Offset of the first byte.
         offset: u32,
         /// The bytes, as far as they were heard.
         bytes: &'b [u8],
@@ -97,7 +98,7 @@ pub enum Command {
         connection: Connection,
         /// What [`Sites`] gives for its host: an index in the policy, or a label of [`InnerSites`].
         group: Option<usize>,
-        /// By which [`Resolver::evidence`] finds it; not 0.
+        /// By which [`Resolver::attribution`] finds it; not 0.
         number: u64,
         /// Whether its beginning need not be heard any more.
         is_final: bool,
@@ -142,7 +143,7 @@ impl Reason {
 
 /// What is known of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Evidence {
+pub struct Attribution {
     /// What tells.
     pub reason: Reason,
     /// The host, if it is one.

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use super::Flow;
 use super::dns::message;
-use super::site::HostName;
+use crate::host_name::HostName;
 use crate::units::{Span, Time};
 
 /// What DNS answers have said.
@@ -111,10 +111,10 @@ const QUERIES_MAX: usize = 1_024;
 /// Longer than resolvers wait.
 const QUERY_LIFE: Span = Span::secs(10);
 const ADDRESSES_MAX: usize = 8_192;
-/// Of one address.
+/// Most names of one address.
 const NAMES_MAX: usize = 16;
 const PUBLIC_MAX: usize = 256;
-/// Browsers keep answers at least so long.
+/// Least time that browsers keep answers.
 const LIFE_MIN: Span = Span::secs(60);
 const LIFE_MAX: Span = Span::secs(86_400);
 
@@ -122,7 +122,7 @@ const LIFE_MAX: Span = Span::secs(86_400);
 mod tests {
     use super::super::dns::tests::{OWNER, answer, query, record};
     use super::*;
-    use crate::policy::Transport;
+    use crate::packet::Transport;
 
     fn flow(port: u16) -> Flow {
         let (local, remote) = (format!("192.0.2.1:{port}"), "192.0.2.53:53");

@@ -1,8 +1,8 @@
 //! The ClientHello in a client's QUIC Initial packets.
 //!
 //! Initial packets are encrypted with keys that follow from the Destination Connection ID of the
-//! client's first one, so everybody on the way can read them. A client that is told to retry begins
-//! anew, with the ID that the server chose; afterwards it uses other IDs with the same keys. So each
+//! client's first one, so anyone on the path can read them. A client that receives a Retry begins
+//! again, with the ID that the server chose; afterwards it uses other IDs with the same keys. So each
 //! packet is tried with the keys in use, then with those of its own ID: authentication tells which
 //! are right.
 //!
@@ -64,7 +64,7 @@ impl Initials {
         if payload.is_none() && self.seed != Some(packet.seed) {
             payload = packet.decrypted(&packet.seed);
             if payload.is_some() {
-                // The first packet, or the first after a Retry: the handshake begins anew.
+                // The first packet, or the first after a Retry: the handshake begins again.
                 *self = Initials { seed: Some(packet.seed), stream: Assembler::default() };
             }
         }
@@ -272,9 +272,9 @@ pub(super) mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
-    use super::super::site::HostName;
     use super::super::tls::tests::{browser_hello, hello_with, names};
     use super::*;
+    use crate::host_name::HostName;
 
     /// A client's Initial packet that is `size` bytes long, and no shorter than its frames.
     pub(in super::super) struct Sent<'f> {
@@ -454,7 +454,7 @@ pub(super) mod tests {
             "x.example.com",
             "it is not misled"
         );
-        // An authentic packet that begins another connection on the same ports starts anew.
+        // An authentic packet that begins another connection on the same ports starts again.
         let forged = sent(&[1; 8], 0, crypto(0, &hello_with(&[names("y.example.com")]))).packet();
         assert_eq!(name_of(&initials.handle_datagram(&forged)), "y.example.com");
         let name = HostName::from_wire(b"y.example.com");

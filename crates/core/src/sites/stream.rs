@@ -3,11 +3,12 @@
 pub use super::assemble::STREAM_MAX;
 
 use super::tls::Read;
-use super::{HostName, Reason, http, tls};
+use super::{Reason, http, tls};
+use crate::host_name::HostName;
 
 /// What the first bytes of a client say.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Opening {
+pub enum FirstBytes {
     /// So far they may name a host; more is needed. Never said of [`STREAM_MAX`] bytes.
     More,
     /// They name none.
@@ -18,9 +19,9 @@ pub enum Opening {
 
 /// Reads the first bytes of a client's stream. The name of a hello with Encrypted Client Hello may be
 /// an outer one, which only DNS can tell.
-pub fn opening(stream: &[u8]) -> Opening {
+pub fn first_bytes(stream: &[u8]) -> FirstBytes {
     let (reason, read) = match stream {
-        [] => return Opening::More,
+        [] => return FirstBytes::More,
         [b'A'..=b'Z', ..] => (Reason::Host, http::host(stream)),
         _ => (
             Reason::Sni,
@@ -32,9 +33,9 @@ pub fn opening(stream: &[u8]) -> Opening {
         ),
     };
     match read {
-        Read::More => Opening::More,
-        Read::Not | Read::Whole(None) => Opening::Unnamed,
-        Read::Whole(Some(name)) => Opening::Named(reason, name),
+        Read::More => FirstBytes::More,
+        Read::Not | Read::Whole(None) => FirstBytes::Unnamed,
+        Read::Whole(Some(name)) => FirstBytes::Named(reason, name),
     }
 }
 
@@ -51,15 +52,15 @@ mod tests {
             (b"GET / HTTP/1.1\r\nHost: tv.example.com\r\n\r\n", Some(Reason::Host)),
             (b"SSH-2.0-OpenSSH\r\n", None),
         ] {
-            match (opening(stream), wanted) {
-                (Opening::Named(reason, name), Some(wanted)) => {
+            match (first_bytes(stream), wanted) {
+                (FirstBytes::Named(reason, name), Some(wanted)) => {
                     assert_eq!((reason, name.as_str()), (wanted, "tv.example.com"));
                 }
-                (said, wanted) => assert_eq!((said, wanted), (Opening::Unnamed, None)),
+                (said, wanted) => assert_eq!((said, wanted), (FirstBytes::Unnamed, None)),
             }
         }
-        assert_eq!(opening(&hello[..100]), Opening::More);
-        assert_eq!(opening(&[b'A'; STREAM_MAX]), Opening::Unnamed);
+        assert_eq!(first_bytes(&hello[..100]), FirstBytes::More);
+        assert_eq!(first_bytes(&[b'A'; STREAM_MAX]), FirstBytes::Unnamed);
     }
 
     /// `cargo test -p fairweir-core --lib ten_million -- --ignored`.
@@ -89,10 +90,10 @@ mod tests {
                 }
             }
             let _ = crate::recognition::agent(&stream);
-            match opening(&stream) {
-                Opening::Named(..) => named += 1,
-                Opening::More => more += 1,
-                Opening::Unnamed => {}
+            match first_bytes(&stream) {
+                FirstBytes::Named(..) => named += 1,
+                FirstBytes::More => more += 1,
+                FirstBytes::Unnamed => {}
             }
         }
         // Most changes are in fields that name nothing, so the parsers were passed to their ends.

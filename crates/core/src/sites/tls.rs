@@ -2,16 +2,16 @@
 
 use super::assemble::STREAM_MAX;
 use super::reader::Reader;
-use super::site::HostName;
+use crate::host_name::HostName;
 
 /// What the beginning of a stream says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Read<T> {
     /// So far it may be one; more is needed.
     More,
-    /// It is none, or a malformed one.
+    /// Not a hello, or a malformed one.
     Not,
-    /// It is one, whole.
+    /// A whole hello.
     Whole(T),
 }
 
@@ -26,7 +26,7 @@ pub(super) struct Hello {
 }
 
 /// Reads a ClientHello from the beginning of a TCP stream: it may be spread over several records.
-/// Allocates at most [`STREAM_MAX`] bytes beside the name.
+/// Allocates at most [`STREAM_MAX`] bytes and the name.
 pub(super) fn hello_of_records(stream: &[u8]) -> Read<Hello> {
     let mut handshake = Vec::new();
     let mut reader = Reader::new(&stream[..stream.len().min(STREAM_MAX)]);
@@ -166,7 +166,7 @@ pub(super) mod tests {
         message.chunks(size).flat_map(record).collect()
     }
 
-    /// As browsers send it: extensions that nobody knows around the name, and key shares of 1.2 kB.
+    /// As browsers send it: unknown extensions around the name, and key shares of 1.2 kB.
     pub(in super::super) fn browser_hello(name: &str) -> Vec<u8> {
         hello_with(&[
             (0x0a0a, vec![]),

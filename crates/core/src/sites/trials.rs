@@ -1,6 +1,6 @@
 //! Many beginnings at once: how many are read right, and that none makes a parser panic.
 //!
-//! `cargo test --release -p fairweir-core --lib evidence -- --ignored ten_million`
+//! `cargo test --release -p fairweir-core --lib sites -- --ignored ten_million`
 
 use super::dns::tests::{OWNER, answer, labels, query, record, service};
 use super::quic::Initials;
@@ -8,7 +8,7 @@ use super::quic::tests::{crypto, sent};
 use super::resolver::tests::{AT, SALT, connection, sites, tell};
 use super::tls::tests::{browser_hello, hello_with, names, records};
 use super::{Command, Connection, Heard, Resolver, dns, http, tls};
-use crate::policy::Transport;
+use crate::packet::Transport;
 
 /// Numbers that look random. Source: Vigna, splitmix64.
 struct Numbers(u64);
@@ -169,7 +169,7 @@ fn groups(resolver: &mut Resolver) -> Vec<Option<usize>> {
 }
 
 /// A beginning in pieces, sent in any order, again and again while some are lost: up to three times,
-/// cut anew each time. The last of four times is as rare as a server that does not answer.
+/// cut differently each time. The last of four times is as rare as a server that does not answer.
 fn pieces(numbers: &mut Numbers, length: usize, longest: usize) -> Vec<(usize, usize)> {
     let mut heard = Vec::new();
     for _ in 0..4 {

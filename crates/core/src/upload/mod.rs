@@ -37,13 +37,14 @@ use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
+use crate::backoff::Backoff;
 use crate::receiver::CAPACITY_MIN;
-use crate::units::{Bytes, Rate, Span, Time};
+use crate::units::{Bytes, Part, Rate, Span, Time};
 
+mod classes;
 mod noise;
-mod plan;
 mod queue;
-pub use plan::{UploadClass, UploadPlan, burst, plan};
+pub use classes::{UploadClass, UploadClasses, burst, classes};
 use queue::{Queue, mean};
 
 /// The round trips of one source in an interval: a probe, or acknowledgements of one connection.
@@ -106,7 +107,7 @@ pub struct UploadControl {
     history: VecDeque<(Bytes, Span)>,
     /// The capacity before the raise.
     held: Option<Rate>,
-    pause: Span,
+    pause: Backoff,
     open_until: Time,
     /// Whether nothing is limited, whatever is found out.
     only_watches: bool,
@@ -150,14 +151,14 @@ impl UploadControl {
             raised: 0,
             history: VecDeque::new(),
             held: capacity,
-            pause: PAUSE_MIN,
+            pause: Backoff::new(PAUSE_MIN, PAUSE_MAX),
             open_until: Time::ZERO,
             only_watches: false,
         }
     }
 
     /// A control whose [`UploadControl::total`] is never in force: it is what the limit would begin with. The
-    /// capacity is found anew each time that the queue was too long for 1 s.
+    /// capacity is measured again each time that the queue was too long for 1 s.
     pub fn watching(fixed: Option<Rate>, start: Option<Rate>) -> UploadControl {
         let control = UploadControl::new(fixed, start);
         let phase = if fixed.is_some() { UploadPhase::Fixed } else { UploadPhase::Open };
@@ -220,7 +221,7 @@ impl UploadControl {
         self.drain = Drain { guess, is_raise, before, ..Drain::default() };
         // What a raise has made waits a few milliseconds.
         let part = if is_raise { DRAIN_RAISED } else { DRAIN };
-        self.total = Some(guess.scale(part.0, part.1).max(CAPACITY_MIN));
+        self.total = Some((guess * part).max(CAPACITY_MIN));
         self.queue.busy = Default::default();
     }
 
@@ -263,7 +264,7 @@ impl UploadControl {
             self.held = None;
             return self.refute(seen.at);
         }
-        let guess = drain.guess.scale(AGAIN.0, AGAIN.1);
+        let guess = drain.guess * DRAIN_AGAIN;
         let (tries, is_raise) = (drain.tries + 1, drain.is_raise);
         self.begin_drain(guess, is_raise);
         self.drain.tries = tries;
@@ -279,7 +280,7 @@ impl UploadControl {
         }
     }
 
-    /// The queue is empty: by how much it became shorter while so much was sent tells the capacity.
+    /// The queue is empty: the capacity follows from what was sent and from how much shorter it became.
     fn end_drain(&mut self) {
         let Drain { guess, begin, mark, is_raise, tries, .. } = self.drain;
         let mut capacity = guess;
@@ -304,7 +305,7 @@ impl UploadControl {
         };
         self.hold_at(capacity);
         self.raised = if is_rough { RAISE_TICKS * 6 } else { 0 };
-        self.pause = PAUSE_MIN;
+        self.pause.reset();
     }
 
     fn hold_at(&mut self, capacity: Rate) {
@@ -321,7 +322,7 @@ impl UploadControl {
         let Some(total) = self.total else { return self.open(seen.at) };
         let rate = Rate::from_volume(seen.sent, seen.interval);
         if self.first > Span::ZERO {
-            let further = self.capacity.map(|capacity| capacity.scale(FIRST.0, FIRST.1));
+            let further = self.capacity.map(|capacity| capacity * REMEMBERED_FIRST);
             let is_full = further.is_some_and(|further| rate >= further.scale(9, 10));
             let left = self.first.saturating_sub(seen.interval);
             self.first = if is_full { left } else { Span::ZERO };
@@ -380,8 +381,8 @@ impl UploadControl {
         self.capacity = None;
         self.held = None;
         self.queue.forget();
-        self.open_until = at + self.pause;
-        self.pause = (self.pause * 2).min(PAUSE_MAX);
+        self.open_until = at + self.pause.span();
+        self.pause.double();
     }
 }
 
@@ -399,38 +400,49 @@ impl Drain {
 
 /// The limit at a capacity.
 fn below(capacity: Rate) -> Rate {
-    capacity.scale(BELOW.0, BELOW.1)
+    capacity * LIMIT
 }
 
 /// The most sources of round trips that are looked at.
 pub const ROUND_TRIPS_MAX: usize = 64;
 
-const BELOW: (u64, u64) = (985, 1_000);
-/// In this time a remembered capacity is held so far below that a queue of 250 ms goes.
+/// Part of the capacity that is the limit while it is held.
+const LIMIT: Part = Part::permille(985);
+/// How long a remembered capacity is undercut, so that a queue of 250 ms disappears.
 const FIRST_SPAN: Span = Span::secs(2);
-const FIRST: (u64, u64) = (7, 8);
-const DRAIN: (u64, u64) = (3, 4);
-const DRAIN_RAISED: (u64, u64) = (15, 16);
-const AGAIN: (u64, u64) = (1, 2);
+/// Part of a remembered capacity that is the first limit.
+const REMEMBERED_FIRST: Part = Part::of(7, 8);
+/// Limit of a drain, relative to the guess.
+const DRAIN: Part = Part::of(3, 4);
+/// The same after a raise.
+const DRAIN_RAISED: Part = Part::of(15, 16);
+/// Factor on the guess if the queue did not become shorter.
+const DRAIN_AGAIN: Part = Part::of(1, 2);
+/// How often a guess is reduced by that.
 const TRIES_MAX: u32 = 2;
 /// A drain measures the capacity within 1/16 of itself if noise is shorter by this factor.
 const NOISE_EXACT: u64 = 16;
-/// Of the queue in a drain.
+/// Most samples of the queue in a drain.
 const SAMPLES_MAX: usize = 64;
-/// A queue that is ours becomes shorter by so much in a drain, after the guess was halved by the second.
+/// Least reduction of this host's queue in a drain; the second one after the guess was halved.
 const FELL_MIN: Span = Span::millis(2);
 const FELL_HALVED_MIN: Span = Span::millis(8);
+/// Reduction of the queue from which on a drain is continued.
 const FALL_MIN: Span = Span::millis(4);
+/// Time with a queue before the first guess.
 const BUSY_MIN: Span = Span::millis(900);
+/// Least length of a drain.
 const DRAIN_MIN: Span = Span::millis(900);
-/// From this length on, and if the queue became shorter by so much, a drain measures the capacity.
+/// Least length and least reduction of the queue with which a drain measures the capacity.
 const EXACT: (Span, Span) = (Span::millis(350), Span::millis(20));
 const EXACT_HALVED: (Span, Span) = (Span::millis(150), Span::millis(40));
 /// The longest round trip of the path for which the first samples of a drain are left out.
 const PATH_MAX: Span = Span::millis(200);
-/// The capacity that a raise finds is of so many ticks.
+/// Ticks from which a raise computes the capacity.
 const HISTORY: usize = 10;
+/// The same while the limit rises quickly.
 const HISTORY_QUICK: usize = 3;
+/// How long a limit is held; doubled with each confirmation.
 const HOLD_MIN: Span = Span::secs(3);
 const HOLD_MAX: Span = Span::secs(60);
 /// After a drain that was halved and tells no capacity the limit rises at once, and quickly.
@@ -438,9 +450,11 @@ const HOLD_ROUGH: Span = Span::millis(600);
 /// The raise doubles every 10 ticks, from 1/1000 to 50/1000 a tick.
 const RAISE_TICKS: u32 = 10;
 const RAISE_MAX: u64 = 50;
+/// Time without samples after which the limit is lifted.
 const UNSEEN_MAX: Span = Span::secs(30);
-/// The limit rises only while samples are so recent.
+/// Greatest age of samples with which the limit rises.
 const SEEN_MIN: Span = Span::secs(2);
+/// Pause after a guess that was wrong; doubled each time.
 const PAUSE_MIN: Span = Span::secs(10);
 const PAUSE_MAX: Span = Span::secs(600);
 

@@ -25,7 +25,7 @@ impl Noise {
         keep(&mut self.rests, queue);
     }
 
-    /// Ticks that were taken for a queue, and were none of ours.
+    /// Ticks that were wrongly taken for a queue of this host.
     pub(super) fn handle_refuted(&mut self, at: Time, queues: impl Iterator<Item = Span>) {
         for queue in queues {
             keep(&mut self.refuted, (at, queue));

@@ -142,7 +142,7 @@ impl Queue {
         self.last > Some((QUEUE_MAX / 2).max(self.varies).max(self.packet))
     }
 
-    /// Whether so much is none.
+    /// Whether a queue of this length counts as empty.
     pub(super) fn is_empty(&self, queue: Span) -> bool {
         queue <= QUEUE_EMPTY.max(self.varies).max(self.packet / 2)
     }
@@ -152,7 +152,7 @@ impl Queue {
         mean(&mut self.lately.iter())
     }
 
-    /// What was taken for a queue, up to now and in `samples` before, was none of ours.
+    /// What was taken for a queue, up to now and in `samples` before, was not a queue of this host.
     pub(super) fn refute(&mut self, at: Time, samples: &[Span]) {
         self.noise.handle_refuted(at, self.lately.iter().chain(samples).copied());
     }
@@ -188,19 +188,22 @@ pub(super) fn mean(samples: &mut dyn ExactSizeIterator<Item = &Span>) -> Span {
 
 /// While no more is sent the uplink's queue is taken to be empty.
 const REST_MAX: Rate = Rate::kbit(100);
-/// Of Ethernet, in L2 bytes. On a slow uplink what goes first waits for the packet that is on its way: up to that
-/// time is no queue.
+/// A full Ethernet packet, in L2 bytes. On a slow uplink what goes first waits for the packet in
+/// transmission; a wait of that length is not a queue.
 const PACKET: Bytes = Bytes::new(1_514);
-/// After so many ticks of rest about a third is left.
+/// Ticks of rest after which about a third is left.
 const FASTEST_TICKS: u64 = 32;
-/// A longer queue is too long; below the second one it is empty.
+/// A longer queue is too long.
 const QUEUE_MAX: Span = Span::millis(5);
+/// A shorter queue is empty.
 const QUEUE_EMPTY: Span = Span::millis(4);
-/// Above noise a queue is longer by so much.
+/// A queue exceeds noise by this much.
 const NOISE_MARGIN: Span = Span::millis(2);
-/// Below it two ticks are enough for a verdict.
+/// Noise up to which [`BUSY_TICKS`] suffice for a verdict.
 const NOISE_SMALL: Span = Span::millis(2);
+/// Ticks with a queue for a verdict, with little noise.
 const BUSY_TICKS: u32 = 2;
+/// The same with more noise.
 const BUSY_TICKS_NOISY: u32 = 4;
 /// Samples that are looked back at, 1 s of them.
 const LATELY: usize = 5;

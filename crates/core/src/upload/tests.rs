@@ -16,7 +16,7 @@ struct Uplink {
     offered: Rate,
     others: Rate,
     noise: u64,
-    /// Each round trip is longer by up to so much, and one in so many hundred by 40 ms besides.
+    /// Each round trip is longer by up to `jitter`, and `bursts` in a hundred by another 40 ms.
     jitter: Span,
     bursts: u64,
     /// Packets that go first wait for the one that is on its way.
@@ -85,7 +85,7 @@ impl Uplink {
         });
     }
 
-    /// What was carried over so many seconds, of the capacity.
+    /// Plays `seconds`; returns what was carried, relative to the capacity.
     fn run(&mut self, seconds: u64) -> f64 {
         (self.carried, self.longest, self.waited) = (Bytes::ZERO, Span::ZERO, Span::ZERO);
         for _ in 0..seconds * 5 {
@@ -342,18 +342,21 @@ fn rates_of_classes_sum_to_the_total_in_proportion_to_weights() {
     let weights = [1, 3, 10_000].map(|w| Weight::new(w).unwrap());
     for (total, first) in [(10, 0), (10, 1), (10, 9), (300, 20)] {
         let (total, first) = (Rate::mbit(total), Rate::mbit(first));
-        let plan = plan(total, first, (&Tree::from(weights.to_vec()), &[None; 3]), packet);
-        let sum: Rate = plan.groups.iter().map(|class| class.spec.rate).sum();
+        let classes = classes(total, first, (&Tree::from(weights.to_vec()), &[None; 3]), packet);
+        let sum: Rate = classes.groups.iter().map(|class| class.spec.rate).sum();
         let minima = Rate::kbit(8 * 3);
-        assert!(sum + plan.first.rate >= total && sum + plan.first.rate <= total + minima);
-        assert!(plan.first.ceil <= total / 2, "a flood of acknowledgements leaves half");
+        assert!(sum + classes.first.rate >= total && sum + classes.first.rate <= total + minima);
+        assert!(classes.first.ceil <= total / 2, "a flood of acknowledgements leaves half");
         assert!(
-            plan.groups.iter().all(|class| class.spec.ceil == total && class.spec.priority == 1)
+            classes.groups.iter().all(|class| class.spec.ceil == total && class.spec.priority == 1)
         );
-        let [one, three, _] = [0, 1, 2].map(|i| plan.groups[i].spec.rate.as_bps());
+        let [one, three, _] = [0, 1, 2].map(|i| classes.groups[i].spec.rate.as_bps());
         assert!(three.abs_diff(one * 3) <= 4 || one == 8_000, "{one} {three}");
         assert!(
-            plan.groups.iter().all(|c| c.spec.quantum <= packet * 20 && c.spec.quantum >= packet)
+            classes
+                .groups
+                .iter()
+                .all(|c| c.spec.quantum <= packet * 20 && c.spec.quantum >= packet)
         );
     }
 }
@@ -364,20 +367,22 @@ fn classes_are_nested_as_the_groups_are() {
     let video = Node::Branch(Weight::ONE, vec![leaf(1), leaf(1)]);
     let tv = Node::Branch(Weight::new(2).unwrap(), vec![leaf(3), video]);
     let tree = Tree::new(vec![tv, leaf(1)]);
-    let divide = |demands| plan(Rate::mbit(60), Rate::ZERO, (&tree, demands), Bytes::new(1_514));
-    let plan = divide(&[None; 4]);
-    let parent: Vec<_> = plan.branches.iter().map(|class| class.within).collect();
+    let divide = |demands| classes(Rate::mbit(60), Rate::ZERO, (&tree, demands), Bytes::new(1_514));
+    let classes = divide(&[None; 4]);
+    let parent: Vec<_> = classes.branches.iter().map(|class| class.within).collect();
     assert_eq!(parent, [None, Some(0)], "those above come first");
-    let within: Vec<_> = plan.groups.iter().map(|class| class.within).collect();
+    let within: Vec<_> = classes.groups.iter().map(|class| class.within).collect();
     assert_eq!(within, [Some(0), Some(1), Some(1), None]);
-    let rates: Vec<_> = plan.groups.iter().map(|class| class.spec.rate.as_bps() / 1_000).collect();
+    let rates: Vec<_> =
+        classes.groups.iter().map(|class| class.spec.rate.as_bps() / 1_000).collect();
     assert_eq!(rates, [28_500, 4_750, 4_750, 19_000]);
-    assert!(plan.branches.iter().all(|class| class.spec.queue.is_none()));
-    assert_eq!(plan.branches[0].spec.rate, Rate::mbit(38));
+    assert!(classes.branches.iter().all(|class| class.spec.queue.is_none()));
+    assert_eq!(classes.branches[0].spec.rate, Rate::mbit(38));
     // What is idle leaves nothing to borrow, of which a branch would have too much.
     let some = |mbit| Some(Rate::mbit(mbit));
-    let plan = divide(&[None, some(0), some(2), some(5)]);
-    let rates: Vec<_> = plan.groups.iter().map(|class| class.spec.rate.as_bps() / 1_000).collect();
+    let classes = divide(&[None, some(0), some(2), some(5)]);
+    let rates: Vec<_> =
+        classes.groups.iter().map(|class| class.spec.rate.as_bps() / 1_000).collect();
     assert_eq!(rates, [50_000, 8, 2_000, 5_000]);
-    assert_eq!(plan.branches[0].spec.rate, Rate::mbit(52));
+    assert_eq!(classes.branches[0].spec.rate, Rate::mbit(52));
 }

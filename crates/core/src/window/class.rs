@@ -2,10 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::receiver::ConnectionSample;
 use crate::units::{Bytes, Rate, Span, Time};
 
-/// How a connection is served beside the others of its group.
+/// How a connection is served relative to the others of its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Class {
@@ -22,7 +21,7 @@ pub enum Class {
 /// From how much payload on, since it last sent something, a connection is of another class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// As much is no interactive answer any more.
+    /// From this volume on an answer is not interactive.
     pub short: Bytes,
     /// More is no short answer any more.
     pub long: Bytes,
@@ -33,7 +32,7 @@ impl Bounds {
     ///
     /// The paper's 2 kB and 8 kB are for 28.8 kbit/s and "could increase" with the capacity. Here a
     /// short answer is whatever the link carries in [`LONG_TIME`], since a download does not notice
-    /// that it waits so long. On a slow link that would be less than an object of a web page;
+    /// such a wait. On a slow link that would be less than an object of a web page;
     /// there it is an object ([`OBJECT`]), unless that takes longer than the paper's 8 kB took on
     /// its modem. An interactive answer is a quarter of it, as the paper has it, but not more than
     /// comes in one flight before any window can have been changed ([`FLIGHT`]).
@@ -67,7 +66,7 @@ pub struct Behaviour {
 }
 
 impl Behaviour {
-    /// Of a connection that was first seen at `now`. The server's port says what it is until the
+    /// A connection that was first seen at `now`. The server's port says what it is until the
     /// connection does.
     pub fn new(now: Time, port: u16) -> Behaviour {
         let is_bulk_by_port = BULK_PORTS.contains(&port);
@@ -80,13 +79,14 @@ impl Behaviour {
         }
     }
 
-    /// Takes in what was seen of it in the tick that ends at `now`.
+    /// Takes in what was seen of it in the tick that ends at `now`: whether the application here sent
+    /// something, and how much payload arrived.
     ///
     /// If it sent and received in one tick, the sending came first: a request and its answer. A
     /// download that keeps sending, as HTTP/2 does for its own flow control, so looks like a series
     /// of answers, and counts as long only if a single tick brings enough.
-    pub fn handle_tick(&mut self, now: Time, sample: &ConnectionSample) {
-        if sample.has_sent {
+    pub fn handle_tick(&mut self, now: Time, has_sent: bool, received: Bytes) {
+        if has_sent {
             if self.received > Bytes::ZERO {
                 self.before = self.received;
             }
@@ -94,21 +94,21 @@ impl Behaviour {
             self.active_at = now;
             self.is_bulk_by_port = false;
         }
-        if sample.received > Bytes::ZERO {
-            self.received += sample.received;
+        if received > Bytes::ZERO {
+            self.received += received;
             self.received_at = now;
             self.active_at = now;
         }
     }
 
-    /// Whether it has neither asked nor been answered for so long that nothing is under way.
+    /// Whether it has neither asked nor been answered for [`SHORT_QUIET`], so that nothing is in flight.
     pub fn is_quiet(&self, now: Time) -> bool {
         now.since(self.active_at) > SHORT_QUIET
     }
 
     /// Its class now.
     ///
-    /// A short answer that has ended, since nothing came for a second, is none any more: the
+    /// A short answer has ended if nothing arrived for a second: the
     /// connection waits for the next request and is interactive. In the paper it would hold the
     /// long ones back for 30 s, since it knows no connections that are kept for later. For the same reason an
     /// answer after a long one counts as long from [`Bounds::short`] on: a download that comes in pieces, such
@@ -132,7 +132,7 @@ impl Behaviour {
 const LONG: Bytes = Bytes::kb(8);
 /// On a slower link than the paper's, about four packets of 576 bytes.
 const LONG_MIN: Bytes = Bytes::kb(2);
-/// A download does not notice that it waits so long, nor does its user.
+/// A wait that neither a download nor its user notices.
 const LONG_TIME: Span = Span::millis(100);
 /// How long the paper's 8 kB take on its modem of 28.8 kbit/s.
 const LONG_TIME_MAX: Span = Span::nanos(2_222_222_223);

@@ -22,7 +22,7 @@ pub struct Member {
 /// Interactive and short ones, and without any short one also the long ones, share max-min fairly
 /// by weight and demand. Beside a short one the long ones get what their least windows let through, and what
 /// the others leave. Idle ones get nothing; their least windows do no harm, since they stay
-/// empty. The parts sum to min(share, Σ demands of those who are not idle).
+/// empty. The parts sum to min(share, Σ demands of connections that are not idle).
 ///
 /// Source: Spring et al. §IV-C, where N connections get an Nth each, whatever they need.
 pub fn divide(share: Rate, members: &[Member]) -> Vec<Rate> {
@@ -36,7 +36,7 @@ pub fn divide(share: Rate, members: &[Member]) -> Vec<Rate> {
     if !has_short || parts.iter().copied().sum::<Rate>() == share {
         return parts;
     }
-    // All who come first have what they want, so the rest is the long ones'.
+    // All others have what they want, so the rest goes to the long ones.
     let is_long = |at: usize| members[at].class == Class::Long;
     let taken: Rate = (0..parts.len()).filter(|&at| !is_long(at)).map(|at| parts[at]).sum();
     let second = entries(members, |member| match member.class {

@@ -12,7 +12,6 @@
 //! | `law` | from a share to a window ([`window`]), in payload and in L2 bytes ([`Framing`]) |
 //! | `class` | what a connection is by what it does: interactive, short, long, idle ([`Class`]) |
 //! | `divide` | what each connection of a group gets ([`divide`]): short ones before long ones |
-//! | `queue` | how long the queue should be ([`queue_target`]) and what the ISP holds ([`BufferEstimate`]) |
 //!
 //! Terms: *base RTT* is the RTT without the queue; a window is *payload*, a share and a queue are
 //! *L2 bytes*; *full* is a segment of the connection's largest size.
@@ -21,7 +20,7 @@
 //! target within a segment each; a larger share, RTT or target never makes a window smaller; the
 //! parts of a group never exceed its share, and use all of it if anybody would.
 //!
-//! What windows cannot do: N connections hold at least two segments each, so many connections on a
+//! What windows cannot do: N connections hold at least two segments each, so a hundred connections on a
 //! slow link queue more than the target; UDP has no window; and a window is right only if all who
 //! share the queue have one, since the others fill it.
 //!
@@ -31,12 +30,10 @@
 mod class;
 mod divide;
 mod law;
-mod queue;
 
 pub use class::{Behaviour, Bounds, Class};
 pub use divide::{Member, divide};
 pub use law::{Framing, SEGMENTS_MIN, floor_rate, window, wire_window};
-pub use queue::{BufferEstimate, queue_target};
 
 #[cfg(test)]
 mod tests;

@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::receiver::{ConnectionSample, TICK};
+use crate::receiver::TICK;
 use crate::share::Weight;
 use crate::units::{Bytes, Rate, Span, Time};
 
@@ -126,9 +126,7 @@ impl Fed {
 
     fn tick(&mut self, has_sent: bool, received: u64) -> Class {
         self.now = self.now + TICK;
-        let received = Bytes::new(received);
-        let sample = ConnectionSample { received, has_sent, ..ConnectionSample::default() };
-        self.behaviour.handle_tick(self.now, &sample);
+        self.behaviour.handle_tick(self.now, has_sent, Bytes::new(received));
         self.behaviour.class(self.now, self.bounds)
     }
 }
@@ -369,32 +367,4 @@ proptest! {
             prop_assert!(of(&richer) + slack >= of(&parts));
         }
     }
-}
-
-// ------------------------------------------------------------------------------------------------
-// The queue
-
-#[test]
-fn the_queue_is_short_for_the_interactive_and_long_enough_for_the_others() {
-    let (delay, loss) = (Bytes::kb(18), Bytes::kb(60));
-    assert_eq!(queue_target(true, delay, Some(loss)), delay);
-    assert_eq!(queue_target(true, loss, Some(delay)), delay);
-    assert_eq!(queue_target(false, delay, Some(loss)), loss);
-    assert_eq!(queue_target(false, loss, Some(delay)), delay);
-    assert_eq!(queue_target(false, delay, None), delay);
-}
-
-#[test]
-fn the_longest_queue_with_loss_is_the_buffer() {
-    let link = Rate::mbit(8);
-    let mut estimate = BufferEstimate::default();
-    estimate.handle_queue(link, Span::millis(90), false);
-    assert_eq!(estimate.loss_target(), None);
-    // Lost elsewhere: the queue was longer before.
-    estimate.handle_queue(link, Span::millis(10), true);
-    assert_eq!(estimate.buffer(), Some(Bytes::kb(90)));
-    estimate.handle_queue(link, Span::millis(100), true);
-    estimate.handle_queue(link, Span::millis(20), true);
-    assert_eq!(estimate.buffer(), Some(Bytes::kb(100)));
-    assert_eq!(estimate.loss_target(), Some(Bytes::kb(50)));
 }

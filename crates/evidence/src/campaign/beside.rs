@@ -1,4 +1,4 @@
-//! How near to its weights a host can come beside others that fill the same queue.
+//! How near to its weights a host can come while others fill the same queue.
 
 use fairweir_core::units::{Rate, Time};
 use fairweir_scenario::report::{Point, Report};
@@ -93,7 +93,7 @@ fn held_back(rates: &[f64], fair: &[f64], grows: &[bool], others: f64, part: f64
 mod tests {
     use super::*;
 
-    /// Two groups of weights 2:1 with a connection each, beside so many of another host.
+    /// Two groups of weights 2:1 with a connection each, next to connections of another host.
     fn scenario(others: u32) -> Scenario {
         let text = format!(
             "version = 1\nname = \"x\"\nduration = \"10s\"\n[link]\nrate = \"30mbit\"\n\

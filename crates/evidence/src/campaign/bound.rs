@@ -128,7 +128,7 @@ fn nearest(parts: &[Part], capacity: f64) -> Vec<f64> {
 mod tests {
     use super::*;
 
-    /// Two groups of equal weight, the second with so many connections.
+    /// Two groups of equal weight, the second with `connections`.
     fn scenario(rate: &str, connections: u32) -> Scenario {
         let text = format!(
             "version = 1\nname = \"x\"\nduration = \"10s\"\n[link]\nrate = \"{rate}\"\n\

@@ -4,12 +4,11 @@ use std::path::Path;
 
 use anyhow::Context;
 use fairweir_config::{ConfigError, Text, output};
-use fairweir_core::receiver::Control;
 use fairweir_core::units::Span;
-use fairweir_scenario::Scenario;
+use fairweir_scenario::{Control, Scenario};
 use toml::{Table, Value};
 
-use super::generate::Class;
+use super::class::Class;
 
 /// Buffer of the link that stands for a policer when `wfq` is played.
 const REFERENCE_BUFFER: &str = "100ms";
@@ -113,7 +112,7 @@ impl Case {
         }
     }
 
-    /// Has `fairweir` told what no host can measure.
+    /// Gives `fairweir` exact values, which no host can measure.
     pub(super) fn tell_exactly(&mut self) {
         let control = self.table.entry("control").or_insert_with(|| Table::new().into());
         if let Value::Table(control) = control {
@@ -148,7 +147,7 @@ impl Case {
         self.table.contains_key("police")
     }
 
-    /// Writes the scenario, and the trace beside it.
+    /// Writes the scenario, and the trace next to it.
     ///
     /// # Errors
     /// If a file cannot be written.

@@ -6,8 +6,8 @@
 //! result is needed for the failure, or [`EDITS_MAX`] edits were tried. Source: Zeller and
 //! Hildebrandt, IEEE TSE 28(2), 2002, with edits by structure instead of by lines.
 
-use fairweir_core::receiver::Control;
 use fairweir_core::units::Span;
+use fairweir_scenario::Control;
 use toml::{Table, Value};
 
 use super::case::Case;

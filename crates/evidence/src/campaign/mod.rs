@@ -3,10 +3,12 @@
 //!
 //! | module | contains |
 //! |---|---|
+//! | `args` | its command line |
+//! | `class` | the classes of scenarios |
 //! | `generate` | from a seed to a scenario file |
 //! | `case` | what is played of it with each control |
 //! | `bound` | the least error that receive windows allow |
-//! | `beside` | the least error of a host beside others that keeps its total |
+//! | `beside` | the least error of a host that competes with others and keeps its total |
 //! | `score` | the numbers of a run, and which bounds it breaks |
 //! | `summary` | distributions, targets, clusters of failures, the worst |
 //! | `minimise` | from a scenario that fails to a small one that still does |
@@ -19,26 +21,29 @@ use std::path::Path;
 
 use anyhow::{Context, bail};
 use fairweir_config::{output, text};
-use fairweir_core::receiver::Control;
 use fairweir_core::units::Span;
+use fairweir_scenario::Control;
 use fairweir_scenario::play::{Job, Run};
 use fairweir_scenario::report::Report;
 use serde::Serialize;
 
 use crate::Players;
-use crate::cli::CampaignArgs;
 use crate::document::Document;
 
+mod args;
 mod beside;
 mod bound;
 mod case;
+mod class;
 mod generate;
 mod minimise;
 mod score;
 mod show;
 mod summary;
 
-pub(crate) use generate::{Class, class};
+pub(crate) use args::{CampaignArgs, parallel};
+pub(crate) use class::Class;
+pub(crate) use generate::class;
 
 use case::{Case, Played};
 use score::{Outcome, References};
@@ -150,7 +155,7 @@ fn play(
     for (i, one) in played.iter().enumerate() {
         let case = &cases[i / played_with.len()];
         let seed = case.seed;
-        // The bound beside neighbours needs it.
+        // The bound with neighbours needs it.
         let is_none = played_with[i % played_with.len()] == Control::None;
         let keeps_series = is_none && case.has_neighbours();
         let run = Run { control: one.control, seed };

@@ -1,17 +1,16 @@
-//! What a run is worth beside the references `wfq` and `none`.
+//! The score of a run relative to the references `wfq` and `none`.
 
-use fairweir_core::receiver::Control;
 use fairweir_scenario::report::{Report, RightAfter};
-use fairweir_scenario::{Kind, Scenario};
+use fairweir_scenario::{Control, Kind, Scenario};
 use serde::Serialize;
 
 use super::case::Case;
-use super::generate::Class;
+use super::class::Class;
 
 /// Errors count where the reference has less: elsewhere a scheduler at the ISP does not reach the
 /// shares either.
 pub(super) const REFERENCE_ERROR_MAX: f64 = 0.03;
-/// An event counts if the reference has the shares within so many seconds,
+/// An event counts if the reference has the shares within this number of seconds,
 const REFERENCE_RIGHT_S: f64 = 5.0;
 /// and is met within this, or within this many times of what the reference takes.
 const RIGHT_S: f64 = 2.0;
@@ -58,7 +57,7 @@ pub(super) struct Score {
 pub(super) struct References<'r> {
     pub(super) wfq: &'r Report,
     pub(super) none: &'r Report,
-    /// The least error that receive windows allow, or that a host beside others has.
+    /// The least error that receive windows allow, or that a host has that competes with others.
     pub(super) bound: f64,
 }
 
@@ -250,7 +249,7 @@ pub(super) struct Outcome {
     pub(super) seed: u64,
     pub(super) class: Class,
     pub(super) control: Control,
-    /// The least error that receive windows allow, or that a host beside others has.
+    /// The least error that receive windows allow, or that a host has that competes with others.
     pub(super) bound: f64,
     #[serde(flatten)]
     pub(super) score: Score,

@@ -2,15 +2,15 @@
 
 use std::fmt::Write;
 
-use fairweir_core::receiver::Control;
+use fairweir_scenario::Control;
 use fairweir_scenario::report::aligned;
 use fairweir_scenario::report::chart::{Chart, Line, Marks, Panel, colour_of, label_of};
 
-use super::generate::Class;
+use super::CampaignArgs;
+use super::class::Class;
 use super::score::{Outcome, Score};
 use super::summary::{self, Values, markdown};
 use super::{Findings, REFERENCES};
-use crate::cli::CampaignArgs;
 
 /// The name of the picture.
 pub(super) const PICTURE: &str = "campaign.svg";

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use fairweir_core::receiver::Control;
+use fairweir_scenario::Control;
 use serde::Serialize;
 
-use super::generate::Class;
+use super::class::Class;
 use super::score::{Bound, Outcome, REFERENCE_ERROR_MAX, Score};
 
 /// A number of each case, with the seed of the case.

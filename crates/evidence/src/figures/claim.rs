@@ -67,7 +67,7 @@ impl Measured {
     }
 }
 
-/// What 97.5 % of Student's t with so many degrees of freedom do not exceed.
+/// What 97.5 % of Student's t with these degrees of freedom do not exceed.
 ///
 /// The first ones from a table; from ten on the expansion of Abramowitz and Stegun, 26.7.5, whose
 /// error is below 0.001.
@@ -195,7 +195,7 @@ pub(super) struct Claim {
     mean: f64,
     /// Standard deviation of the seeds.
     spread: f64,
-    /// Half the 95 % interval of the mean; none of a single value.
+    /// Half the 95 % interval of the mean; `None` for a single value.
     half_interval: Option<f64>,
     /// How many values there are, usually one for each seed.
     values: usize,

@@ -1,6 +1,6 @@
 //! Pictures that figures have in common.
 
-use fairweir_core::receiver::Control;
+use fairweir_scenario::Control;
 use fairweir_scenario::report::chart::{Bars, Chart, Marks, Panel, Value, colour_of, label_of};
 use fairweir_scenario::report::{Report, csv, picture};
 

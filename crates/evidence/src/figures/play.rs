@@ -5,10 +5,9 @@ use std::path::Path;
 
 use anyhow::Context;
 use fairweir_config::{ConfigError, Override, Text};
-use fairweir_core::receiver::Control;
-use fairweir_scenario::Scenario;
 use fairweir_scenario::play::{Job, Run};
 use fairweir_scenario::report::Report;
+use fairweir_scenario::{Control, Scenario};
 
 use super::claim::Measured;
 use crate::Players;
@@ -71,7 +70,7 @@ scenarios! {
 }
 
 /// What is to be played, and whether its rates over time are needed.
-pub(super) type Plan = BTreeMap<Point, bool>;
+pub(super) type ToPlay = BTreeMap<Point, bool>;
 
 /// The reports of everything that was played, one for each seed.
 #[derive(Debug, Default)]
@@ -119,13 +118,13 @@ impl Played {
 /// # Errors
 /// If a scenario is not valid, or the user interrupted it.
 pub(super) fn play(
-    plan: &Plan,
+    wanted: &ToPlay,
     seeds: &[u64],
     parallel: Option<usize>,
     players: &dyn Players,
 ) -> anyhow::Result<Played> {
     let mut points = Vec::new();
-    for (point, &keeps_series) in plan {
+    for (point, &keeps_series) in wanted {
         points.push((point, point.scenario()?, keeps_series));
     }
     let mut jobs = Vec::new();

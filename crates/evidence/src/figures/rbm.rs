@@ -2,7 +2,7 @@
 //!
 //! Figure 1 is the unmanaged half of figure 2.
 
-use fairweir_core::receiver::Control;
+use fairweir_scenario::Control;
 use fairweir_scenario::report::Report;
 use fairweir_scenario::report::chart::{Line, Marks, Panel, colour_of, label_of};
 
@@ -57,7 +57,7 @@ const CONTROLS: [Control; 2] = [Control::None, Control::Rbm];
 /// Group of the terminal's or the ping's neighbour.
 const DOWNLOAD: usize = 1;
 
-/// Only what the terminal sees beside the download counts.
+/// Only what the terminal sees during the download counts.
 fn modem(control: Control) -> Point {
     let point = Point::new("rbm-fig1", control);
     point.set("flow.telnet.start", "15s").set("flow.telnet.stop", "85s")

@@ -80,7 +80,7 @@ pub(super) fn loads(reports: &[Report]) -> Vec<(f64, f64)> {
     loads.iter().zip(1..).map(|(load, n)| (load.as_secs_f64(), f64::from(n) / count)).collect()
 }
 
-/// Seconds from the `n`th event until everybody has its share for good; the time to the next event
+/// Seconds from the `n`th event until all groups have their shares for good; the time to the next event
 /// if that is never.
 pub(super) fn right_after(n: usize, next_s: f64) -> impl Fn(&Report) -> f64 {
     move |report| {
@@ -100,7 +100,7 @@ pub(super) fn rate_between(group: usize, from_s: f64, to_s: f64) -> impl Fn(&Rep
     }
 }
 
-/// Seconds from `from_s` until the link carried at least so much for a whole second; the rest of
+/// Seconds from `from_s` until the link carried at least `mbit` for a whole second; the rest of
 /// the run if that is never.
 pub(super) fn carries_after(mbit: f64, from_s: f64) -> impl Fn(&Report) -> f64 {
     move |report| {
@@ -144,8 +144,7 @@ pub(super) fn worst_group(report: &Report) -> f64 {
 mod tests {
     use std::sync::atomic::AtomicBool;
 
-    use fairweir_core::receiver::Control;
-    use fairweir_scenario::Scenario;
+    use fairweir_scenario::{Control, Scenario};
     use fairweir_sim::engine;
 
     use super::*;

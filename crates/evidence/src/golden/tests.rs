@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
-use fairweir_core::receiver::Control;
 use fairweir_core::units::Span;
+use fairweir_scenario::Control;
 
 use super::*;
 use crate::campaign::Class;

@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use clap::Args;
 use fairweir_config::Override;
-use fairweir_core::receiver::Control;
 #[cfg(feature = "demo")]
 use fairweir_core::units::Span;
+use fairweir_scenario::Control;
 use fairweir_scenario::play::Seeds;
 
 /// The subcommands of `lab`.

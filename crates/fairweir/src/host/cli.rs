@@ -45,7 +45,7 @@ pub(crate) struct RouterArgs {
 /// What the daemons that shape a download have in common.
 #[derive(Debug, Args)]
 pub(crate) struct LoopArgs {
-    /// The control: fairweir, rbm, crab, crab-printed, static, borrow, chokepoint or none; overrides the
+    /// The control: fairweir, rbm, crab, static, borrow, chokepoint or none; overrides the
     /// configuration.
     #[arg(long, value_parser = parse_control)]
     pub(crate) control: Option<Control>,

@@ -253,7 +253,7 @@ impl Daemon {
     /// An act in words. It names a group by its index; people know it by name.
     pub(super) fn reason(&self, act: &Act) -> String {
         let group = match *act {
-            Act::Reclaim { group } | Act::Lend { group } | Act::Probe { group, .. } => {
+            Act::Reclaim { group } | Act::Lend { group } | Act::Raise { group, .. } => {
                 self.settings.policy().groups().get(group)
             }
             _ => None,

@@ -121,9 +121,11 @@ impl KeptFile {
 mod tests {
     use std::fs;
 
-    use fairweir_core::policy::{Group, Transport};
+    use fairweir_core::host_name::HostName;
+    use fairweir_core::packet::Transport;
+    use fairweir_core::policy::Group;
     use fairweir_core::share::Weight;
-    use fairweir_core::sites::{Claimed, Connection, Flow, HostName, Reason};
+    use fairweir_core::sites::{Claimed, Connection, Flow, Reason};
 
     use super::*;
 

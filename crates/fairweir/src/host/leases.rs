@@ -10,7 +10,8 @@ use std::net::Ipv4Addr;
 use std::os::fd::BorrowedFd;
 
 use fairweir_core::lease::{Binding, LEASE_MAX, LEASES_MAX, Lease, Leases};
-use fairweir_core::policy::{Mac, Match, Policy, host_label};
+use fairweir_core::packet::Mac;
+use fairweir_core::policy::{Match, Policy, host_label};
 use fairweir_core::units::{Span, Time};
 use fairweir_daemon::{StateDir, unix_now};
 use fairweir_linux::{Error, Router};

@@ -13,7 +13,7 @@ use std::os::fd::BorrowedFd;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use fairweir_core::policy::Policy;
-use fairweir_core::sites::{CLAIMANT_SPAN, Command, Connection, Evidence, Flow, Kept, Resolver};
+use fairweir_core::sites::{Attribution, CLAIMANT_SPAN, Command, Connection, Flow, Kept, Resolver};
 use fairweir_core::units::{Span, Time};
 use fairweir_linux::{Error, monotonic_now, random};
 
@@ -170,13 +170,17 @@ impl SiteControl {
     }
 
     /// Why each of these connections belongs to its group, by id, if its host decides.
-    pub(super) fn evidence(&self, point: &Point, ids: &BTreeSet<u64>) -> BTreeMap<u64, &Evidence> {
+    pub(super) fn evidence(
+        &self,
+        point: &Point,
+        ids: &BTreeSet<u64>,
+    ) -> BTreeMap<u64, &Attribution> {
         let numbers = point.evidence_of(ids).unwrap_or_else(|e| {
             tracing::warn!("cannot tell by which names connections have their groups: {e}");
             BTreeMap::new()
         });
         let known = numbers.into_iter();
-        known.filter_map(|(id, number)| Some((id, self.resolver.evidence(number)?))).collect()
+        known.filter_map(|(id, number)| Some((id, self.resolver.attribution(number)?))).collect()
     }
 
     /// What was decided; `None` if there is nothing to decide.
@@ -205,7 +209,8 @@ impl SiteControl {
             if let Command::Bind { connection: Connection { flow, .. }, group, number, .. } =
                 command
             {
-                let reason = self.resolver.evidence(number).map(|evidence| evidence.reason.name());
+                let reason =
+                    self.resolver.attribution(number).map(|evidence| evidence.reason.name());
                 let Flow { transport, local, remote } = flow;
                 tracing::debug!(?transport, %local, %remote, ?group, reason, "bound a connection");
             }
@@ -215,7 +220,7 @@ impl SiteControl {
 }
 
 /// `with_name` includes the host, which not every user who may read the status may know.
-pub(super) fn evidence_status(evidence: &Evidence, with_name: bool) -> EvidenceStatus {
+pub(super) fn evidence_status(evidence: &Attribution, with_name: bool) -> EvidenceStatus {
     let name = evidence.name.as_ref().filter(|_| with_name);
     EvidenceStatus {
         reason: evidence.reason.name().to_owned(),

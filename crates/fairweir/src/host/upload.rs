@@ -6,7 +6,8 @@ use fairweir_core::policy::Group;
 use fairweir_core::receiver::{Decision, DelaySource, Observation};
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 use fairweir_core::upload::{
-    ROUND_TRIPS_MAX, RoundTrip, UploadControl, UploadObservation, UploadPhase, UploadPlan, plan,
+    ROUND_TRIPS_MAX, RoundTrip, UploadClasses, UploadControl, UploadObservation, UploadPhase,
+    classes,
 };
 use fairweir_linux::{UploadGroup, UploadSample};
 use tracing::info;
@@ -69,7 +70,7 @@ impl Upload {
         sample: UploadSample,
         settings: &Settings,
         shapes: bool,
-    ) -> Option<UploadPlan> {
+    ) -> Option<UploadClasses> {
         self.count(&sample, settings, seen.interval);
         self.enforcing = false;
         self.shares.clear();
@@ -92,9 +93,9 @@ impl Upload {
         let step = (total / 16).as_bps().max(1);
         let first = Rate::bps(self.first.as_bps().div_ceil(step) * step);
         let demands = self.demands(&sample, settings, seen, total / IDLE_PARTS);
-        let plan = plan(total, first, (&settings.policy().weights(), &demands), PACKET);
-        self.shares = plan.groups.iter().map(|class| class.spec.rate).collect();
-        Some(plan)
+        let classes = classes(total, first, (&settings.policy().weights(), &demands), PACKET);
+        self.shares = classes.groups.iter().map(|class| class.spec.rate).collect();
+        Some(classes)
     }
 
     /// Logs a new phase; in a dry run the limit that would be, if it differs by a tenth from the last one.

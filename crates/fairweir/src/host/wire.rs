@@ -2,7 +2,8 @@
 
 use fairweir_config::host::set::Changes;
 use fairweir_core::market::guarantee::Guarantee;
-use fairweir_core::policy::{Mac, Match};
+use fairweir_core::packet::Mac;
+use fairweir_core::policy::Match;
 use fairweir_core::receiver::{Act, Control, DelaySource, GroupDecision};
 use fairweir_core::share::Weight;
 use fairweir_core::units::{Bytes, Rate};

@@ -9,7 +9,7 @@ use std::path::Path;
 use anyhow::{Context, bail};
 use fairweir_config::file::read_own;
 use fairweir_core::lease_file;
-use fairweir_core::policy::Mac;
+use fairweir_core::packet::Mac;
 use fairweir_linux::link::{self, Link};
 use fairweir_linux::network::{self, Neighbour};
 

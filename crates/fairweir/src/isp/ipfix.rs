@@ -15,7 +15,7 @@ use std::thread;
 use std::time::Duration;
 
 use fairweir_config::isp::Collector;
-use fairweir_core::policy::Transport;
+use fairweir_core::packet::Transport;
 use fairweir_daemon::unix_now;
 use fairweir_linux::police::{Counters, Direction};
 use tracing::{info, warn};

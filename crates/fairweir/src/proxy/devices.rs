@@ -2,7 +2,7 @@
 
 use std::io::Write;
 
-use fairweir_core::policy::Mac;
+use fairweir_core::packet::Mac;
 use fairweir_core::recognition::{Portrait, Set, Verdict, Word};
 use serde::{Deserialize, Serialize};
 

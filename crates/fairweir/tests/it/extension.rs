@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use fairweir_core::sites::{HostDigest, HostName};
+use fairweir_core::host_name::HostName;
+use fairweir_core::sites::HostDigest;
 use fairweir_testing::{note, privileged};
 use serde_json::{Value, json};
 use tempfile::TempDir;

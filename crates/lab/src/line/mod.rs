@@ -14,13 +14,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
-use fairweir_core::receiver::Control;
 use fairweir_core::units::{Bytes, Span, Time};
 use fairweir_linux::realtime;
 use fairweir_scenario::link::{Link, Packet};
 use fairweir_scenario::police::{Fate as Policed, Points};
 use fairweir_scenario::report::{Histogram, PoliceSamples, Samples};
-use fairweir_scenario::{ETHERNET_HEADER, Kind};
+use fairweir_scenario::{Control, ETHERNET_HEADER, Kind};
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, ppoll};

@@ -11,11 +11,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fairweir_core::receiver::Control;
 use fairweir_lab::{Error, Options, agent_main, is_agent, run_once};
-use fairweir_scenario::Scenario;
 use fairweir_scenario::report::{Report, Summary};
 use fairweir_scenario::testing;
+use fairweir_scenario::{Control, Scenario};
 use fairweir_sim::engine;
 use fairweir_testing::{can_run, once, privileged, record_lateness, two_of_three, void};
 use libtest_mimic::{Arguments, Failed, Trial};

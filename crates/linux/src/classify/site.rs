@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use fairweir_core::policy::Transport;
+use fairweir_core::packet::Transport;
 use fairweir_core::sites::{Command, Connection, Flow, Heard};
 use fairweir_core::units::Time;
 use libbpf_rs::{MapCore, MapFlags, MapHandle, RingBuffer, RingBufferBuilder};
@@ -173,7 +173,7 @@ fn heard(record: &[u8]) -> Option<(Connection, Heard<'_>, Time)> {
     let bytes = bytes.get(..header.length as usize)?;
     let heard = match header.kind {
         HEARD_OPENING => {
-            Heard::Opening { user: Some(header.user).filter(|user| *user != USER_NONE) }
+            Heard::Opened { user: Some(header.user).filter(|user| *user != USER_NONE) }
         }
         HEARD_SENT => Heard::Sent,
         HEARD_STREAM => Heard::Stream { offset: header.offset, bytes },

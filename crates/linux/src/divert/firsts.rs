@@ -8,7 +8,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-use fairweir_core::policy::Mac;
+use fairweir_core::packet::Mac;
 use fairweir_core::relay::Syn;
 use nix::sys::socket::sockopt::Mark;
 use nix::sys::socket::{

@@ -24,7 +24,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
 use std::process::{Child, Command, Stdio};
 
-use fairweir_core::policy::Mac;
+use fairweir_core::packet::Mac;
 use fairweir_core::relay::{SYN_MAX, Syn};
 use ipnet::IpNet;
 

@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use fairweir_core::policy::Mac;
+use fairweir_core::packet::Mac;
 
 use crate::Error;
 use crate::net::link;

@@ -2,8 +2,9 @@
 
 use std::collections::HashMap;
 
+use fairweir_core::packet::{Side, Transport};
 use fairweir_core::phantom::{self, Criterion, Signal};
-use fairweir_core::policy::{PortMatch, Side, Transport};
+use fairweir_core::policy::PortMatch;
 use fairweir_core::units::{Bytes, Rate};
 use ipnet::IpNet;
 

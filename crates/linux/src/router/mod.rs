@@ -14,7 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
 
 use fairweir_core::lease;
-use fairweir_core::policy::{Mac, Policy};
+use fairweir_core::packet::Mac;
+use fairweir_core::policy::Policy;
 use fairweir_core::receiver::{Allocation, ConnectionSample, GroupSample, Windows};
 use fairweir_core::sites::{Command, Connection, Heard};
 use fairweir_core::units::{Bytes, Span, Time};

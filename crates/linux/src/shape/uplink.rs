@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use fairweir_core::policy::GROUPS_MAX;
 use fairweir_core::receiver::ClassSpec;
 use fairweir_core::units::{Bytes, Rate};
-use fairweir_core::upload::{UploadClass, UploadPlan, burst};
+use fairweir_core::upload::{UploadClass, UploadClasses, burst};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
@@ -91,7 +91,7 @@ impl Upload<'_> {
     /// # Errors
     /// If the kernel refuses, or the device has another root qdisc now; then everything leaves
     /// unshaped.
-    pub fn apply(&mut self, plan: &UploadPlan) -> Result<(), Error> {
+    pub fn apply(&mut self, plan: &UploadClasses) -> Result<(), Error> {
         if !self.shape {
             return Ok(());
         }
@@ -168,7 +168,7 @@ impl Uplink {
         netlink: &mut Netlink,
         device: &Link,
         slots: &[u16],
-        plan: &UploadPlan,
+        plan: &UploadClasses,
     ) -> Result<(), Error> {
         self.packet = ifb::mtu(device) + Bytes::new(FRAMING);
         let wanted = wanted(slots, plan);
@@ -343,7 +343,7 @@ fn counted(map: &MapHandle) -> Result<Box<UploadCounters>, Error> {
 /// The classes that `plan` asks for, each with the class that it is beneath. Of two branches the one
 /// above has the greater number, so that from the greatest number on each class comes after what it is
 /// beneath.
-fn wanted(slots: &[u16], plan: &UploadPlan) -> BTreeMap<u16, (ClassSpec, u16)> {
+fn wanted(slots: &[u16], plan: &UploadClasses) -> BTreeMap<u16, (ClassSpec, u16)> {
     let branch = |index: usize| BRANCHES - index as u16;
     let place = |class: &UploadClass| (class.spec, class.within.map_or(PARENT, branch));
     let leaves = slots.iter().map(|&slot| minor(slot)).zip(plan.groups.iter().map(place));

@@ -2,7 +2,8 @@
 
 use std::net::SocketAddr;
 
-use fairweir_core::policy::{Policy, Transport};
+use fairweir_core::packet::Transport;
+use fairweir_core::policy::Policy;
 use fairweir_core::sites::Flow;
 use fairweir_core::units::{Bytes, Span};
 use fairweir_linux::monotonic_now;

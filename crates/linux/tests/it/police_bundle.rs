@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use fairweir_core::packet::{Side, Transport};
 use fairweir_core::phantom::{Bundle, BundleSpec, Class, Criterion, Plan, PlanSpec, Share, Signal};
-use fairweir_core::policy::{PortMatch, Side, Transport};
+use fairweir_core::policy::PortMatch;
 use fairweir_core::units::{Rate, Span};
 use fairweir_linux::police::{
     Algorithm, Direction, Hook, PlanId, Police, PoliceSpec, SubscriberSpec,

@@ -4,10 +4,11 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+use fairweir_core::packet::Side;
 use fairweir_core::phantom::{
     Bundle, BundleSpec, Class, Criterion, Plan, PlanSpec, Share, Signal, Verdict,
 };
-use fairweir_core::policy::{PortMatch, Side};
+use fairweir_core::policy::PortMatch;
 use fairweir_core::units::{Bytes, Rate, Span};
 use fairweir_linux::police::{
     Algorithm, Counters, Direction, Frame, Hook, PlanId, Police, PoliceSpec, SubscriberId,

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use fairweir_core::packet::{Side, Transport};
 use fairweir_core::phantom::aggregate::{
     Aggregate, BundleState, Counts, State, decide, decide_in_bundle,
 };
@@ -13,7 +14,7 @@ use fairweir_core::phantom::segment::Segment;
 use fairweir_core::phantom::{
     Arrival, Bundle, BundleSpec, Class, Criterion, Flow, Plan, PlanSpec, Share, Signal, Verdict,
 };
-use fairweir_core::policy::{PortMatch, Side, Transport};
+use fairweir_core::policy::PortMatch;
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 use fairweir_linux::police::{
     Algorithm, Direction, Frame, Hook, PlanId, Police, PoliceSpec, SegmentId, SubscriberId,

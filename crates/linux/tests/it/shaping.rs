@@ -50,7 +50,7 @@ fn what_leaves_through_the_classes_of_an_upload_is_counted_once() {
         let spec = HostSpec { dev: "wan".into(), policy, mode: Mode::Shape, census: false };
         let mut host = pair.home.run(|| Host::attach_sharing_upload(&spec).unwrap());
         let plan =
-            upload::plan(Rate::mbit(20), Rate::ZERO, (&weights, &[None; 3]), Bytes::new(1_514));
+            upload::classes(Rate::mbit(20), Rate::ZERO, (&weights, &[None; 3]), Bytes::new(1_514));
         host.upload().unwrap().apply(&plan).unwrap();
         let _uploads = ["192.0.2.2", "192.0.2.3"].map(|address| pair.upload(address));
         std::thread::sleep(Duration::from_millis(500));

@@ -1,7 +1,7 @@
 //! What flows do: each application is a state machine that drives connections, in virtual time those
 //! of the engine, in the emulated home real ones.
 //!
-//! Who drives it tells an [`App`] when its flow starts and stops, which connections are open, how
+//! The caller tells an [`App`] when its flow starts and stops, which connections are open, how
 //! much has arrived and what time it is, and takes out what the application wants ([`Want`]). It
 //! drains [`App::poll_want`] after each `handle_*` and calls [`App::handle_timeout`] at
 //! [`App::next_timeout`]; too early is harmless.
@@ -9,7 +9,7 @@
 //! Terms: a *slot* is a small number that an application gives to a connection; after a
 //! [`Want::Close`] the same slot may be opened again at once, as another connection, and nothing
 //! more may be reported of the one that was closed. The *client* is who receives, behind the access
-//! link; the *server* is who sends.
+//! link; the *server* sends.
 //!
 //! | module | kind of flow |
 //! |---|---|
@@ -59,7 +59,7 @@ pub enum Want {
         /// Which one; below [`crate::CONNECTIONS_MAX`].
         slot: u32,
     },
-    /// Ask the server for so much payload on an open connection: a request crosses the uplink, then
+    /// Ask the server for this much payload on an open connection: a request crosses the uplink, then
     /// the server writes it.
     Fetch {
         /// Which connection.
@@ -67,7 +67,7 @@ pub enum Want {
         /// `None` is without end.
         volume: Option<Bytes>,
     },
-    /// The server writes so much without being asked, by its own clock. If more than `unsent_max`
+    /// The server writes this much without being asked, by its own clock. If more than `unsent_max`
     /// would then wait in its kernel for being sent the first time, it writes nothing, and does not
     /// try again.
     Write {
@@ -183,7 +183,7 @@ impl App {
         self.play.handle_opened(now, slot, &mut self.wants);
     }
 
-    /// The client has so much payload of this connection in all.
+    /// The client has received this much payload of the connection in all.
     pub fn handle_received(&mut self, now: Time, slot: u32, total: Bytes) {
         self.play.handle_received(now, slot, total, &mut self.wants);
     }

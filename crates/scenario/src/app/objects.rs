@@ -22,7 +22,7 @@ pub(super) struct Objects {
 struct Connection {
     /// How much has been asked for in all.
     asked: Bytes,
-    /// For each object that is under way, with how much in all it is there, and its size.
+    /// Each object that is in flight: the total volume with which it is complete, and its size.
     under_way: VecDeque<(Bytes, Bytes)>,
 }
 

@@ -70,7 +70,7 @@ enum State {
         first: bool,
     },
     Playing,
-    /// The film was played to its end, or somebody stopped it.
+    /// The film was played to its end, or was stopped.
     Over,
 }
 
@@ -102,7 +102,7 @@ impl Player {
         }
     }
 
-    /// Somebody wants to see the film.
+    /// The film is started.
     pub fn handle_start(&mut self, now: Time) {
         self.clock = now;
         self.state = State::Waiting { since: now, first: true };
@@ -131,7 +131,7 @@ impl Player {
         }
     }
 
-    /// Nobody looks any more.
+    /// The film is closed.
     pub fn handle_stop(&mut self, now: Time) {
         self.advance(now);
         if let State::Waiting { since, first: false } = self.state {

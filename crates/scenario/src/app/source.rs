@@ -14,7 +14,7 @@ use crate::{DemandStep, ETHERNET_HEADER, Flow, OnOff};
 
 /// How far a server with a rate may be behind.
 const BEHIND_MAX: Span = Span::millis(20);
-/// And in packets, however low the rate.
+/// The same in packets, however low the rate.
 const BEHIND_PACKETS_MIN: u64 = 4;
 /// What the kernel takes of a server that could send more: less if a demand of the flow allows less
 /// to be behind, so that the server can stop at once.
@@ -100,7 +100,7 @@ struct Source {
     level: Level,
     /// Which of its connections are open.
     open: Vec<bool>,
-    /// Whose turn it is.
+    /// The connection whose turn it is.
     turn: usize,
 }
 

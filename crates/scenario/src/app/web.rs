@@ -1,4 +1,4 @@
-//! Somebody who looks at web pages.
+//! A user who looks at web pages.
 //!
 //! A page is a document and the objects that it needs, which come in two waves: those that the
 //! document names, half of them, and those that these name; a wave begins when everything before it
@@ -21,14 +21,14 @@ use crate::report::WebSamples;
 
 /// What Chrome and Firefox open to a host with HTTP/1.1.
 const CONNECTIONS_PER_HOST: u32 = 6;
-/// Of the logarithm of the size. Source: Barford and Crovella, SIGMETRICS 1998, body of the file sizes.
+/// Standard deviation of the logarithm of the size. Source: Barford and Crovella, SIGMETRICS 1998, body of the file sizes.
 const OBJECT_SIGMA: f64 = 1.318;
 /// The largest object: so large is one in two million.
 const OBJECT_MAX: Bytes = Bytes::kb(10_000);
 /// How many waves follow the document.
 const WAVES: u32 = 2;
 
-/// Somebody who looks at web pages.
+/// A user who looks at web pages.
 #[derive(Debug)]
 pub(super) struct Browser {
     web: Web,
@@ -73,10 +73,10 @@ struct Host {
 enum Connection {
     #[default]
     Closed,
-    Opening,
-    /// Free, having carried so much.
+    Connecting,
+    /// Free, with what it has carried.
     Free(Bytes),
-    /// Carries an object, which is complete with so much in all.
+    /// Carries an object, which is complete at this volume of the connection.
     Busy(Bytes),
 }
 
@@ -142,12 +142,12 @@ impl Browser {
             *connection = Connection::Busy(carried + size);
             wants.push_back(Want::Fetch { slot: slot(i), volume: Some(size) });
         }
-        let opening = connections.iter().filter(|c| matches!(c, Connection::Opening)).count();
-        let more = ready.len().saturating_sub(opening);
+        let connecting = connections.iter().filter(|c| matches!(c, Connection::Connecting)).count();
+        let more = ready.len().saturating_sub(connecting);
         let closed = connections.iter_mut().enumerate();
         let closed = closed.filter(|(_, c)| matches!(c, Connection::Closed));
         for (i, connection) in closed.take(more) {
-            *connection = Connection::Opening;
+            *connection = Connection::Connecting;
             wants.push_back(Want::Open { slot: slot(i) });
         }
     }
@@ -204,7 +204,7 @@ impl Play for Browser {
 
     fn handle_opened(&mut self, _: Time, slot: u32, wants: &mut Wants) {
         let connection = self.connection(slot);
-        if matches!(connection, Connection::Opening) {
+        if matches!(connection, Connection::Connecting) {
             *connection = Connection::Free(Bytes::ZERO);
             self.dispatch(place(slot).0, wants);
         }

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use fairweir_core::units::{Span, Time};
 
 use super::Dropped;
-use super::queue::{Lane, Waiting};
+use super::lane::{Lane, Waiting};
 
 /// Sojourn that a standing queue may have. Source: RFC 8289 §4.3.
 const TARGET: Span = Span::millis(5);
@@ -234,7 +234,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn packets_go_as_the_printed_code_says(
-            // Loads of so many packets per millisecond of service, each for a while.
+            // Loads in packets per millisecond of service, each for a while.
             loads in proptest::collection::vec((0u64..5, 1u64..600), 1..20), size in 100u64..1_515,
         ) {
             let (mut codel, mut printed) = (Codel::default(), Printed::default());

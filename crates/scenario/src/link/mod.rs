@@ -7,7 +7,7 @@
 //! so that a driver in real time makes no error in the rate. Calls in the past count as now.
 //!
 //! What it carries is a [`Capacity`]: a rate with steps, an ISP's shaper that lets bursts through
-//! at the rate of the line, or a [`Trace`] of a radio link. Who is served next is a
+//! at the rate of the line, or a [`Trace`] of a radio link. The order of service is a
 //! [`Discipline`].
 //!
 //! Properties, all tested: what comes in leaves once, is dropped once or waits; the link never
@@ -27,6 +27,7 @@ use crate::random::SplitMix64;
 
 mod capacity;
 mod codel;
+mod lane;
 mod noise;
 mod pie;
 mod queue;
@@ -39,9 +40,10 @@ pub use noise::{Jitter, JitterModel};
 pub use red::Red;
 pub use trace::{Trace, TraceError};
 
+use lane::Waiting;
 use noise::{Delays, Losses};
 use pie::Pie;
-use queue::{Queue, Waiting};
+use queue::Queue;
 use red::{Detector, Seen};
 use service::Service;
 
@@ -52,7 +54,7 @@ pub struct LinkSpec {
     pub capacity: Capacity,
     /// How much may wait, without the packet in transmission.
     pub buffer: Buffer,
-    /// Who is served next.
+    /// Order of service.
     pub queue: Discipline,
     /// One for each class that packets may have.
     pub weights: Vec<Weight>,
@@ -93,13 +95,13 @@ pub enum Buffer {
     /// What the link carries in this time, at its rate of the moment: without what a shaper's
     /// bucket adds, and at the mean of a trace.
     Time(Span),
-    /// So many bytes.
+    /// This number of bytes.
     Bytes(Bytes),
-    /// So many packets.
+    /// This number of packets.
     Packets(u32),
 }
 
-/// Who is served next, and who goes when the buffer is full.
+/// Which packet is served next, and which is dropped when the buffer is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Discipline {
     /// First in, first out; what does not fit is dropped.

@@ -53,7 +53,7 @@ pub(super) struct Delays {
     jitter: Jitter,
     /// From one grant to the next; zero without grants.
     grant: Span,
-    /// Of the first grant.
+    /// Time of the first grant.
     phase: Option<Span>,
     /// The next moment at which held packets are let go, and whether they are held until then.
     moment: Time,
@@ -89,7 +89,7 @@ impl Delays {
 
     fn let_go(&mut self, end: Time, random: &mut SplitMix64) -> Time {
         let max = self.jitter.max;
-        // Of what happened in a long silence only the end matters.
+        // Only the end of a long silence matters.
         let oldest = Time::from_nanos(end.as_nanos().saturating_sub(max.as_nanos()));
         self.moment = self.moment.max(oldest);
         while self.moment < end {
@@ -122,7 +122,7 @@ pub(super) struct Losses {
 }
 
 impl Losses {
-    /// As many of a million packets, in bursts of the mean length `burst`; 1 is no bursts.
+    /// Losses of `ppm` packets in a million, in bursts of the mean length `burst`; 1 is without bursts.
     pub(super) fn new(ppm: u32, burst: u32) -> Losses {
         let (ppm, burst) = (u64::from(ppm), u64::from(burst));
         let all = u64::from(MILLION);
@@ -208,7 +208,7 @@ mod tests {
             let part = f64::from(part_ppm) / 1e6;
             let share = together as f64 / delays.len() as f64;
             assert!((share / (0.99 * part) - 1.0).abs() < 0.03, "{part_ppm}: {share}");
-            // Of a uniform time between moments a packet sees E[X²] / 2 E[X] = 20 / 3 ms.
+            // With uniform times between moments a packet waits E[X²] / 2 E[X] = 20 / 3 ms on average.
             let mean = mean_ms(&delays);
             assert!((mean / (part * 20.0 / 3.0) - 1.0).abs() < 0.05, "{part_ppm}: {mean}");
         }

@@ -25,7 +25,7 @@ const ALPHA: f64 = 0.125;
 const BETA: f64 = 1.25;
 /// Twice `MEAN_PKTSIZE`: with less in the queue nothing is dropped.
 const BACKLOG_MIN: Bytes = Bytes::new(2 * 1_024);
-/// Below these probabilities the change is divided by so much.
+/// Below each of these probabilities the change is divided by the second number.
 const SCALES: [(f64, f64); 6] =
     [(1e-6, 2_048.0), (1e-5, 512.0), (1e-4, 128.0), (1e-3, 32.0), (1e-2, 8.0), (1e-1, 2.0)];
 
@@ -85,7 +85,7 @@ impl Pie {
         drops
     }
 
-    /// A packet was taken out that waited for `sojourn`, and left so much behind.
+    /// A packet was taken out that waited for `sojourn` and left `backlog` behind.
     pub(super) fn handle_departure(&mut self, sojourn: Span, backlog: Bytes) {
         self.qdelay = if backlog == Bytes::ZERO { Span::ZERO } else { sojourn };
     }

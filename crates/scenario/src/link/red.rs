@@ -78,7 +78,7 @@ impl Detector {
             self.passed = 0;
             return false;
         }
-        // Of the packets of a gap the first is dropped with p, the second with p / (1 - p), …
+        // In a gap the first packet is dropped with p, the second with p / (1 - p), …
         let rest = 1.0 - self.passed as f64 * p;
         let uniform = random.fraction();
         let drops = rest <= p || uniform < p / rest;
@@ -95,7 +95,7 @@ impl Detector {
         self.average += weight * (seen.queued as f64 - self.average);
     }
 
-    /// Of a drop at this average, before gaps are made uniform.
+    /// The probability of a drop at this average, before gaps are made uniform.
     fn probability(&self, room: u64) -> f64 {
         let ratio = |ppm: u32| f64::from(ppm) * 1e-6;
         let (min, max) = (ratio(self.red.min_ppm), ratio(self.red.max_ppm));

@@ -16,7 +16,7 @@ pub(super) struct Service {
     steps: Vec<RateStep>,
     /// Index into `steps` of the rate that holds.
     step: usize,
-    /// Of the moment, or the mean of a trace.
+    /// The present rate, or the mean of a trace.
     rate: Rate,
     kind: Kind,
     /// Until when everything is accounted for.
@@ -195,7 +195,7 @@ impl Bucket {
         nanobits(self.line, span).min(self.tokens + nanobits(rate, span))
     }
 
-    /// The first whole nanosecond after which so much has passed.
+    /// The first whole nanosecond after which this volume has passed.
     fn time_to_send(&self, volume: u128, rate: Rate) -> u128 {
         let on_the_line = volume.div_ceil(self.line.as_bps().into());
         let with_tokens = volume.saturating_sub(self.tokens).div_ceil(rate.as_bps().into());

@@ -2,9 +2,9 @@
 //!
 //! The format is that of Mahimahi: a line for each opportunity to deliver a full packet, with the
 //! time in milliseconds since the start, in order of time; the last one is the length of the
-//! trace, which then begins anew. An opportunity carries an IP packet of 1500 bytes, which are
+//! trace, which then begins again. An opportunity carries an IP packet of 1500 bytes, which are
 //! [`Trace::OPPORTUNITY`] on Ethernet: several small packets, or the rest of a larger one. What
-//! nobody waits for is lost. Source: Netravali et al., "Mahimahi: Accurate Record-and-Replay for
+//! no packet waits for is lost. Source: Netravali et al., "Mahimahi: Accurate Record-and-Replay for
 //! HTTP", USENIX ATC 2015, and Winstein, Sivaraman and Balakrishnan, NSDI 2013, for the idea.
 
 use std::str::FromStr;
@@ -37,7 +37,7 @@ impl Trace {
     /// What an opportunity carries, in L2 bytes.
     pub const OPPORTUNITY: Bytes = Bytes::new(1_514);
 
-    /// How long it takes until the trace begins anew.
+    /// Length of the trace, after which it begins again.
     pub fn period(&self) -> Span {
         Span::millis(self.at_ms[self.at_ms.len() - 1].into())
     }
@@ -53,7 +53,7 @@ impl Trace {
         round.saturating_mul(self.at_ms.len() as u64).saturating_add(next as u64)
     }
 
-    /// The first opportunity at or after `t`: how often the trace began anew, and its index.
+    /// The first opportunity at or after `t`: how often the trace began again, and its index.
     ///
     /// The last opportunity of a round is at the instant at which the next round begins, and comes
     /// first.
@@ -100,7 +100,7 @@ impl FromStr for Trace {
 #[derive(Clone, Debug)]
 pub(super) struct Cursor {
     trace: Trace,
-    /// How often the trace began anew.
+    /// How often the trace began again.
     round: u64,
     /// Index of the opportunity that is used next.
     next: usize,
@@ -181,7 +181,7 @@ mod tests {
         // All of the second one, and the beginning of the third.
         assert_eq!(send(2, 2_000), (ms(3), ms(5)));
         assert_eq!(send(5, 1_000), (ms(5), ms(5)));
-        // Nobody was there for what was left at 5 ms and for those at 7 ms and 8 ms.
+        // No packet used what was left at 5 ms and those at 7 ms and 8 ms.
         assert_eq!(send(9, 1_514), (ms(10), ms(10)));
         assert_eq!(send(1_000_000, 1_514), (ms(1_000_000), ms(1_000_000)));
     }

@@ -2,7 +2,8 @@
 //!
 //! A world hands in packets before they come to the downlink and gets back what becomes of each: it
 //! goes on, it goes on marked, it is dropped, or, at a shaper, it waits. The decision itself is made
-//! by the algorithms of `fairweir_core::phantom`, the same that a daemon runs. What passes is counted
+//! by the algorithms of `fairweir_core::phantom`, the same that a daemon runs, or by what they are
+//! compared with (`fairweir_reference::phantom`). What passes is counted
 //! for the report ([`PoliceSamples`]).
 //!
 //! Terms: a *unit* is a connection of a flow by its number, counted from 0. Units are dealt out to
@@ -11,15 +12,15 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 
-use fairweir_core::phantom::baseline::{
-    Departure, FairPolicer, Pqp, Printed, ShaperSpec, Shapers, TokenBucket,
-};
 use fairweir_core::phantom::segment::{self, Segment};
 use fairweir_core::phantom::{Arrival, BcPqp, Bundled, Flow, Plan, Police, Verdict};
 use fairweir_core::units::{Bytes, Rate, Time};
 
 use crate::report::PoliceSamples;
 use crate::{Algorithm, QueueBy, Scenario};
+
+#[cfg_attr(not(feature = "reference"), path = "no_baseline.rs")]
+mod baseline;
 
 /// What becomes of a packet at a policing point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,15 +39,10 @@ pub enum Fate<T> {
 #[derive(Debug)]
 pub struct Points<T> {
     points: Vec<Point>,
-    /// Whose members the points are, by their indices.
+    /// The segment whose members are the points, by their indices.
     segment: Option<Divided>,
-    /// With each packet is its flow's place among those of the point.
-    shapers: Shapers<(usize, T)>,
-    /// The point of each shaper.
-    shaped: Vec<usize>,
-    /// How many packets wait in shapers.
-    waiting: usize,
-    /// For each flow its point and where it belongs there.
+    queues: baseline::Queues<T>,
+    /// The point of each flow, and its place there.
     seats: Vec<Option<Seat>>,
 }
 
@@ -80,12 +76,12 @@ struct Point {
 }
 
 enum Element {
-    /// Somebody else decides, later; what comes is counted.
+    /// The daemon decides later; what arrives is counted.
     Elsewhere,
     Police(Box<dyn Police + Send>),
     /// A member of [`Points::segment`].
     Member,
-    /// One of [`Points::shapers`], by its number there.
+    /// One of [`Points::queues`], by its number there.
     Shaper(usize),
 }
 
@@ -105,24 +101,23 @@ impl<T> Points<T> {
     /// decides where the scenario wants one.
     pub fn new(scenario: &Scenario, has_daemon: bool) -> Points<T> {
         let mut seats = vec![None; scenario.flows.len()];
-        let (mut points, mut shaped, mut specs) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut points, mut shaped) = (Vec::new(), Vec::new());
         for (index, police) in scenario.police.iter().enumerate() {
             let plan = police.plan();
             seat(scenario, index, &plan, &mut seats);
             let element = match policer(police, plan) {
                 _ if has_daemon && police.by_daemon => Element::Elsewhere,
                 _ if scenario.segment.is_some() => Element::Member,
-                Ok(policer) => Element::Police(policer),
-                Err(spec) => {
+                Some(policer) => Element::Police(policer),
+                None => {
                     shaped.push(index);
-                    specs.push(spec);
-                    Element::Shaper(specs.len() - 1)
+                    Element::Shaper(shaped.len() - 1)
                 }
             };
             points.push(Point { element, samples: PoliceSamples::new(scenario, index) });
         }
         let segment = scenario.segment.map(|rate| Divided::new(scenario, rate));
-        Points { points, segment, shapers: Shapers::new(&specs), shaped, waiting: 0, seats }
+        Points { points, segment, queues: baseline::Queues::new(scenario, shaped), seats }
     }
 
     /// Whether there are none.
@@ -171,16 +166,12 @@ impl<T> Points<T> {
                 }
             }
             Element::Shaper(shaper) => {
-                let packet = (seat.member, body);
-                match self.shapers.enqueue(now, *shaper, leaf, size, packet) {
-                    Some((_, body)) => {
+                match self.queues.enqueue(now, (*shaper, leaf), size, (seat.member, body)) {
+                    Some(body) => {
                         samples.record_drop(now, seat.member, size);
                         Fate::Drop(body)
                     }
-                    None => {
-                        self.waiting += 1;
-                        Fate::Waits
-                    }
+                    None => Fate::Waits,
                 }
             }
         }
@@ -188,21 +179,19 @@ impl<T> Points<T> {
 
     /// When the next packet leaves a shaper.
     pub fn next_departure(&self) -> Option<Time> {
-        self.shapers.next_departure()
+        self.queues.next_departure()
     }
 
     /// What has left a shaper up to now, and when.
     pub fn poll_departure(&mut self, now: Time) -> Option<(Time, T)> {
-        let Departure { at, aggregate, size, packet: (member, body), .. } =
-            self.shapers.poll_departure(now)?;
-        self.waiting -= 1;
-        self.points[self.shaped[aggregate]].samples.record_pass(at, member, size);
+        let (at, (point, member), size, body) = self.queues.poll_departure(now)?;
+        self.points[point].samples.record_pass(at, member, size);
         Some((at, body))
     }
 
     /// How many packets wait in shapers.
     pub fn waiting(&self) -> usize {
-        self.waiting
+        self.queues.waiting()
     }
 
     /// What was counted, point by point.
@@ -236,20 +225,13 @@ impl Divided {
     }
 }
 
-/// What decides at a point, or what its shaper is made from.
-fn policer(police: &crate::Police, plan: Plan) -> Result<Box<dyn Police + Send>, ShaperSpec> {
-    let (rate, size, weights) = (police.rate(), police.size(), plan.leaf_weights());
-    Ok(match police.algorithm {
-        Algorithm::BcPqp => match police.bundle() {
-            Some(bundle) => Box::new(Bundled::new(plan, bundle)),
-            None => Box::new(BcPqp::new(plan)),
-        },
-        Algorithm::BcPqpPrinted => Box::new(Printed::new(rate, size, &weights)),
-        Algorithm::Pqp => Box::new(Pqp::new(rate, size, &weights)),
-        Algorithm::FairPolicer => Box::new(FairPolicer::new(rate, size, &weights)),
-        Algorithm::TokenBucket => Box::new(TokenBucket::new(rate, size)),
-        Algorithm::Shaper => return Err(ShaperSpec { rate, queue: size, weights }),
-    })
+/// What decides at a point; `None` if packets wait at it.
+fn policer(police: &crate::Police, plan: Plan) -> Option<Box<dyn Police + Send>> {
+    match (police.algorithm, police.bundle()) {
+        (Algorithm::BcPqp, Some(bundle)) => Some(Box::new(Bundled::new(plan, bundle))),
+        (Algorithm::BcPqp, None) => Some(Box::new(BcPqp::new(plan))),
+        _ => baseline::policer(police, &plan),
+    }
 }
 
 /// Gives every flow of a point its seat.

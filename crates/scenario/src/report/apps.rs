@@ -25,7 +25,7 @@ pub struct VideoSamples {
     pub played: Vec<(Rate, Span)>,
     /// How often the player ran dry, the beginning not counted.
     pub stalls: u64,
-    /// For how long in all.
+    /// Time stalled in all.
     pub stalled: Span,
     /// From the start of the flow to the first picture; `None` if there was none.
     pub startup: Option<Span>,
@@ -86,7 +86,7 @@ pub struct Video {
     pub rungs: Vec<Rung>,
     /// How often the player ran dry, the beginning not counted.
     pub stalls: u64,
-    /// For how long in all.
+    /// Time stalled in all.
     pub stalled_s: f64,
     /// From the start of the flow to the first picture; `None` if there was none.
     pub startup_s: Option<f64>,
@@ -120,7 +120,7 @@ pub struct Pages {
     pub load_ms_median: Option<f64>,
     /// 95th percentile in ms.
     pub load_ms_p95: Option<f64>,
-    /// Every load time in rising order, for those who draw them.
+    /// Every load time in rising order, for pictures.
     #[serde(skip)]
     pub loads: Vec<Span>,
 }
@@ -207,7 +207,7 @@ impl ShortSamples {
     }
 }
 
-/// The times in ms that so many percent of all do not exceed; `None` if there are none.
+/// The percentiles of times in ms; `None` if there are no times.
 fn percentiles<const N: usize>(spans: &[Span], percents: [usize; N]) -> [Option<f64>; N] {
     let mut spans = spans.to_vec();
     spans.sort_unstable();

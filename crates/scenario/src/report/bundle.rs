@@ -68,7 +68,7 @@ pub struct BundledFree {
     pub apart_from_s: Option<f64>,
     /// Where the target is not what was requested.
     pub changes: Vec<TargetChange>,
-    /// Of each window, scored or not: its begin in seconds, the target if it is known, and the rate.
+    /// Each window, scored or not: its begin in seconds, the target if it is known, and the rate.
     #[serde(skip)]
     pub over_time: Vec<(f64, Option<Rate>, Rate)>,
 }
@@ -89,7 +89,7 @@ pub struct TargetChange {
 }
 
 impl BundleSamples {
-    /// Nothing recorded yet of a bundle with so many groups that have a target.
+    /// Nothing recorded yet of a bundle with `free` groups that have a target.
     pub fn new(duration: Span, free_groups: usize) -> BundleSamples {
         let windows = duration.as_nanos().div_ceil(WINDOW.as_nanos()) as usize;
         let free = FreeSamples {

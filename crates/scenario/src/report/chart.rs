@@ -4,7 +4,7 @@
 
 use std::fmt::Write;
 
-use fairweir_core::receiver::Control;
+use crate::Control;
 
 use super::svg::{self, CHARACTER, Legend, line, page, polyline, text, ticks};
 
@@ -31,7 +31,7 @@ pub struct Panel {
 /// What a panel shows.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Marks {
-    /// For each category one bar of each kind.
+    /// One bar of each kind in each category.
     Bars {
         /// What stands under them.
         categories: Vec<String>,

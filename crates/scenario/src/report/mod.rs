@@ -3,15 +3,14 @@
 //! A world (lab or simulator) records [`Samples`]; [`Run::score`] compares them with the weighted
 //! max-min fair shares of the true capacity and demands and makes a [`Report`]. Everything is
 //! judged in windows of one second. A window that overlaps the time from an event to `settle`
-//! after it is *transient*, the others are *scored*; windows in which nobody wants anything are
+//! after it is *transient*, the others are *scored*; windows without any demand are
 //! neither. While the demand of a group is unknown there are no fair shares to compare with. The
 //! schema of the JSON form is in `docs/scenario.md`.
 
-use fairweir_core::receiver::Control;
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 use serde::Serialize;
 
-use crate::Scenario;
+use crate::{Control, Scenario};
 
 mod apps;
 mod bundle;
@@ -37,7 +36,7 @@ pub const BIN: Span = Span::millis(200);
 const WINDOW_BINS: usize = 5;
 /// What share of its fair share a group may be off and still be right.
 const RIGHT_WITHIN_PERCENT: u64 = 10;
-/// And what share of the capacity, for groups with a tiny share.
+/// The tolerance relative to the capacity, for groups with a tiny share.
 const SLACK_PERCENT: u64 = 1;
 
 /// What was recorded at the link; bounded by the length of the run.
@@ -182,7 +181,7 @@ pub struct Summary {
     pub allocation_error: Option<f64>,
     /// The same over the transient windows.
     pub transient_error: Option<f64>,
-    /// For each event after which the fair shares are known, after how long everybody had its own.
+    /// For each event after which the fair shares are known, how long it took until all groups had theirs.
     pub right_after_s: Vec<RightAfter>,
     /// Delivered by capacity over the scored windows in which demand suffices; `None` if there
     /// are none.
@@ -220,7 +219,7 @@ pub struct Summary {
     pub bundled: Vec<Bundled>,
 }
 
-/// After how long everybody had its share.
+/// How long it took until all groups had their shares.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RightAfter {
     /// What happened.
@@ -251,7 +250,7 @@ pub struct GroupRate {
     /// What it got.
     #[serde(rename = "rate_bps")]
     pub rate: Rate,
-    /// What it should have got; `None` where nobody can know.
+    /// Its fair share; `None` where that is unknown.
     #[serde(rename = "fair_bps")]
     pub fair: Option<Rate>,
     /// What it got over the whole run, in L2 bytes.
@@ -329,7 +328,7 @@ fn least_utilization(windows: &[Window]) -> Option<f64> {
     least.reduce(f64::min).map(|least| rounded(least, 4))
 }
 
-/// Over so many seconds the least utilization is taken.
+/// Seconds over which the least utilization is taken.
 pub const LEAST_WINDOWS: usize = 3;
 
 impl Run<'_> {
@@ -390,7 +389,7 @@ impl Run<'_> {
         delivered.as_u64() as f64 / carried.as_u64().max(1) as f64
     }
 
-    /// The whole seconds of the run in which somebody wants something.
+    /// The whole seconds of the run with demand.
     fn windows(&self) -> Vec<Window> {
         let scenario = self.scenario;
         let events = scenario.events();

@@ -89,7 +89,7 @@ struct Plot<'s> {
     seconds: f64,
     /// The top of the axis, in the unit.
     rate_max: f64,
-    /// Of the axis, and how many of them are 1 Mbit/s.
+    /// The unit of the axis, and how many of it are 1 Mbit/s.
     unit: (&'static str, f64),
 }
 
@@ -109,7 +109,7 @@ impl<'s> Plot<'s> {
         LEFT + (WIDTH - LEFT - RIGHT) * seconds / self.seconds
     }
 
-    /// Of a number in the axis's unit.
+    /// The position of a number in the axis's unit.
     fn y(&self, top: f64, rate: f64) -> f64 {
         top + PANEL * (1.0 - (rate / self.rate_max).clamp(0.0, 1.0))
     }

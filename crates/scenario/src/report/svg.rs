@@ -12,7 +12,7 @@ const COLOURS: [&str; 7] =
 pub(super) const CHARACTER: f64 = 7.0;
 /// From one row of a legend to the next.
 const LEGEND_ROW: f64 = 20.0;
-/// The mark of an entry, and the gaps beside its text.
+/// The mark of an entry, and the gaps next to its text.
 const SAMPLE: f64 = 22.0;
 const SAMPLE_GAP: f64 = 6.0;
 const ENTRY_GAP: f64 = 20.0;
@@ -84,7 +84,7 @@ pub(super) struct Legend {
     left: f64,
     right: f64,
     x: f64,
-    /// Of the current row, and of the first.
+    /// Position of the current row, and of the first.
     y: f64,
     top: f64,
 }

@@ -60,7 +60,7 @@ pub fn table(reports: &[Report]) -> String {
     aligned(&rows)
 }
 
-/// Adds a row: its name, and what of a report stands there.
+/// Adds a row: its name, and its cell for a report.
 type AddRow<'a> = &'a mut dyn FnMut(String, &dyn Fn(&Report) -> Vec<Number>);
 
 /// The rows of hosts where the groups' fair shares do not say how well a host divided what it got.
@@ -100,7 +100,7 @@ fn bundled(first: &Summary, row: AddRow<'_>) {
     }
 }
 
-/// From how many policing points on they are told as one.
+/// Number of policing points from which on they are summarised.
 const POLICED_ONE_BY_ONE_MAX: usize = 4;
 
 /// The rows of the policing points: of each, or of all together.
@@ -207,7 +207,7 @@ struct Number {
     value: Option<f64>,
     decimals: usize,
     unit: &'static str,
-    /// What stands there if there is none.
+    /// What is shown if there is none.
     missing: &'static str,
 }
 
@@ -267,7 +267,7 @@ pub fn aligned(rows: &[Vec<String>]) -> String {
     text
 }
 
-/// Rates and fair shares over time: `t_s,group,rate_bps,fair_bps`, the last empty where nobody can
+/// Rates and fair shares over time: `t_s,group,rate_bps,fair_bps`, the last empty where it cannot be
 /// know.
 pub fn csv(scenario: &Scenario, report: &Report) -> String {
     let mut text = String::from("t_s,group,rate_bps,fair_bps\n");

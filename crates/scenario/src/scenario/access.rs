@@ -5,7 +5,7 @@ use std::path::Path;
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 
 use super::Access;
-use super::read::{positive, step_time};
+use super::value::{positive, step_time};
 use crate::link::{Buffer, Capacity, Discipline, Jitter, JitterModel, RateStep, Red, Trace};
 use fairweir_config::{ConfigError, Place, Placed, Table, Text};
 

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 pub enum Kind {
     /// A TCP download that has always more to send, up to its demand.
     Bulk,
-    /// The same over QUIC, whose receive window nobody on the way can bound.
+    /// The same over QUIC, whose receive window cannot be bounded on the path.
     Quic,
     /// A small UDP request at every interval, answered by the server.
     Ping {
@@ -24,7 +24,7 @@ pub enum Kind {
     Udp,
     /// A film whose quality follows what the network carries.
     Video(Video),
-    /// Somebody who looks at web pages.
+    /// A user who looks at web pages.
     Web(Web),
     /// Short downloads that arrive at random.
     Short(Short),
@@ -67,7 +67,7 @@ pub struct Video {
     pub length: Option<Span>,
 }
 
-/// Somebody who looks at web pages, one after the other, in sessions.
+/// A user who looks at web pages, one after the other, in sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Web {
     /// How many servers a page comes from.
@@ -183,7 +183,7 @@ pub const PAGE_IMAGES: u32 = 43;
 /// What a flow or a group would use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Demand {
-    /// So much.
+    /// This rate.
     Known(Rate),
     /// All that it can have.
     Endless,
@@ -191,7 +191,7 @@ pub enum Demand {
     Unknown,
 }
 
-/// Together; with somebody who takes all there is it does not matter what the others want.
+/// Together; next to an endless demand the others' do not matter.
 impl Add for Demand {
     type Output = Demand;
     fn add(self, other: Demand) -> Demand {

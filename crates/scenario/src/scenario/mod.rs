@@ -13,11 +13,13 @@
 
 use std::path::Path;
 
+use crate::Control;
+use fairweir_core::host_name::HostName;
 use fairweir_core::policy::DEFAULT_GROUP;
 pub use fairweir_core::policy::Group;
-use fairweir_core::receiver::{Control, CrabTuning, Enforce};
+use fairweir_core::receiver::{CrabTuning, Enforce};
 use fairweir_core::share::{Entry, Weight, fair};
-use fairweir_core::sites::{HostName, Sites};
+use fairweir_core::sites::Sites;
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 use serde::{Deserialize, Serialize};
 
@@ -28,6 +30,7 @@ mod bundle;
 mod kind;
 mod police;
 mod read;
+mod value;
 
 pub use bundle::{BUNDLE_FREE_MAX, Bundle, FreeGroup};
 use fairweir_config::Text;
@@ -60,11 +63,11 @@ pub struct Scenario {
     pub start_jitter: StartJitter,
     /// The access link.
     pub link: Access,
-    /// What the control is told.
+    /// The parameters of the control.
     pub control: Told,
-    /// Who answers the control's probe of the link.
+    /// The reflector that answers the control's probe.
     pub probe: Reflector,
-    /// Who shares the link, in the order of the file; one without matches has the addresses of its
+    /// The groups that share the link, in the order of the file; one without matches has the addresses of its
     /// flows' servers.
     pub groups: Vec<Group>,
     /// Devices behind a router, which share by weight before their groups do; empty if the link
@@ -72,14 +75,14 @@ pub struct Scenario {
     pub devices: Vec<Device>,
     /// Index of each group's device; empty without devices.
     pub device_of: Vec<usize>,
-    /// Who loads the link, in the order of the file; behind them those of the copies of policing
+    /// The flows that load the link, in the order of the file; behind them those of the copies of policing
     /// points.
     pub flows: Vec<Flow>,
     /// What all policing points together let through, if they are members of a segment.
     pub segment: Option<Rate>,
     /// Which flows are kept to a rate before they come to the downlink, and how.
     pub police: Vec<Police>,
-    /// Whose connections answer each other's congestion signals.
+    /// The groups whose connections answer each other's congestion signals.
     pub bundles: Vec<Bundle>,
 }
 
@@ -97,7 +100,7 @@ impl StartJitter {
     /// What processes that are started together differ by.
     pub const PROCESSES: StartJitter = StartJitter::UpTo(Span::millis(5));
 
-    /// For this flow, which begins before it stops.
+    /// The longest jitter of this flow, which begins before it stops.
     pub fn max(self, flow: &Flow) -> Span {
         let max = match self {
             StartJitter::UpTo(span) => span,
@@ -145,14 +148,14 @@ pub struct Access {
     pub down_grant: Span,
     /// The same of the uplink.
     pub up_grant: Span,
-    /// Who is served next on the downlink.
+    /// Order of service on the downlink.
     pub queue: Discipline,
 }
 
 /// A host in the internet that answers a control's probe, and how well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reflector {
-    /// Whether there is one; else nobody probes.
+    /// Whether there is one; otherwise there is no probe.
     pub is_there: bool,
     /// Round-trip time without any queue.
     pub rtt: Span,
@@ -190,7 +193,7 @@ impl Default for Reflector {
     }
 }
 
-/// What the control is told about the link before the start.
+/// The parameters of the control, among them what it knows of the link at its start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Told {
     /// The capacity, for controls that do not learn it; `None` is what the link nominally has.
@@ -199,15 +202,15 @@ pub struct Told {
     pub remembered: Option<Rate>,
     /// Whether `chokepoint` serves the groups strictly in their order, not by weight.
     pub strict_priority: bool,
-    /// How `crab` shall differ from its defaults.
+    /// How `crab` differs from its defaults.
     pub tuning: Tuning,
     /// How `fairweir` enforces shares.
     pub enforce: Enforce,
-    /// How long `fairweir` shall let the queue at the ISP be; `None` is as it comes.
+    /// Target of `fairweir` for the queue at the ISP; `None` is the default.
     pub latency: Option<Span>,
     /// How it sees its connections in the simulator.
     pub measurement: Measurement,
-    /// When it starts; until then nobody controls.
+    /// When it starts; until then there is no control.
     pub start: Time,
 }
 
@@ -220,15 +223,15 @@ pub enum Measurement {
     /// As the daemon does by the kernel and its BPF programs: a packet in four, after a second; and
     /// RTTs as the kernel estimates them.
     Kernel,
-    /// `fairweir` is told what the link carries and what each connection's RTT is without queues: better than
+    /// `fairweir` gets the capacity and the RTT of each connection without queues: better than
     /// anything can be measured.
     Exact,
 }
 
-/// How `crab` shall differ from its defaults; `None` is as it comes.
+/// How `crab` differs from its defaults; `None` is the default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tuning {
-    /// How often it is told what arrived.
+    /// How often it takes in what arrived.
     pub tick: Option<Span>,
     /// Ticks in a window.
     pub window_ticks: Option<u32>,
@@ -258,7 +261,7 @@ pub struct Flow {
     pub group: usize,
     /// What it does.
     pub kind: Kind,
-    /// Of the sender; without meaning for UDP.
+    /// Congestion control of the sender; ignored for UDP.
     pub congestion_control: CongestionControl,
     /// Whether the sender spreads packets over the RTT, as under the fq qdisc; BBR and QUIC always
     /// do.
@@ -465,7 +468,7 @@ impl Scenario {
     /// In which groups a receiving host counts a flow's connections.
     ///
     /// A site's connections go to servers of all sites. Only a `web:` rule tells them apart, and that
-    /// from the moment on at which the browser's extension has told; until then they are of the
+    /// from the moment of the browser extension's report on; until then they are of the
     /// default group. Without one the servers' addresses decide, for all sites alike.
     pub fn seen_as(&self, flow: &Flow) -> SeenAs {
         let Kind::Browser(browser) = &flow.kind else { return SeenAs::one(flow.group) };
@@ -518,7 +521,7 @@ impl Scenario {
 
     /// Weighted max-min fair shares of the groups at time `t`, by true capacity and demands, among
     /// the devices first where there are some; `None` while the demand of a group is unknown, since
-    /// then all shares are, and where flows are policed, since then the plans say who gets what.
+    /// then all shares are, and where flows are policed, since then the plans decide.
     pub fn fair_shares_at(&self, t: Time) -> Option<Vec<Rate>> {
         if !self.police.is_empty() {
             return None;
@@ -571,7 +574,7 @@ impl Scenario {
     }
 
     /// Whether the flows want at least what the downlink carries at time `t`, whatever those of
-    /// unknown demand want, and nobody polices them.
+    /// unknown demand want, and are not policed.
     pub fn demand_suffices_at(&self, t: Time) -> bool {
         if !self.police.is_empty() {
             return false;

@@ -108,6 +108,11 @@ impl Algorithm {
         Algorithm::Shaper,
     ];
 
+    /// Whether this build plays it. The baselines need the feature `reference`.
+    pub const fn is_built(self) -> bool {
+        cfg!(feature = "reference") || matches!(self, Algorithm::BcPqp)
+    }
+
     /// What scenario files call it.
     pub const fn name(self) -> &'static str {
         match self {
@@ -120,7 +125,7 @@ impl Algorithm {
         }
     }
 
-    /// How large its bucket or queues are if nobody says it. Source: BC-PQP §6.1 for the shaper and
+    /// How large its bucket or queues are by default. Source: BC-PQP §6.1 for the shaper and
     /// the token bucket, and BC-PQP as printed, §3.5 for queues that Reno can keep busy.
     pub(super) const fn size(self) -> PoliceSize {
         match self {
@@ -136,7 +141,7 @@ impl Algorithm {
 /// How large a bucket or a queue is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PoliceSize {
-    /// So much.
+    /// This many bytes.
     Bytes(Bytes),
     /// In millionths of what the rate carries in the longest round-trip time.
     Bdp {

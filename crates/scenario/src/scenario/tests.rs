@@ -358,7 +358,7 @@ fn traced(trace: &str) -> Result<Scenario, ConfigError> {
 
 #[test]
 fn the_capacity_of_a_second_is_what_its_opportunities_carry() {
-    // Two in the first second, one in the second one, and anew at 2 s.
+    // Two in the first second, one in the second one, and again at 2 s.
     let scenario = traced("300\n600\n1000\n2000\n").unwrap();
     let opportunity = Rate::bps(1_514 * 8);
     let capacity = |t: u64| scenario.capacity_at(s(t)).as_bps() / opportunity.as_bps();
@@ -870,7 +870,7 @@ fn a_needed_key_that_is_misspelt_is_found() {
     );
 }
 
-/// Two groups in a bundle, a third one beside it.
+/// Two groups in a bundle, a third one outside.
 fn bundled(keys: &str) -> Result<Scenario, ConfigError> {
     let text = format!(
         "version = 1\nname = \"b\"\nduration = \"60s\"\nlink = {{ rate = \"20mbit\" }}\n\

@@ -2,11 +2,11 @@
 
 use std::ops::{Index, IndexMut};
 
+use fairweir_core::delegate::MemberId;
 use fairweir_core::units::{Bytes, Span, Time};
 use fairweir_scenario::CongestionControl;
 
 use super::measure::{Measure, Sight};
-use super::world::Membership;
 use crate::tcp::{Receiver, ReceiverSpec, Sender, SenderSpec};
 
 /// To what a receive window grows at most: half of Linux's default `tcp_rmem` maximum of 6 MiB.
@@ -16,7 +16,7 @@ const RECEIVE_WINDOW_FIRST: Bytes = Bytes::new(65_535);
 /// What Linux adds to the smoothed RTT at least.
 const REQUEST_VARIANCE_MIN: Span = Span::millis(200);
 
-/// The receive window that nobody bounds, as Linux lets it grow (dynamic right-sizing): once in an
+/// The receive window without a bound, as Linux lets it grow (dynamic right-sizing): once in an
 /// RTT it becomes twice what was read in that time, and more if that grows.
 #[derive(Debug, Default)]
 struct Autotuning {
@@ -52,6 +52,15 @@ impl Autotuning {
         self.window = window;
         has_grown
     }
+}
+
+/// The place of a connection in the bundles.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Membership {
+    pub(super) bundle: usize,
+    pub(super) id: MemberId,
+    /// Which of the free groups it is of; `None` for a stunt.
+    pub(super) free: Option<usize>,
 }
 
 /// A TCP connection from a server to the home.
@@ -94,10 +103,10 @@ pub(super) struct Connection {
     pub(super) decided_at: Option<Time>,
     /// What of it waited in the group of connections that are not decided has been moved.
     pub(super) is_moved: bool,
-    /// Nobody wants what arrives any more.
+    /// What arrives is no longer wanted.
     pub(super) closed: bool,
     /// Packets of it that are somewhere between its ends, or wait for being sent again; its place
-    /// is not used anew before they are gone.
+    /// is not reused before they are gone.
     pub(super) under_way: u32,
     pub(super) timer_source: usize,
     pub(super) pacing_source: usize,
@@ -150,7 +159,7 @@ impl Connection {
         self.bound.map_or(tuned, |bound| bound.min(tuned))
     }
 
-    /// The window that it asks for where nobody bounds it.
+    /// The window that it asks for without a bound.
     pub(super) fn tuned(&self) -> Bytes {
         self.autotuning.window()
     }
@@ -187,7 +196,7 @@ impl Connection {
     }
 }
 
-/// All connections; places of those that are gone are used anew.
+/// All connections; places of those that are gone are reused.
 #[derive(Debug, Default)]
 pub(super) struct Connections {
     all: Vec<Connection>,

@@ -8,7 +8,7 @@
 use std::convert::Infallible;
 
 use fairweir_core::receiver::{
-    Allocation, ConnectionSample, ControlLoop, Controller, Decision, Enforcer, GroupSample,
+    Allocation, ConnectionSample, ControlLoop, Decider, Decision, Enforcer, GroupSample,
     Observation, ProbeSample, Windows,
 };
 use fairweir_core::units::{Bytes, Rate, Span, Time};
@@ -51,7 +51,7 @@ impl<T> Home<T> {
         self.stages.iter().map(|stage| stage.htb.len()).sum()
     }
 
-    /// The hop of a group after so many others; `None` if there is no more.
+    /// The hop of a group after `after` others; `None` if there is no more.
     pub(super) fn hop(&self, group: usize, after: usize) -> Option<Hop> {
         self.routes[group].get(after).copied()
     }
@@ -73,7 +73,7 @@ impl<T> Home<T> {
     }
 }
 
-/// What a tick tells a controller beside the groups' volumes: see [`Observation`].
+/// What a controller gets in a tick in addition to the groups' volumes: see [`Observation`].
 #[derive(Debug)]
 pub(super) struct Seen {
     pub(super) connections: Vec<ConnectionSample>,
@@ -84,7 +84,7 @@ pub(super) struct Seen {
 /// One control loop with its enforcer.
 #[derive(Debug)]
 pub(super) struct Stage<T> {
-    control: ControlLoop,
+    control: ControlLoop<Box<dyn Decider>>,
     htb: Htb<T>,
     samples: Vec<GroupSample>,
     /// What each class had dropped at the last tick.
@@ -99,14 +99,14 @@ pub(super) struct Stage<T> {
 impl<T> Stage<T> {
     /// Makes a stage of `classes` groups, which does nothing until it begins.
     pub(super) fn new(
-        controller: Controller,
+        decider: Box<dyn Decider>,
         classes: usize,
         packet_max: Bytes,
         tick: Span,
         source: usize,
     ) -> Stage<T> {
         Stage {
-            control: ControlLoop::new(controller, classes, Time::ZERO),
+            control: ControlLoop::new(decider, classes, Time::ZERO),
             htb: Htb::new(classes, packet_max),
             samples: vec![GroupSample::default(); classes],
             drops: vec![0; classes],

@@ -25,7 +25,7 @@ impl<T> Line<T> {
         self.under_way.len()
     }
 
-    /// For how much there is room without more memory.
+    /// How much fits without more memory.
     #[cfg(test)]
     pub(super) fn room(&self) -> usize {
         self.under_way.capacity()

@@ -58,7 +58,7 @@ pub(super) struct Measure {
 }
 
 impl Measure {
-    /// Of a connection of which nothing has arrived.
+    /// A connection of which nothing has arrived.
     pub(super) fn new(sight: Sight) -> Measure {
         Measure {
             sight,
@@ -141,7 +141,7 @@ impl Measure {
         self.rtt
     }
 
-    /// Whether the daemon is told of the connection at all: its iterator passes those over of which
+    /// Whether the daemon sees the connection at all: its iterator passes those over of which
     /// nothing has arrived and whose window it does not bound.
     pub(super) fn is_told(&self, receiver: &Receiver, is_bounded: bool) -> bool {
         !self.sight.as_kernel || is_bounded || receiver.received() != self.received_before

@@ -21,12 +21,12 @@ use std::cmp::Reverse;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fairweir_core::receiver::{Control, ControllerError, Decision};
+use fairweir_core::receiver::{ControllerError, Decision};
 use fairweir_core::units::Time;
-use fairweir_scenario::Scenario;
 use fairweir_scenario::app::Outcome;
 use fairweir_scenario::play::{Job, over_threads};
 use fairweir_scenario::report::{BundleSamples, PoliceSamples, Report, Run, Samples};
+use fairweir_scenario::{Control, Scenario};
 
 mod connection;
 mod deadlines;
@@ -50,7 +50,7 @@ pub enum PlayError {
         "a device behind the proxy, or with a last hop that loses packets, is played in the lab only"
     )]
     LabOnly,
-    /// Somebody asked for it.
+    /// The caller asked for it.
     #[error("interrupted")]
     Cancelled,
 }

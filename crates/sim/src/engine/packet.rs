@@ -18,16 +18,16 @@ pub(super) struct Down {
 
 impl Down {
     pub(super) fn is_of_connection(&self, index: u32) -> bool {
-        self.to == index && matches!(self.kind, DownKind::Opening | DownKind::Data(..))
+        self.to == index && matches!(self.kind, DownKind::SynAck | DownKind::Data(..))
     }
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum DownKind {
     /// SYN-ACK.
-    Opening,
+    SynAck,
     Data(Segment, Stamps),
-    /// UDP of the flow `to`, which nobody answers.
+    /// UDP of the flow `to`, which is not answered.
     Datagram,
     /// The answer to a ping of the flow `to`.
     Pong {
@@ -53,7 +53,7 @@ pub(super) enum UpKind {
     Open,
     /// The ACK of the SYN-ACK.
     Opened,
-    /// Asks for so much payload; `None` is without end.
+    /// Asks for this much payload; `None` is without end.
     Request { volume: Option<Bytes> },
     /// The stamp says when it was sent, in ms.
     Ack { ack: Ack, stamp: u32 },
@@ -119,7 +119,7 @@ impl Sizes {
         Bytes::new(self.l3 + UDP_HEADER + u64::from(payload))
     }
 
-    /// Of a ping or its answer.
+    /// Size of a ping or its answer.
     pub(super) fn ping(self) -> Bytes {
         Bytes::new(self.l3 + UDP_HEADER + PING_PAYLOAD)
     }

@@ -142,7 +142,7 @@ fn up(bytes: u64) -> Span {
     Span::micros(bytes * 8)
 }
 
-/// What a download of so much takes, which a server may send at once: SYN and SYN-ACK; then ACK,
+/// What a download takes that the server may send at once: SYN and SYN-ACK; then ACK,
 /// request and the data.
 fn download(payload: u64) -> Span {
     let packets = payload.div_ceil(1_448);
@@ -243,7 +243,7 @@ fn a_flow_that_is_shorter_than_the_chance_in_its_start_stops_nevertheless() {
     for seed in 1..=5 {
         scenario.seed = seed;
         let report = quietly(&scenario, Control::None);
-        // Its SYN comes to a server of which nobody wants anything any more.
+        // Its SYN arrives at a server whose flow has ended.
         assert_eq!(report.summary.groups[0].delivered, Bytes::ZERO);
     }
 }

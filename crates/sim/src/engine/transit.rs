@@ -38,7 +38,7 @@ pub(super) enum Timed {
     Nothing,
     /// What was measured before is void: it begins again.
     Anew,
-    /// The packet took so many ns, up to a constant of the connection.
+    /// The packet took this number of ns, up to a constant of the connection.
     Took(i64),
 }
 
@@ -73,7 +73,7 @@ impl Timing {
     }
 }
 
-/// One packet in so many is timed.
+/// One packet in this many is timed.
 pub(super) const TIMED_EVERY: u32 = 4;
 /// The periods that stacks use.
 const PERIODS_NS: [i64; 4] = [1_000_000, 4_000_000, 10_000_000, 100_000_000];
@@ -86,7 +86,7 @@ mod tests {
 
     const CLOCK: ServerClock = ServerClock { period: Span::millis(1), phase: Span::micros(300) };
 
-    /// What is told of packets that are sent every 5 ms and meet this queue.
+    /// What is seen of packets that are sent every 5 ms and meet this queue.
     fn timed(clock: ServerClock, queue: impl Fn(Span) -> Span) -> Vec<(Span, Timed)> {
         let mut timing = Timing::default();
         let mut timed = |i: u64| {

@@ -8,8 +8,8 @@
 //! Terms as in tc(8). A class has tokens for its *rate* and for its *ceil*, both with a *burst*. It
 //! sends from its own tokens, or it *borrows*: then its parent's pay, whose rate is what all may
 //! carry together. A packet may leave as soon as there is no debt, whatever its size, and may
-//! make one. Who sends from its own tokens is held back by nobody, but the parent pays with it.
-//! Who borrows waits until the parent has no debt: the highest priority first, and among equals
+//! make one. A class that sends from its own tokens is not held back, but the parent pays too.
+//! A class that borrows waits until the parent has no debt: the highest priority first, and among equals
 //! by deficit round robin, a *quantum* each. A device behind it takes whatever comes, so what may
 //! leave has left.
 //!
@@ -239,7 +239,7 @@ impl<T> Htb<T> {
         }
     }
 
-    /// Who sends next at `now`, and whether it borrows.
+    /// The class that sends next at `now`, and whether it borrows.
     fn sender(&mut self, now: i64) -> Option<(usize, bool)> {
         loop {
             let (at, i) = self.timetable.first();

@@ -223,7 +223,7 @@ fn borrowing(weights: &[u32]) -> Allocation {
 fn what_nobody_uses_is_borrowed_by_quantum() {
     let mut htb = htb(4);
     htb.apply(Time::ZERO, &borrowing(&[5, 3, 1, 1]));
-    // Class 0 is idle: 10 Mbit/s to spare for 3:1:1 beside what they have.
+    // Class 0 is idle: 10 Mbit/s to spare for 3:1:1 in addition to what they have.
     let left = backlogged(&mut htb, &[1, 2, 3], Time::ZERO, ms(10_000));
     assert_near(&rates(&left, 4, ms(1_000), ms(10_000)), &[0.0, 12.0, 4.0, 4.0], 0.01);
 }
@@ -279,7 +279,7 @@ fn a_late_poll_makes_up_for_a_burst_and_no_more() {
     assert_eq!(out, 16, "15 kB and the packet that makes a debt");
 }
 
-/// Something that a caller does: waits so many µs, then hands in a packet.
+/// What a caller does: waits some µs, then hands in a packet.
 type Step = (u64, usize, u64);
 
 fn steps(classes: usize) -> impl Strategy<Value = Vec<Step>> {
@@ -382,7 +382,7 @@ proptest! {
         let mut sum = 0;
         for (at, packet) in &left {
             sum += packet.size.as_u64();
-            // Each class may have its own burst beside the parent's.
+            // Each class may have its own burst in addition to the parent's.
             let most = (Rate::mbit(20) * at.since(Time::ZERO)).as_u64() + 4 * (15_000 + PACKET);
             prop_assert!(sum <= most, "{} of {}", sum, most);
         }

@@ -1,4 +1,4 @@
-//! Whose turn it is: by time, and among those who borrow by priority and round.
+//! Which class's turn it is: by time, and among classes that borrow by priority and round.
 
 use fairweir_core::policy::GROUPS_MAX;
 
@@ -48,7 +48,7 @@ impl Timetable {
 pub(super) struct Borrowers {
     /// A bit for each class.
     classes: [[u64; WORDS]; PRIORITIES],
-    /// A bit for each priority that has somebody.
+    /// A bit for each priority with a class.
     occupied: u8,
     /// Where the round of each priority goes on.
     turn: [u16; PRIORITIES],
@@ -74,13 +74,13 @@ impl Borrowers {
         }
     }
 
-    /// Takes everybody out; the rounds stay where they are.
+    /// Takes all classes out; the rounds stay where they are.
     pub(super) fn clear(&mut self) {
         self.classes = Default::default();
         self.occupied = 0;
     }
 
-    /// Whose turn it is: of the highest priority, the next in the round.
+    /// The class whose turn it is: the next in the round of the highest priority.
     pub(super) fn next(&self) -> Option<usize> {
         if self.is_empty() {
             return None;

@@ -75,9 +75,9 @@ impl Sent {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Delivered {
     pub(super) count: u32,
-    /// Of these, sent before the recovery point or to repair what was.
+    /// Those of them that were sent before the recovery point, or to repair such a packet.
     pub(super) repaired: u32,
-    /// Of these, given up by a timeout.
+    /// Those of them that a timeout gave up.
     pub(super) late: u32,
     /// When the first of them was sent that was not given up: what is late may have arrived long ago.
     pub(super) oldest_sent_at: Option<Time>,
@@ -88,11 +88,12 @@ pub(super) struct Delivered {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Losses {
     pub(super) count: u32,
-    /// Of these, sent before the recovery point or to repair what was, and to be sent again.
+    /// Those of them that were sent before the recovery point, or to repair such a packet, and are to be
+    /// sent again.
     pub(super) before: u32,
-    /// Of these, sent after the recovery point, and to be sent again.
+    /// Those of them that were sent after the recovery point and are to be sent again.
     pub(super) after: u32,
-    /// Of these, sent before the recovery point, with nothing to be sent again: a copy, or a packet
+    /// Those of them that were sent before the recovery point and need not be sent again: a copy, or a packet
     /// whose copy arrived.
     pub(super) settled: u32,
 }

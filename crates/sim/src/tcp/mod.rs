@@ -48,9 +48,11 @@ mod receiver;
 mod recovery;
 mod rtt;
 mod sender;
+mod spec;
 
 pub use receiver::{Receiver, ReceiverSpec};
-pub use sender::{Sender, SenderSpec};
+pub use sender::Sender;
+pub use spec::SenderSpec;
 
 use fairweir_core::delegate::Answer;
 use fairweir_core::units::Bytes;

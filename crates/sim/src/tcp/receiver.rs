@@ -31,7 +31,7 @@ pub struct Receiver {
     window: Bytes,
     /// To which the window grows.
     window_target: Bytes,
-    /// Up to which payload the sender was told that it may send; `None` before it was told anything.
+    /// Payload up to which the sender may send, as last advertised; `None` before anything was.
     /// Invariant: it never becomes less.
     right_edge: Option<Bytes>,
     /// One more than the highest number that arrived.

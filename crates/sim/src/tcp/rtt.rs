@@ -12,7 +12,7 @@ pub(super) struct Rtt {
     deviation: Span,
     min: Span,
     latest: Span,
-    /// Of all samples, the newest packet of each.
+    /// Sum of all samples, each by its newest packet.
     sum: Span,
     count: u64,
     /// How often the timeout was doubled since something new was acknowledged.

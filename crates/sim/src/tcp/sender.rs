@@ -2,24 +2,11 @@
 
 use fairweir_core::delegate::{Answer, Phase};
 use fairweir_core::units::{Bytes, Rate, Span, Time};
-use fairweir_scenario::CongestionControl;
 
 use super::congestion::INITIAL_WINDOW;
 use super::connection::Connection;
+use super::spec::SenderSpec;
 use super::{Ack, Segment, Signals};
-
-/// What a sender is made from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SenderSpec {
-    /// How large its window is.
-    pub congestion_control: CongestionControl,
-    /// Payload of a full packet; below 64 KiB.
-    pub segment: Bytes,
-    /// Whether packets are paced as by the fq qdisc; BBR's are always.
-    pub paced: bool,
-    /// Where randomness comes from: in which phase BBR begins its cycle.
-    pub seed: u64,
-}
 
 /// The sending end of a connection.
 ///
@@ -50,7 +37,7 @@ impl Sender {
         self.connection = Some(Connection::new(&self.spec, now, rtt, window));
     }
 
-    /// The application hands over so much more payload; `None` is without end.
+    /// The application hands over more payload; `None` is without end.
     pub fn write(&mut self, _now: Time, volume: Option<Bytes>) {
         if let Some(connection) = &mut self.connection {
             connection.handle_write(self.written);
@@ -93,7 +80,7 @@ impl Sender {
         }
     }
 
-    /// Reduces the window to so many packets, for a signal of another connection.
+    /// Reduces the window to `packets`, for a signal of another connection.
     pub fn cut_to(&mut self, cwnd: u32) {
         if let Some(connection) = &mut self.connection {
             connection.cut_to(cwnd);

@@ -4,9 +4,8 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
 use fairweir_config::{Override, Text};
-use fairweir_core::receiver::Control;
-use fairweir_scenario::Scenario;
 use fairweir_scenario::report::Report;
+use fairweir_scenario::{Control, Scenario};
 use fairweir_sim::engine;
 
 /// Plays `fs-bundle` with something else than its file says.

@@ -4,8 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use fairweir_core::receiver::Control;
-use fairweir_scenario::Scenario;
+use fairweir_scenario::{Control, Scenario};
 use fairweir_sim::engine;
 
 /// Plays a scenario of the project under `crab` with six seeds.

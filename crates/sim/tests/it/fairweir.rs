@@ -6,11 +6,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-use fairweir_core::receiver::{Act, Control, Decision};
+use fairweir_core::receiver::{Act, Decision};
 use fairweir_core::units::{Span, Time};
-use fairweir_scenario::Scenario;
 use fairweir_scenario::report::{Report, Summary};
 use fairweir_scenario::testing::{flow, group, scenario};
+use fairweir_scenario::{Control, Scenario};
 use fairweir_sim::engine;
 
 // ------------------------------------------------------------------------------------------------

@@ -3,9 +3,8 @@
 
 use std::sync::atomic::AtomicBool;
 
-use fairweir_core::receiver::Control;
-use fairweir_scenario::Scenario;
 use fairweir_scenario::report::Policed;
+use fairweir_scenario::{Control, Scenario};
 use fairweir_sim::engine;
 
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=3;

@@ -3,8 +3,7 @@
 use std::sync::atomic::AtomicBool;
 
 use fairweir_config::{Override, Text};
-use fairweir_core::receiver::Control;
-use fairweir_scenario::Scenario;
+use fairweir_scenario::{Control, Scenario};
 use fairweir_sim::engine;
 
 const FILE: &str = include_str!("../../../../scenarios/fs-policer.toml");

@@ -5,10 +5,9 @@
 use std::ops::RangeInclusive;
 use std::sync::atomic::AtomicBool;
 
-use fairweir_core::receiver::Control;
-use fairweir_scenario::Scenario;
 use fairweir_scenario::random::SplitMix64;
 use fairweir_scenario::report::Policed;
+use fairweir_scenario::{Control, Scenario};
 use fairweir_sim::engine;
 
 /// What is drawn, in turn by the seed.

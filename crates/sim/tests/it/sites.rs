@@ -5,8 +5,7 @@ use std::sync::atomic::AtomicBool;
 
 use fairweir_config::Text;
 use fairweir_config::file::{SCENARIO, TRACE};
-use fairweir_core::receiver::Control;
-use fairweir_scenario::Scenario;
+use fairweir_scenario::{Control, Scenario};
 use fairweir_sim::engine::play;
 
 /// What the first site has for each byte of the second.

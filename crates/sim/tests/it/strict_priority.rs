@@ -2,8 +2,7 @@
 
 use std::sync::atomic::AtomicBool;
 
-use fairweir_core::receiver::Control;
-use fairweir_scenario::Scenario;
+use fairweir_scenario::{Control, Scenario};
 use fairweir_sim::engine;
 
 /// Rates of two greedy flows of equal weight behind a choke point, in Mbit/s.

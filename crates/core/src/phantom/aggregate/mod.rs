@@ -24,13 +24,13 @@
 
 use super::plan::{GATE_SHIFT, Inner, MSS, Plan, Signal};
 use super::{Arrival, Police, UNIT_BITS, Verdict};
-use crate::units::Time;
+use crate::units::{Part, Time};
 
 mod bundle;
 mod flows;
-mod node;
 #[cfg(test)]
-pub(super) mod probe;
+pub(super) mod inspect;
+mod node;
 mod soft;
 mod window;
 
@@ -77,7 +77,7 @@ pub struct InnerState {
     pub v_window: u32,
     /// Service too small for all busy children to get a unit each; less than `weight`.
     pub carry: u16,
-    /// Of its busy children.
+    /// Sum of the weights of its busy children.
     pub weight: u16,
     /// Under a priority parent: served in this window, bytes.
     pub used: u32,
@@ -97,20 +97,20 @@ pub struct LeafState {
     pub magic: u32,
     /// Accepted since, bytes.
     pub after: u32,
-    /// What its sender has been told, and how long it has been too fast; see [`Mark`].
+    /// The signals that its sender got, and how long it has been too fast; see [`Mark`].
     pub mark: Mark,
-    /// Whose it is, busy or not.
+    /// The flows that are in it, busy or not.
     pub flows: Flows,
 }
 
 /// The state of one subscriber, wherever it lies.
 #[derive(Debug)]
 pub struct State<'a> {
-    /// Of the whole.
+    /// State of the whole.
     pub head: &'a mut Head,
-    /// Of the plan's inner nodes.
+    /// State of the plan's inner nodes.
     pub inners: &'a mut [InnerState],
-    /// Of the plan's leaves.
+    /// State of the plan's leaves.
     pub leaves: &'a mut [LeafState],
 }
 
@@ -126,11 +126,11 @@ pub struct Aggregate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C, align(64))]
 pub struct Slot<const INNERS: usize, const LEAVES: usize> {
-    /// Of the whole.
+    /// State of the whole.
     pub head: Head,
-    /// Of the plan's inner nodes.
+    /// State of the plan's inner nodes.
     pub inners: [InnerState; INNERS],
-    /// Of the plan's leaves.
+    /// State of the plan's leaves.
     pub leaves: [LeafState; LEAVES],
 }
 
@@ -186,7 +186,7 @@ impl<const INNERS: usize, const LEAVES: usize> Slot<INNERS, LEAVES> {
         if LEAVES <= 16 {
             return (0..LEAVES).step_by(2).fold(near, |sum, leaf| sum ^ finish(leaf));
         }
-        // Of many leaves only some that are likely to be looked at, without a branch that waits.
+        // Touches only some of many leaves, those that are likely to be read, without a branch that stalls.
         near ^ finish(busy.trailing_zeros() as usize) ^ finish(63 ^ busy.leading_zeros() as usize)
     }
 }
@@ -260,14 +260,14 @@ pub fn decide(plan: &Plan, state: &mut State<'_>, now: Time, arrival: Arrival) -
 
 /// What a flow may send before anything is known of it, bytes: what its share carries in four
 /// windows, but two segments at least and ten, what TCP begins with (RFC 6928), at most; and always
-/// what its share carries in two windows. So many flows that begin at once cannot all send ten
+/// what its share carries in two windows. So flows that begin at once cannot all send ten
 /// segments where these are seconds of the rate, and one that comes back from a retransmission
 /// timeout of 200 ms may catch up.
 const ALLOWANCE: (u64, u64) = (2 * MSS, 10 * MSS);
 /// A leaf is filled when it accepts more than this fraction of its share in a window. Reno's sawtooth
 /// needs 4/3 (BC-PQP §4, which takes 3/2); the less the smaller are the bursts of BBR, which heeds
 /// nothing else.
-const BURST: (u64, u64) = (7, 5);
+const BURST: Part = Part::of(7, 5);
 
 /// The rest of a window is counted in parts of 2⁻¹⁰, so that no product exceeds 64 bits.
 const REST_SHIFT: u32 = 10;
@@ -275,8 +275,8 @@ const REST_SHIFT: u32 = 10;
 /// Where less than this passes in a window, bytes, starved classes send nothing.
 const TRICKLE_WINDOW: u64 = 8 * MSS;
 
-/// After so many ns a sender that comes back is taken for one that starts, not for one that comes back
-/// from its first or second retransmission timeout.
+/// Pause in ns after which a sender that comes back counts as one that starts, not as one that comes
+/// back from its first or second retransmission timeout.
 const PAUSE_MAX: u64 = 1_000_000_000;
 
 /// No packet is larger, super-packets before segmentation included; the kernel says 512 KiB.
@@ -284,7 +284,7 @@ const SIZE_MAX: u64 = 1 << 20;
 
 /// Flags of [`Head::gate_at`], its lowest bits: it was moved back, so that a sender may catch up.
 const CATCHES_UP: u64 = 1;
-/// The start is over: who sends has heard of the rate.
+/// The start is over: the sender has seen the rate.
 const IS_OPEN: u64 = 2;
 const GATE_FLAGS: u64 = 3;
 
@@ -365,10 +365,9 @@ impl State<'_> {
             return false;
         }
         let accepted = u64::from(state.accepted) + size;
-        let (fast, of) = BURST;
         let is_calm = backlog + units <= ALLOWANCE.0 << UNIT_BITS
             || state.mark.is_filled()
-            || of * accepted * u64::from(root.weight) <= fast * window_bytes * weight;
+            || !BURST.is_exceeded(accepted * u64::from(root.weight), window_bytes * weight);
         if !is_calm {
             return false;
         }
@@ -417,9 +416,8 @@ impl State<'_> {
         if self.is_start_refused() && u64::from(accepted) > share {
             return self.again().fill(plan, leaf);
         }
-        let (fast, of) = BURST;
         let allowance = (4 * share).clamp(ALLOWANCE.0, ALLOWANCE.1).max(2 * share);
-        if backlog > allowance && of * u64::from(accepted) > fast * share {
+        if backlog > allowance && BURST.is_exceeded(accepted.into(), share) {
             self.again().fill(plan, leaf);
         }
     }

@@ -86,7 +86,7 @@ impl State<'_> {
         }
     }
 
-    /// Gives a node so many units of service.
+    /// Gives a node `units` of service.
     #[inline(always)]
     fn serve(&mut self, plan: &Plan, index: usize, units: u64) {
         if self.inners[index].busy == 0 {
@@ -302,7 +302,7 @@ fn range(first: u8, count: u8) -> std::ops::Range<usize> {
     usize::from(first)..usize::from(first) + usize::from(count)
 }
 
-/// The lowest bits, so many.
+/// The lowest `count` bits.
 fn low_bits(count: u8) -> u64 {
     match count {
         64.. => u64::MAX,

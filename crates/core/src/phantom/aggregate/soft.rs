@@ -14,7 +14,7 @@ use super::State;
 use crate::phantom::plan::{Plan, Signal};
 use crate::phantom::{Arrival, Verdict};
 
-/// What a leaf's sender has been told, and how fast it has been, in one word: from the top one bit
+/// The signals that a leaf's sender got, and how fast it has been, in one word: from the top one bit
 /// *disarmed*, one bit *filled in this window*, one bit *rising* (clearly more was accepted in the
 /// last window than served), three bits of signals since it was disarmed, two bits of windows in a
 /// row too fast, four bits of windows in a row without a packet, and 20 bits of the time of the last
@@ -39,7 +39,7 @@ const TICK_SHIFT: u32 = 20;
 /// round trip until the sender hears, one until what it then sends less is missed, and the window
 /// that shows it. Source: CoDel's control law (RFC 8289 §4.3).
 const INTERVAL: [u64; 8] = [192, 192, 136, 111, 96, 86, 78, 73];
-/// After so many windows without another signal a queue is armed again.
+/// Windows without another signal after which a queue is armed again.
 const REARM_WINDOWS: u64 = 10;
 
 impl Mark {
@@ -90,7 +90,7 @@ impl Mark {
         tick(now).wrapping_sub(self.0 & AT_MASK) & AT_MASK
     }
 
-    /// Whether the last signal is so many 64ths of a window ago.
+    /// Whether the last signal is `parts` 64ths of a window ago.
     fn is_older(self, now: u64, window: u64, parts: u64) -> bool {
         u64::from(self.age(now)) << (TICK_SHIFT + 6) >= window * parts
     }

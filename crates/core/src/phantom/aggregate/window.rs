@@ -1,4 +1,4 @@
-//! The windows of burst control: who is slower than its share gives its magic back, who is faster for
+//! The windows of burst control: a leaf slower than its share gives its magic back, one that is faster for
 //! long is filled.
 //!
 //! One window for a whole subscriber, begun by its first packet after the last one's end, so that
@@ -33,6 +33,7 @@
 use super::{IS_OPEN, PAUSE_MAX, State};
 use crate::phantom::UNIT_BITS;
 use crate::phantom::plan::{MSS, Plan, SPARE_IDLE, SPARE_SHIFT};
+use crate::units::Part;
 
 /// Flags of [`super::Head::window_at`], its lowest bits: the gate refused a packet in this window.
 pub(super) const REFUSED: u64 = 1;
@@ -49,10 +50,10 @@ pub(super) const WINDOW_FLAGS: u64 = REFUSED | WAS_REFUSED | COUNT;
 /// Burst control alone lets a sender at 1.4 times its share pass until the queue is full, which may
 /// take seconds. Reno's sawtooth peaks at 4/3 and does not stay there.
 const STREAK: u32 = 3;
-/// Numerator and denominator; more than Reno's 4/3 (BC-PQP §4), less than 1.4.
-const TOO_FAST: (u64, u64) = (11, 8);
+/// More than Reno's 4/3 (BC-PQP §4), less than 1.4.
+const TOO_FAST: Part = Part::of(11, 8);
 
-/// A leaf is only called slow once so many bytes were offered to it: less says nothing about a sender
+/// Bytes offered to a leaf before it can be slow: fewer say nothing about a sender
 /// whose next packet may not be due yet.
 const TELLING: u64 = MSS;
 
@@ -135,9 +136,8 @@ impl State<'_> {
         let is_busy = self.inners[usize::from(spec.parent)].is_busy(spec.child);
         let accepted = u64::from(std::mem::take(&mut self.leaves[leaf].accepted));
         let offered = u64::from(self.weight(plan, leaf)) * served;
-        let (fast, of) = TOO_FAST;
         let is_rising = accepted * 20 > offered * 21;
-        let is_too_fast = is_busy && accepted * of > offered * fast;
+        let is_too_fast = is_busy && TOO_FAST.is_exceeded(accepted, offered);
         let streak = self.leaves[leaf].mark.begin_window(accepted == 0, is_rising, is_too_fast);
         if !is_busy {
             return;

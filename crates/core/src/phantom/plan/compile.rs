@@ -29,7 +29,7 @@ const ALLOWANCE: u64 = 10 * MSS;
 const CATCH_UP: Span = Span::millis(210);
 /// Not much less than the shortest such timeout. Source: Linux, `TCP_RTO_MIN`.
 const RTO_MIN: Span = Span::millis(195);
-/// How far a subscriber that starts may be ahead, beside the allowance, ns. Seeds 1-240 of
+/// How far a subscriber that starts may be ahead, in addition to the allowance, ns. Seeds 1-240 of
 /// `crates/sim/tests/it/police_traffic.rs`: 70 or 80 ms with 1.1 or 1.2 times the rate cost nothing; with 60 ms
 /// far senders that do not pace get less.
 pub(super) const START_SLACK: u64 = 70_000_000;

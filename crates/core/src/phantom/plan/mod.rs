@@ -41,9 +41,9 @@ pub struct PlanSpec {
     pub rate: Rate,
     /// The longest round-trip time whose connections can reach the rate.
     pub rtt_max: Span,
-    /// How senders are told.
+    /// How senders are signalled.
     pub signal: Signal,
-    /// Who gets what of it.
+    /// How it is shared.
     pub share: Share,
 }
 
@@ -51,7 +51,7 @@ pub struct PlanSpec {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Share {
-    /// Into so many queues of equal weight, chosen by a hash of the flow; 1 is one queue for all.
+    /// Into this number of queues of equal weight, chosen by a hash of the flow; 1 is one queue for all.
     Flows(u8),
     /// By the weights of classes.
     Weighted(Vec<Class>),
@@ -79,13 +79,13 @@ pub struct Class {
 pub enum Criterion {
     /// The six bits of the DSCP.
     Dscp(u8),
-    /// A port; [`crate::policy::Side::Local`] is the subscriber's.
+    /// A port; [`crate::packet::Side::Local`] is the subscriber's.
     Port(PortMatch),
     /// The address of who speaks with the subscriber.
     Ip(IpNet),
 }
 
-/// How senders are told that they exceed their share.
+/// How senders are signalled that they exceed their share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Signal {
@@ -150,7 +150,7 @@ pub struct Plan {
     pub window: u64,
     /// The longest round-trip time whose connections can reach the rate.
     pub rtt_max: Span,
-    /// How senders are told.
+    /// How senders are signalled.
     pub signal: Signal,
     /// Inner nodes, the root first.
     pub inners: Vec<Inner>,
@@ -216,7 +216,7 @@ impl Deviation {
 pub struct Pace {
     /// 2⁻²⁴ bytes per nanosecond.
     pub rate: u64,
-    /// After so many ns without a packet every queue is empty for certain.
+    /// Time in ns without a packet after which every queue is certainly empty.
     pub idle_after: u64,
     /// What the rate carries in a window, bytes.
     pub window_bytes: u64,
@@ -227,7 +227,7 @@ pub struct Pace {
     pub gate_slack: u64,
     /// How much further after a pause, ns.
     pub gate_more: u64,
-    /// For how long nothing must have been at the gate for a pause, ns; at least `gate_more`.
+    /// Time in ns without anything at the gate that counts as a pause; at least `gate_more`.
     pub gate_pause: u64,
     /// Size of each phantom queue, bytes.
     pub limit: u32,

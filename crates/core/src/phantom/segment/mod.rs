@@ -1,7 +1,7 @@
 //! A segment: a capacity (a cable, a PON, a radio sector) that its members, subscribers with plans, share.
 //!
 //! Problem: the plans of a segment's members sum to more than it carries. Each member has a guaranteed
-//! rate; the rest is shared by max-min fairness among those who want it, and the capacity is never
+//! rate; the rest is shared by max-min fairness among the members that want it, and the capacity is never
 //! exceeded. Method: two time scales. Every [`PERIOD`] user space divides the capacity by what each
 //! member used, and gives each a *pace*, the rate at which its phantom queues drain ([`divide`]). Between
 //! two divisions the kernel keeps a [`Schedule`] for the whole, the *gate*, and one for each guarantee:
@@ -21,9 +21,9 @@ use super::aggregate::{Aggregate, decide};
 use super::plan::{GATE_SHIFT, MSS, Pace, Plan, RATE_MIN};
 use super::{Arrival, Verdict};
 use crate::share::{Entry, Weight, fair};
-use crate::units::{Bytes, Rate, Span, Time};
+use crate::units::{Bytes, Part, Rate, Span, Time};
 
-/// How often a segment is divided anew.
+/// How often a segment is divided.
 pub const PERIOD: Span = Span::millis(100);
 /// How long paces are in force without another division.
 pub const VALID: Span = Span::secs(1);
@@ -34,12 +34,12 @@ pub const MEMBERS_MAX: usize = 2_000;
 const SLACK: Span = Span::millis(100);
 /// A guarantee's burst at least, which TCP begins with (RFC 6928).
 const BURST_MIN: u64 = 10 * MSS;
-/// Who uses this part of its pace is hungry: Reno falls to a half of a window, but its queue hides that.
-const HUNGRY: (u64, u64) = (4, 5);
+/// A member that uses this part of its pace is hungry: Reno falls to half a window, but its queue hides that.
+const HUNGRY: Part = Part::of(4, 5);
 /// What a member that is not hungry may want more than it used.
-const HEADROOM: (u64, u64) = (5, 4);
+const HEADROOM: Part = Part::of(5, 4);
 /// What is left of a peak after a period.
-const DECAY: (u64, u64) = (9, 10);
+const DECAY: Part = Part::of(9, 10);
 
 /// When packets would pass at a rate, up to `slack` ahead of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// For a rate, with a burst of 100 ms, but ten segments at least.
+    /// The schedule of a rate, with a burst of 100 ms, but ten segments at least.
     pub fn new(rate: Rate) -> Schedule {
         if rate < RATE_MIN {
             return Schedule::default();
@@ -127,13 +127,9 @@ impl Watch {
             Span::ZERO => Rate::ZERO,
             span => Rate::from_volume(passed, span),
         };
-        self.peak = rate.max(part(self.peak, DECAY));
-        (self.peak < part(pace, HUNGRY)).then(|| part(self.peak, HEADROOM))
+        self.peak = rate.max(self.peak * DECAY);
+        (self.peak < pace * HUNGRY).then(|| self.peak * HEADROOM)
     }
-}
-
-fn part(rate: Rate, (of, all): (u64, u64)) -> Rate {
-    Rate::bps(rate.as_bps() / all * of + rate.as_bps() % all * of / all)
 }
 
 /// A segment with its members, as kernel and daemon have it between them.
@@ -155,7 +151,7 @@ pub struct Segment {
 struct Member {
     plan: Plan,
     rate: Rate,
-    /// Of its plan; that of `plan` changes.
+    /// The pace of its plan; that of `plan` changes.
     own: Pace,
     pace: Pace,
     pace_rate: Rate,

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::oracle::Node;
 use super::world::{Packet, class, named, packets, plan, shares, steps};
-use crate::phantom::aggregate::{Aggregate, decide, probe};
+use crate::phantom::aggregate::{Aggregate, decide, inspect};
 use crate::phantom::{Arrival, Plan, Share, Signal, Verdict};
 use crate::units::{Bytes, Time};
 
@@ -53,7 +53,7 @@ proptest! {
             if offer(&mut aggregate, &plan, packet) == Verdict::Drop {
                 continue;
             }
-            let v = probe::leaves(&aggregate, &plan, Time::from_nanos(packet.at))[packet.leaf].v;
+            let v = inspect::leaves(&aggregate, &plan, Time::from_nanos(packet.at))[packet.leaf].v;
             let served = v * u64::from(plan.leaves[packet.leaf].weight);
             accepted[packet.leaf].push(Accepted { at: packet.at, size: packet.size, served });
         }
@@ -100,7 +100,7 @@ proptest! {
         let most = u64::from(plan.pace.limit) + grace(&plan);
         for packet in packets(&plan, &steps) {
             offer(&mut aggregate, &plan, packet);
-            for leaf in probe::leaves(&aggregate, &plan, Time::from_nanos(packet.at)) {
+            for leaf in inspect::leaves(&aggregate, &plan, Time::from_nanos(packet.at)) {
                 prop_assert!(leaf.magic << 24 <= leaf.backlog, "{leaf:?}");
                 prop_assert!(leaf.backlog >> 24 <= most, "{leaf:?}, at most {most}");
             }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::oracle::{Fit, FluidShaper, Node, coarse, fine};
 use super::world::{Packet, Step, named, packets, plan, shares, steps, without_burst_control};
-use crate::phantom::aggregate::{Aggregate, decide, probe};
+use crate::phantom::aggregate::{Aggregate, decide, inspect};
 use crate::phantom::plan::limit_for;
 use crate::phantom::{Arrival, Class, Plan, Share, Signal, Verdict};
 use crate::units::{Bytes, Rate, Span, Time};
@@ -21,7 +21,7 @@ fn offer(aggregate: &mut Aggregate, plan: &Plan, packet: Packet) -> Verdict {
 }
 
 fn backlogs(aggregate: &Aggregate, plan: &Plan, at: u64) -> Vec<f64> {
-    let leaves = probe::leaves(aggregate, plan, Time::from_nanos(at));
+    let leaves = inspect::leaves(aggregate, plan, Time::from_nanos(at));
     leaves.iter().map(|leaf| leaf.backlog as f64 / 2f64.powi(24)).collect()
 }
 
@@ -47,7 +47,7 @@ proptest! {
         let mut aggregate = Aggregate::new(&plan);
         let leaves = plan.leaves.len();
         for (leaf, bytes) in backlog.iter().take(leaves).enumerate() {
-            probe::put(&mut aggregate, &plan, leaf, *bytes);
+            inspect::put(&mut aggregate, &plan, leaf, *bytes);
         }
         let mut gps: Vec<u128> = backlog.iter().take(leaves).map(|bytes| fine(*bytes)).collect();
         let mut euler: Vec<f64> = backlog.iter().take(leaves).map(|bytes| *bytes as f64).collect();
@@ -133,11 +133,11 @@ proptest! {
         let plan = plan(mbit, rtt, signal, &share);
         let (mut lazy, mut eager) = (Aggregate::new(&plan), Aggregate::new(&plan));
         for packet in packets(&plan, &steps) {
-            probe::settle(&mut eager, &plan, Time::from_nanos(packet.at));
+            inspect::settle(&mut eager, &plan, Time::from_nanos(packet.at));
             let verdicts = [&mut lazy, &mut eager].map(|one| offer(one, &plan, packet));
             prop_assert_eq!(verdicts[0], verdicts[1], "{:?}", packet);
             let now = Time::from_nanos(packet.at);
-            let [lazy, eager] = [&lazy, &eager].map(|one| probe::leaves(one, &plan, now));
+            let [lazy, eager] = [&lazy, &eager].map(|one| inspect::leaves(one, &plan, now));
             for (lazy, eager) in lazy.iter().zip(&eager) {
                 // What is divided in two steps may leave another rest.
                 prop_assert!(lazy.backlog.abs_diff(eager.backlog) < 1 << 20);
@@ -201,7 +201,7 @@ proptest! {
         let plan = plan(10, 50, signal, &share);
         let packets = packets(&plan, &steps);
         let mut wrapping = Aggregate::new(&plan);
-        probe::begin_virtual_time(&mut wrapping, (before >> 24 << 24).wrapping_neg());
+        inspect::begin_virtual_time(&mut wrapping, (before >> 24 << 24).wrapping_neg());
         let fresh = accepts(&plan, &mut Aggregate::new(&plan), &packets);
         prop_assert_eq!(fresh, accepts(&plan, &mut wrapping, &packets));
     }
@@ -230,7 +230,7 @@ proptest! {
                 for leaf in rank.clone() {
                     let served = before[leaf] - after[leaf];
                     // The end of a window takes magic away, which is no service.
-                    let is_same = probe::window_at(&aggregate).as_nanos() + plan.window > packet.at;
+                    let is_same = inspect::window_at(&aggregate).as_nanos() + plan.window > packet.at;
                     prop_assert!(served.abs() < 1.0 || !is_same, "{served} bytes for {leaf}");
                     tried += 1;
                 }

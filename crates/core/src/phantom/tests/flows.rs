@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::world::{plan, shares};
-use crate::phantom::aggregate::{Aggregate, decide, probe};
+use crate::phantom::aggregate::{Aggregate, decide, inspect};
 use crate::phantom::{Arrival, Plan, Share, Signal, Verdict};
 use crate::units::{Bytes, Time};
 
@@ -80,7 +80,7 @@ proptest! {
             }
             most = most.max(ahead(sum) - least);
             if n % 50 == 0 {
-                prop_assert_eq!(probe::wrong_weight(&mut aggregate, &plan), None);
+                prop_assert_eq!(inspect::wrong_weight(&mut aggregate, &plan), None);
             }
         }
         let spare = ((plan.pace.rate * 500_000_000) >> 24).max(plan.pace.limit.into());

@@ -3,7 +3,7 @@
 
 use crate::phantom::{Plan, Share};
 
-/// Bytes in the oracles are fixed-point numbers with so many bits after the point.
+/// Bits after the point of the fixed-point numbers in which the oracles count bytes.
 pub(super) const FINE_BITS: u32 = 60;
 
 /// A tree of queues, made from what the operator says; only the numbers of the leaves are the

@@ -1,6 +1,7 @@
 //! What the loop knows of one group, and how it judges it at the end of a window.
 
 use super::super::GroupState;
+use crate::streak::Streak;
 use crate::units::{Rate, Span};
 
 /// What the loop knows of one group.
@@ -18,12 +19,12 @@ pub(super) struct GroupLoop {
     pub(super) rate: Rate,
     pub(super) state: GroupState,
     pub(super) silent_for: Span,
-    /// Windows in a row in which it sent far more than it may and was dropped.
-    pub(super) defiant_windows: u32,
-    /// What it may carry beyond its share while it is probed.
-    pub(super) probe_extra: Rate,
-    /// When it was probed last, counted in probes.
-    pub(super) probed: u64,
+    /// Windows in which it sent far more than it may and was dropped.
+    pub(super) defiant_windows: Streak,
+    /// What it may carry beyond its share while it is raised.
+    pub(super) raise_extra: Rate,
+    /// When it was raised last, counted in raises.
+    pub(super) raised: u64,
 }
 
 impl GroupLoop {
@@ -39,9 +40,9 @@ impl GroupLoop {
             rate: Rate::ZERO,
             state: GroupState::Idle,
             silent_for: Span::ZERO,
-            defiant_windows: 0,
-            probe_extra: Rate::ZERO,
-            probed: 0,
+            defiant_windows: Streak::default(),
+            raise_extra: Rate::ZERO,
+            raised: 0,
         }
     }
 
@@ -62,7 +63,7 @@ impl GroupLoop {
     }
 
     pub(super) fn is_unresponsive(&self) -> bool {
-        self.defiant_windows >= DEFIANT_WINDOWS
+        self.defiant_windows.length() >= DEFIANT_WINDOWS
     }
 
     /// Uses as much as it was believed to want. A few stray packets of an idle group are no
@@ -74,12 +75,12 @@ impl GroupLoop {
     /// Says how the group stands to what it may, by the window that ends.
     pub(super) fn judge(&mut self) {
         let margin = (self.observed / 10).max(HEADROOM_MIN);
-        // What a probe adds is no part of what it is judged by: that it cannot use it at a full
-        // link says nothing about its demand.
-        let ceil = self.ceil.saturating_sub(self.probe_extra);
+        // What a raise adds does not count: that a group cannot use it at a full link says nothing
+        // about its demand.
+        let ceil = self.ceil.saturating_sub(self.raise_extra);
         let useful = self.demand.map_or(ceil, |demand| demand.min(ceil));
         let defiant = self.dropped && self.observed_min > self.ceil.scale(120, 100);
-        self.defiant_windows = if defiant { self.defiant_windows + 1 } else { 0 };
+        self.defiant_windows.count(defiant);
         self.state = if self.is_unresponsive() {
             GroupState::Unresponsive
         } else if self.is_growing() {
@@ -87,7 +88,7 @@ impl GroupLoop {
         } else if self.is_idle() {
             GroupState::Idle
         } else if defiant {
-            // To lend to one who takes anyway would only rob those whom it crowds out (12).
+            // Lending to a group that takes anyway would only rob the groups that it crowds out (12).
             GroupState::Lending
         } else if self.observed + margin >= ceil {
             GroupState::Saturating

@@ -6,10 +6,10 @@
 //! largest tick; then one of four acts, the first that applies:
 //!
 //! 1. **reclaim**: a group that had lent uses as much as it said it would: it gets its share back;
-//! 2. **lend**: somebody saturates, somebody else does not use its share: the latter's demand is
+//! 2. **lend**: one group saturates while another does not use its share: the latter's demand is
 //!    what it uses plus headroom, and the others divide the rest;
-//! 3. **decrease**: less arrives than the link should carry and nobody is held back;
-//! 4. **probe**: a few saturating groups get more than their shares for one window; if more arrives
+//! 3. **decrease**: less arrives than the link should carry and no group is held back;
+//! 4. **raise**: a few saturating groups get more than their shares for one window; if more arrives
 //!    in total, the capacity is higher than believed.
 //!
 //! Terms: `capacity` is what the link is believed to carry. A group's **demand** is one number:
@@ -28,12 +28,10 @@ use super::{
     Act, Allocation, ClassRate, Command, Decision, GroupDecision, GroupState, Observation, TICK,
 };
 use crate::share::{Claims, Tree};
-use crate::units::{Rate, Span, Time};
+use crate::streak::Streak;
+use crate::units::{Part, Rate, Span, Time};
 
 mod group;
-mod printed;
-
-pub use printed::CrabPrinted;
 
 use group::{GroupLoop, HEADROOM_DIVISOR, HEADROOM_MIN, headroom};
 
@@ -51,15 +49,15 @@ pub struct CrabSpec {
 /// What CRAB's §5.6 varies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CrabTuning {
-    /// How often the loop is told what arrived, the paper's `t`.
+    /// How often the loop takes in what arrived, the paper's `t`.
     pub tick: Span,
     /// Ticks in a window, the paper's `n`.
     pub window_ticks: u32,
     /// What a lender keeps at least beyond what it uses.
     pub headroom: Rate,
-    /// Probes in vain until the turns begin again: the largest, all, the largest, all by twice as
+    /// Raises in vain until the turns begin again: the largest, all, the largest, all by twice as
     /// much.
-    pub probe_turns: u32,
+    pub raise_turns: u32,
     /// Whether the capacity is estimated; otherwise it is what is remembered, and stays so. Source:
     /// CRAB §5.4.
     pub estimates: bool,
@@ -71,15 +69,15 @@ impl CrabTuning {
         tick: TICK,
         window_ticks: 5,
         headroom: HEADROOM_MIN,
-        probe_turns: 4,
+        raise_turns: 4,
         estimates: true,
     };
 
     /// The loop of a router: windows of 3 s, so that the hosts behind it settle before it judges,
-    /// and no large probes, which change the capacity that they see. Source: CRAB §3.6.
+    /// and no large raises, which change the capacity that they see. Source: CRAB §3.6.
     pub const ROUTER: CrabTuning = CrabTuning {
         window_ticks: 3 * CrabTuning::HOST.window_ticks,
-        probe_turns: 2,
+        raise_turns: 2,
         ..CrabTuning::HOST
     };
 }
@@ -93,23 +91,23 @@ pub struct Crab {
     tuning: CrabTuning,
     capacity: Option<Rate>,
     /// The capacity as competing groups confirmed it: what is worth remembering. The capacity
-    /// itself also falls when nobody wants more.
+    /// itself also falls when no group wants more.
     learned: Option<Rate>,
     weights: Tree,
     groups: Vec<GroupLoop>,
     window: Window,
-    /// The total before the last act, and what it added, if that was a probe.
-    total_before_probe: Option<(Rate, Rate)>,
-    /// Part of the capacity that the next probe adds, in thousandths: the paper's `inc`.
-    probe_step: u64,
-    /// Probes in a row that failed, counted round.
-    failed_probes: u32,
-    /// Probes so far.
-    probes: u64,
+    /// The total before the last act, and what it added, if that was a raise.
+    total_before_raise: Option<(Rate, Rate)>,
+    /// Part of the capacity that the next raise adds, in thousandths: the paper's `inc`.
+    raise_step: u64,
+    /// Raises in a row that failed, counted round.
+    failed_raises: u32,
+    /// Raises so far.
+    raises: u64,
     /// The total of the window before.
     total_last: Rate,
     /// Windows in a row in which the total stayed a little short of the capacity.
-    short_windows: u32,
+    short_windows: Streak,
     /// What there was before the last act, if that was a loan.
     loan: Option<Loan>,
     command: Option<Command>,
@@ -128,7 +126,7 @@ struct Window {
 struct Loan {
     /// In the largest tick of the window.
     total: Rate,
-    /// In the last tick, for those who lend and for the others: what a loan moves shows at the end
+    /// In the last tick, for lenders and for the others: what a loan moves shows at the end
     /// of a window, not in its largest tick.
     lenders: Rate,
     others: Rate,
@@ -143,9 +141,9 @@ impl Crab {
     pub fn new(spec: CrabSpec) -> Crab {
         assert!(!spec.weights.is_empty(), "there is at least the default group");
         assert!(spec.tuning.window_ticks > 0, "a window has at least one tick");
-        assert!(spec.tuning.probe_turns > 0, "a group has a turn");
+        assert!(spec.tuning.raise_turns > 0, "a group has a turn");
         let capacity = match spec.tuning.estimates {
-            true => spec.remembered.map(|rate| rate.scale(REMEMBERED_PART.0, REMEMBERED_PART.1)),
+            true => spec.remembered.map(|rate| rate * REMEMBERED_PART),
             false => spec.remembered,
         };
         let mut crab = Crab {
@@ -154,12 +152,12 @@ impl Crab {
             learned: None,
             groups: vec![GroupLoop::idle(); spec.weights.len()],
             window: Window::default(),
-            total_before_probe: None,
-            probe_step: PROBE_STEP_MIN,
-            failed_probes: 0,
-            probes: 0,
+            total_before_raise: None,
+            raise_step: RAISE_STEP_MIN,
+            failed_raises: 0,
+            raises: 0,
             total_last: Rate::ZERO,
-            short_windows: 0,
+            short_windows: Streak::default(),
             loan: None,
             command: None,
             decision: Decision::initial(spec.weights.len()),
@@ -217,12 +215,12 @@ impl Crab {
 
     pub(super) fn handle_policy(&mut self, weights: Tree, kept: &[Option<usize>]) {
         let continued = |kept: &Option<usize>| match *kept {
-            Some(old) => GroupLoop { probe_extra: Rate::ZERO, ..self.groups[old] },
+            Some(old) => GroupLoop { raise_extra: Rate::ZERO, ..self.groups[old] },
             None => GroupLoop::idle(),
         };
         self.groups = kept.iter().map(continued).collect();
         self.weights = weights;
-        self.total_before_probe = None;
+        self.total_before_raise = None;
         self.loan = None;
         self.restart_window();
         self.divide();
@@ -234,7 +232,7 @@ impl Crab {
     /// The first capacity is what the first busy window carried (10).
     fn learn(&mut self) -> Act {
         let total = self.window.total;
-        if total <= LEARN_MIN {
+        if total <= LEARNED_MIN {
             self.restart_window();
             return Act::Bootstrap;
         }
@@ -253,12 +251,12 @@ impl Crab {
         for group in &mut self.groups {
             group.judge();
         }
-        let probed = self.total_before_probe.is_some();
-        let settled = self.settle_probe(total).or(self.settle_loan(total));
+        let raised = self.total_before_raise.is_some();
+        let settled = self.settle_raise(total).or(self.settle_loan(total));
         let growing = self.groups.iter().any(|g| g.state == GroupState::Growing);
-        let act = if probed && settled.is_none() && !growing {
-            // A probe in vain overfilled the link and crowded others out, so this window says
-            // nothing about demand or capacity; the next one, without a probe, does.
+        let act = if raised && settled.is_none() && !growing {
+            // A raise in vain overfilled the link and crowded others out, so this window says
+            // nothing about demand or capacity; the next one, without a raise, does.
             Act::Rest
         } else {
             self.act(total)
@@ -270,25 +268,25 @@ impl Crab {
         settled.unwrap_or(act)
     }
 
-    /// A probe succeeded if at least half of what the smallest probe adds arrived (7): the paper
+    /// A raise succeeded if at least half of what the smallest raise adds arrived (7): the paper
     /// asks for a tenth of the total, which near the capacity, and below 8 Mbit/s, none can bring.
-    /// And what arrived clearly beyond the estimate is carried by the link, whatever was before.
-    fn settle_probe(&mut self, total: Rate) -> Option<Act> {
-        let (before, extra) = self.total_before_probe.take()?;
+    /// What arrived clearly beyond the estimate is carried by the link in any case.
+    fn settle_raise(&mut self, total: Rate) -> Option<Act> {
+        let (before, extra) = self.total_before_raise.take()?;
         let from = self.capacity?;
         for group in &mut self.groups {
-            group.probe_extra = Rate::ZERO;
+            group.raise_extra = Rate::ZERO;
         }
-        let significant = extra.min(probe_extra(from, PROBE_STEP_MIN)) / 2;
+        let significant = extra.min(raise_extra(from, RAISE_STEP_MIN)) / 2;
         let beyond = total >= from + (from / BEYOND_DIVISOR).max(BEYOND_MIN);
         if beyond || (total >= before + significant && total > from) {
-            self.probe_step = (self.probe_step * PROBE_STEP_FACTOR).min(1_000);
+            self.raise_step = (self.raise_step * RAISE_STEP_FACTOR).min(1_000);
             self.capacity = Some(total);
             self.learned = Some(total);
             return Some(Act::Increase { from, to: total });
         }
-        self.probe_step = PROBE_STEP_MIN;
-        self.failed_probes = (self.failed_probes + 1) % self.tuning.probe_turns;
+        self.raise_step = RAISE_STEP_MIN;
+        self.failed_raises = (self.failed_raises + 1) % self.tuning.raise_turns;
         // One group alone may just want no more; several who all saturate fill the link.
         let several = self.groups.iter().filter(|g| g.state == GroupState::Saturating).count() > 1;
         if several && total >= from.scale(9, 10) {
@@ -314,7 +312,7 @@ impl Crab {
         Some(Act::UndoLoan { from, to: total })
     }
 
-    /// What arrived in the last tick for those who lend, and for the others.
+    /// What arrived in the last tick for lenders, and for the others.
     fn last_tick(&self) -> (Rate, Rate) {
         let lends = |g: &&GroupLoop| g.demand.is_some_and(|d| d > Rate::ZERO);
         let all: Rate = self.groups.iter().map(|g| g.rate).sum();
@@ -340,8 +338,8 @@ impl Crab {
             self.loan = self.tuning.estimates.then_some(Loan { total, lenders, others });
             return Act::Lend { group };
         }
-        // While somebody is on the way to a share that was just given to it, there is nothing to
-        // conclude about the capacity (9).
+        // While a group is growing to a share that it was just given, nothing can be concluded about
+        // the capacity (9).
         if self.groups.iter().any(is(GroupState::Rising)) {
             return Act::Rest;
         }
@@ -360,21 +358,21 @@ impl Crab {
             self.learned = self.capacity;
             return Act::Decrease { from: capacity, to };
         }
-        self.start_probe(capacity, total).unwrap_or(Act::Rest)
+        self.start_raise(capacity, total).unwrap_or(Act::Rest)
     }
 
-    /// A capacity a little below the believed one, if those who saturate together stay short of
+    /// A capacity a little below the believed one, if the groups that saturate together stay short of
     /// their shares, twice: then it is the link that is full (7). Demands are right and stay.
     fn slightly_less(&mut self, capacity: Rate, settled: bool) -> Option<Rate> {
         let saturating = || self.groups.iter().filter(|g| g.state == GroupState::Saturating);
         let arrived: Rate = saturating().map(|g| g.observed).sum();
         let shares: Rate = saturating().map(|g| g.share).sum();
         let short = settled && arrived < shares.scale(985, 1_000);
-        self.short_windows = if short { self.short_windows + 1 } else { 0 };
-        if self.short_windows < SHORT_WINDOWS {
+        self.short_windows.count(short);
+        if self.short_windows.length() < SHORT_WINDOWS {
             return None;
         }
-        self.short_windows = 0;
+        self.short_windows.end();
         Some(capacity.saturating_sub(shares.saturating_sub(arrived)))
     }
 
@@ -405,49 +403,49 @@ impl Crab {
     /// Gives some saturating groups more for one window, in proportion to their shares (8): the
     /// largest ones, as many as it takes that none must grow by more than half. At a full link
     /// that does the least harm, since the smaller ones keep to their ceils, and what these leave
-    /// is what the largest deserves. But its sender may be the limit: every other probe in vain is
+    /// is what the largest deserves. But its sender may be the limit: every other raise in vain is
     /// one of all, and every fourth one of all by twice as much.
-    fn start_probe(&mut self, capacity: Rate, total: Rate) -> Option<Act> {
-        let mut probed: Vec<usize> = (0..self.groups.len())
+    fn start_raise(&mut self, capacity: Rate, total: Rate) -> Option<Act> {
+        let mut raised: Vec<usize> = (0..self.groups.len())
             .filter(|&i| self.groups[i].state == GroupState::Saturating)
             .collect();
-        let mut extra = probe_extra(capacity, self.probe_step);
+        let mut extra = raise_extra(capacity, self.raise_step);
         // Where some of them cannot use their part, more is needed for the others' to show.
-        if self.failed_probes == LARGE_PROBE_TURN {
+        if self.failed_raises == LARGE_RAISE_TURN {
             extra = extra * 2;
         }
-        if self.failed_probes.is_multiple_of(2) {
+        if self.failed_raises.is_multiple_of(2) {
             // Equal shares differ by rounding; among equals the one that has waited longest.
             let share_kbit = |g: &GroupLoop| g.share.as_bps() / 1_000;
-            probed.sort_by_key(|&i| (Reverse(share_kbit(&self.groups[i])), self.groups[i].probed));
+            raised.sort_by_key(|&i| (Reverse(share_kbit(&self.groups[i])), self.groups[i].raised));
             let mut sum = Rate::ZERO;
-            let enough = probed.iter().position(|&i| {
+            let enough = raised.iter().position(|&i| {
                 sum += self.groups[i].share;
                 sum >= extra * 2
             });
-            probed.truncate(enough.map_or(probed.len(), |last| last + 1));
+            raised.truncate(enough.map_or(raised.len(), |last| last + 1));
         }
-        let first = *probed.first()?;
-        let sum: Rate = probed.iter().map(|&i| self.groups[i].share).sum();
-        self.probes += 1;
-        for &i in &probed {
+        let first = *raised.first()?;
+        let sum: Rate = raised.iter().map(|&i| self.groups[i].share).sum();
+        self.raises += 1;
+        for &i in &raised {
             let group = &mut self.groups[i];
-            group.probe_extra = extra.scale(group.share.as_bps(), sum.as_bps().max(1));
-            group.probed = self.probes;
+            group.raise_extra = extra.scale(group.share.as_bps(), sum.as_bps().max(1));
+            group.raised = self.raises;
         }
-        self.total_before_probe = Some((total, extra));
-        Some(Act::Probe { group: first, extra })
+        self.total_before_raise = Some((total, extra));
+        Some(Act::Raise { group: first, extra })
     }
 
     // --------------------------------------------------------------------------------------------
     // What follows from capacity and demands
 
-    /// Divides the capacity anew and says so to the enforcer.
+    /// Divides the capacity and queues the command for the enforcer.
     fn divide(&mut self) {
         let Some(capacity) = self.capacity else { return };
         let demand = |g: &GroupLoop| if g.is_unresponsive() { Some(Rate::ZERO) } else { g.demand };
         let demands: Vec<Option<Rate>> = self.groups.iter().map(demand).collect();
-        let capacity = capacity.scale(DIVIDED_PART.0, DIVIDED_PART.1);
+        let capacity = capacity * DIVIDED_PART;
         let claims = Claims { demands: &demands, taken: &[] };
         let shares = self.weights.divide(self.divisible(capacity), claims);
         let endless = vec![None; self.groups.len()];
@@ -460,7 +458,7 @@ impl Crab {
                 // What lends may grow up to its own share: that is how growth is noticed (3).
                 shares[i].max(by_weight[i])
             };
-            group.ceil = (base + group.probe_extra).max(CEIL_MIN);
+            group.ceil = (base + group.raise_extra).max(CEIL_MIN);
         }
         let classes = self.groups.iter().zip(self.weights.weights());
         let classes = classes.map(|(g, weight)| ClassRate {
@@ -510,30 +508,30 @@ impl Crab {
     }
 }
 
-/// What a probe adds to its group's ceil.
-fn probe_extra(capacity: Rate, step: u64) -> Rate {
-    capacity.scale(step, 1_000).max(PROBE_MIN)
+/// What a raise adds to its group's ceil.
+fn raise_extra(capacity: Rate, step: u64) -> Rate {
+    capacity.scale(step, 1_000).max(RAISE_MIN)
 }
 
-/// The first probe adds a sixteenth of the capacity, and each that succeeds makes the next four
+/// The first raise adds a sixteenth of the capacity, and each that succeeds makes the next four
 /// times as large: docs/decisions/0001. The paper has an eighth, and doubles (§3.5).
-const PROBE_STEP_MIN: u64 = 62;
-const PROBE_STEP_FACTOR: u64 = 4;
-/// A probe adds at least this, or noise would decide.
-const PROBE_MIN: Rate = Rate::kbit(500);
-/// Windows without a probe after which a total short of the capacity is taken for it.
+const RAISE_STEP_MIN: u64 = 62;
+const RAISE_STEP_FACTOR: u64 = 4;
+/// A raise adds at least this, or noise would decide.
+const RAISE_MIN: Rate = Rate::kbit(500);
+/// Windows without a raise after which a total short of the capacity is taken for it.
 const SHORT_WINDOWS: u32 = 2;
 /// What arrives beyond the estimate by a fiftieth, and by four packets in a tick, is no noise.
 const BEYOND_DIVISOR: u64 = 50;
 const BEYOND_MIN: Rate = Rate::kbit(250);
-/// The turn in which all are probed by twice as much.
-const LARGE_PROBE_TURN: u32 = 3;
+/// The turn in which all are raised by twice as much.
+const LARGE_RAISE_TURN: u32 = 3;
 /// The loop starts at nine tenths of what is remembered, since it rises more easily than it falls.
-const REMEMBERED_PART: (u64, u64) = (9, 10);
-/// What is divided of the capacity: the rest lets the ISP's queue drain between two probes, without
+const REMEMBERED_PART: Part = Part::of(9, 10);
+/// What is divided of the capacity: the rest lets the ISP's queue drain between two raises, without
 /// which that queue decides on the shares again (docs/decisions/0001).
-const DIVIDED_PART: (u64, u64) = (98, 100);
+const DIVIDED_PART: Part = Part::percent(98);
 /// Below this a window says nothing about the capacity.
-const LEARN_MIN: Rate = Rate::mbit(1);
+const LEARNED_MIN: Rate = Rate::mbit(1);
 /// No class is throttled below this.
 const CEIL_MIN: Rate = Rate::kbit(100);

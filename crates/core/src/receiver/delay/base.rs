@@ -71,8 +71,8 @@ impl Base {
 
     /// Takes in what is known without timestamps, where the receiver's RTT is the least time in which a
     /// window arrived, and one that was narrowed arrives sooner than in an RTT. At `sent`, the least RTT
-    /// of what this end sent, there may have been a queue. A window that is filled shows it once it is
-    /// known that so much waited at least.
+    /// of what this end sent, there may have been a queue. A window that is filled shows it once the
+    /// least wait is known (`waited`).
     pub(super) fn handle_unstamped(&mut self, sent: Span, waited: Option<Span>) {
         let before = self.rtt.unwrap_or(sent).min(sent);
         let seen = waited.filter(|_| self.pace.span >= PACE_SPAN).and_then(|waited| {

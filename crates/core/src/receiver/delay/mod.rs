@@ -1,6 +1,6 @@
 //! What the queue of the access link adds to the delay of what arrives.
 //!
-//! The problem: nobody tells the receiver how long packets waited at the ISP; it sees delays that
+//! The problem: the receiver is not told how long packets waited at the ISP; it sees delays that
 //! contain a queue, a path and, in one-way delays, the difference of two clocks. The method: every
 //! connection has a *base*, its delay without the queue; what is beyond is the queue. All share one
 //! queue, so a connection that begins while the queue stands takes as base what it sees less what
@@ -63,7 +63,7 @@ pub(super) struct DelayEstimator {
 pub(super) enum Queue {
     /// As it is.
     Unknown,
-    /// Empty before the interval: whoever came first saw no queue.
+    /// Empty before the interval: the first packets saw no queue.
     WasEmpty,
     /// Emptied within the interval: what was seen at least is the base.
     Drained,
@@ -91,8 +91,8 @@ struct Estimate {
     sources: u32,
 }
 
-/// The queue that an RTT contains which was smoothed until the end of an interval; `None` if the
-/// queue has changed lately, so that nobody knows.
+/// The queue that an RTT contains which was smoothed until the end of an interval; `None` if that
+/// is unknown because the queue has changed lately.
 fn steady_queue(before: Option<Estimate>, now: Option<Estimate>) -> Option<i64> {
     let Some(now) = now else { return Some(0) };
     let within = STEADY_NS.max(now.mean / 2);
@@ -130,7 +130,7 @@ impl DelayEstimator {
                 self.noise.handle_rare(estimate.mean);
             }
         }
-        let enough = |estimate: &Estimate| estimate.samples >= SAMPLES_MIN;
+        let enough = |estimate: &Estimate| estimate.samples >= BASE_SAMPLES_MIN;
         let by_many_stamps = by_stamps.filter(enough);
         self.stamped_at = by_many_stamps.map(|_| now).or(self.stamped_at);
         let standing = self.standing_answer(now);
@@ -144,7 +144,7 @@ impl DelayEstimator {
         let found = candidates.into_iter().find_map(|(e, source)| Some((e?, source)));
         // One answer of a probe, or an RTT that lags, says nothing of the least of an interval.
         let tells = |(e, source): &(Estimate, DelaySource)| {
-            e.is_settled && e.samples >= SAMPLES_MIN && *source != DelaySource::ReceiverRtt
+            e.is_settled && e.samples >= BASE_SAMPLES_MIN && *source != DelaySource::ReceiverRtt
         };
         let known = match queue {
             Queue::WasEmpty => Some(0),
@@ -225,7 +225,7 @@ impl DelayEstimator {
         bases.filter(move |base| base.seen_at == now && base.transit.is_some())
     }
 
-    /// What is taken for a queue does not react to windows, so it is none: the path has become
+    /// What is taken for a queue does not react to windows, so there is none: the path has become
     /// longer.
     pub(super) fn forget_transit(&mut self) {
         for base in self.connections.values_mut() {
@@ -269,8 +269,8 @@ impl DelayEstimator {
         }
     }
 
-    /// Takes over new connections and lower bases; forgets connections that are gone. Where a probe has
-    /// answered, so much waited at both of its last answers (`answers`).
+    /// Takes over new connections and lower bases; forgets connections that are gone. `answers` is
+    /// what waited at both of a probe's last answers, if it was answered.
     fn settle(
         &mut self,
         observation: &Observation,
@@ -292,7 +292,7 @@ impl DelayEstimator {
                 pace: Pace::default(),
             });
             base.seen_at = now;
-            base.is_busy = sample.segments > 0 && sample.segments * BUSY_PART >= segments;
+            base.is_busy = sample.segments > 0 && sample.segments * BUSY_DIVISOR >= segments;
             if let Some(transit) = plausible(sample) {
                 let seen = transit.min_ns - if base.is_settled { 0 } else { known.unwrap_or(0) };
                 base.transit = Some(base.transit.map_or(seen, |old| old.min(seen)));
@@ -428,7 +428,7 @@ fn median(estimates: &mut [Estimate]) -> Option<i64> {
     Some(middle.or(estimates.last())?.mean)
 }
 
-/// From so many connections on one that contradicts the others is outvoted.
+/// Connections from which on one that contradicts the others is outvoted.
 const MANY: usize = 3;
 /// One whose least is lower than all others' by more than this is not confirmed by them.
 const LONE_NS: i64 = 5_000_000;
@@ -437,21 +437,21 @@ const BASES_MAX: usize = 2 * CONNECTIONS_MAX;
 /// Connections with less than this part of the packets are left out.
 const FEW_DIVISOR: u32 = 64;
 /// With fewer packets another source is asked first.
-const SAMPLES_MIN: u32 = 4;
-/// Of fewer packets none may have come through undisturbed.
+const BASE_SAMPLES_MIN: u32 = 4;
+/// Least packets to renew a base: of fewer, none may have arrived undisturbed.
 const RENEWING_SAMPLES_MIN: u32 = 3;
 /// The receiver's RTT is smoothed over whole milliseconds.
 const RTT_NOISE: i64 = 2_000_000;
 /// A queue that changes by less between two intervals, and within one, is steady.
 const STEADY_NS: i64 = 2_500_000;
-/// So much do clocks drift between two drains, and paths change without anybody noticing.
+/// Drift of clocks between two drains, and changes of paths that go unnoticed.
 const DRIFT_NS: i64 = 3_000_000;
 /// No path is shorter than what timestamps tell apart.
 pub(super) const RTT_MIN: Span = Span::millis(1);
 /// RTTs beyond are pauses of the application.
 const RTT_MAX: Span = Span::secs(1);
-/// A connection counts that receives one of so many packets.
-const BUSY_PART: u64 = 16;
+/// A connection counts if it receives at least one packet in this many.
+const BUSY_DIVISOR: u64 = 16;
 /// A connection's RTT until it is known.
 pub(super) const RTT_GUESS: Span = Span::millis(50);
 /// A connection without payload for this long is new when it comes back.
@@ -460,7 +460,7 @@ const FORGOTTEN_AFTER: Span = Span::secs(60);
 const ANSWER_STANDS: Span = Span::millis(1_300);
 /// Two answers without a queue differ by less.
 const CONFIRMED: Span = Span::millis(2);
-/// Senders of timestamps may pause for so long.
+/// Pause of senders of timestamps after which the probe is used.
 const UNSTAMPED_AFTER: Span = Span::secs(3);
 /// After this the probe's path may have become longer.
 const PROBE_BASE_AGE_MAX: Span = Span::secs(600);

@@ -6,12 +6,12 @@
 
 use std::collections::VecDeque;
 
-use super::{Estimate, SAMPLES_MIN};
+use super::{BASE_SAMPLES_MIN, Estimate};
 
 /// How much the path delays packets at random.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Noise {
-    /// Of the last intervals, in ns, oldest first.
+    /// Spreads of the last intervals, in ns, oldest first.
     spreads: VecDeque<i64>,
     /// The last answers of a probe that is answered rarely, in ns, oldest first.
     rare: VecDeque<i64>,
@@ -20,7 +20,7 @@ pub(super) struct Noise {
 impl Noise {
     /// Takes in an interval.
     pub(super) fn handle_estimate(&mut self, estimate: &Estimate) {
-        if estimate.samples >= SAMPLES_MIN {
+        if estimate.samples >= BASE_SAMPLES_MIN {
             keep(&mut self.spreads, (estimate.mean - estimate.least).max(0), NOISE_TICKS);
         }
     }
@@ -45,7 +45,7 @@ impl Noise {
     }
 }
 
-/// Appends one, and forgets the oldest if there are so many.
+/// Appends one, and forgets the oldest if there are more than `most`.
 fn keep(all: &mut VecDeque<i64>, one: i64, most: usize) {
     if all.len() == most {
         all.pop_front();
@@ -53,12 +53,12 @@ fn keep(all: &mut VecDeque<i64>, one: i64, most: usize) {
     all.push_back(one);
 }
 
-/// Noise is what is seen in each of so many intervals.
+/// Intervals from which noise is computed: what is seen in each of them.
 pub(super) const NOISE_TICKS: usize = 15;
 const NOISE_TICKS_MIN: usize = 3;
-/// So many answers of a probe that is answered rarely are as an interval.
+/// Answers of a rarely answered probe from which noise is computed.
 const RARE_ANSWERS: usize = 8;
 /// More than that is a queue that changes.
 pub(super) const NOISE_MAX: i64 = 30_000_000;
-/// So much do senders' bursts lengthen the queue for a moment, and stamps round.
+/// By how much senders' bursts lengthen the queue for a moment, with the rounding of timestamps.
 pub(super) const BURSTS_NS: i64 = 2_500_000;

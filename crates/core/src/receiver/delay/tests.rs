@@ -18,7 +18,7 @@ impl Link {
         Link { delay: DelayEstimator::default(), now: Time::ZERO }
     }
 
-    /// A tick in which the packets of each connection `(id, least, mean)` took so many ns.
+    /// A tick in which the packets of each connection took `(id, least, mean)` ns.
     fn tick(&mut self, seen: &[(u64, i64, i64)], queue: Queue) -> Option<DelaySample> {
         let connections = seen.iter().map(|&(id, min_ns, mean_ns)| connection(id, min_ns, mean_ns));
         self.observe(connections.collect(), None, queue)
@@ -142,7 +142,7 @@ fn a_connection_with_a_queue_of_its_own_does_not_decide() {
     assert!(delay.value < Span::millis(5), "{delay:?}");
     let own = |id| link.delay.own_queue(id);
     assert!(own(1) == Span::ZERO && own(3) > Span::millis(80), "{} {}", own(1), own(3));
-    // Of one whose base is not known nobody knows it.
+    // It is not known of a connection without a base.
     assert_eq!(link.delay.own_queue(4), Span::ZERO);
 }
 
@@ -285,7 +285,7 @@ fn one_answer_of_a_probe_settles_no_base() {
         link.delay.is_unsettled(link.now)
     };
     assert!(begun_beside(1), "one answer says nothing of the least of an interval");
-    assert!(!begun_beside(SAMPLES_MIN));
+    assert!(!begun_beside(BASE_SAMPLES_MIN));
 }
 
 #[test]

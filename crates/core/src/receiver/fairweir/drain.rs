@@ -3,6 +3,7 @@
 use super::super::delay::Queue;
 use super::super::{Enforce, TICK};
 use super::Fairweir;
+use crate::streak::Streak;
 use crate::units::{Rate, Span, Time};
 
 /// When the queue is emptied on purpose.
@@ -16,15 +17,15 @@ pub(super) struct Drain {
     pub(super) is_urgent: bool,
     /// Whether it ends with the next answer of a reflector that answers rarely.
     pub(super) awaits_answer: bool,
-    /// How many in a row were urgent.
-    pub(super) urgent: u32,
-    /// Whether nobody has seen the link without a queue.
+    /// Those that were urgent.
+    pub(super) urgent: Streak,
+    /// Whether the link was never seen without a queue.
     pub(super) is_deep: bool,
 }
 
 impl Fairweir {
-    /// What the delays of an interval can be taken for in which `total` arrived, and in which a
-    /// reflector has answered or not.
+    /// What is known of the queue in an interval in which `total` arrived and a reflector answered or
+    /// not.
     pub(super) fn finish_drain(&mut self, total: Rate, is_answered: bool) -> Queue {
         let was_quiet = self.total_last.is_some_and(|total| {
             let little = self.link.capacity().map_or(QUIET_MAX, |c| c / 10);
@@ -52,8 +53,8 @@ impl Fairweir {
         // One that waits for an answer costs several times as much.
         let is_costly = self.drain.awaits_answer && self.delay.is_rarely_answered(now);
         let longest = if is_costly { DRAIN_INTERVAL_COSTLY } else { DRAIN_INTERVAL };
-        // What does not help is repeated less and less often.
-        let soon = DRAIN_SOON * (1 << self.drain.urgent.min(6));
+        // Drains that do not help become rarer.
+        let soon = DRAIN_SOON * (1 << self.drain.urgent.length().min(6));
         let interval = if is_urgent { soon.min(longest) } else { longest };
         let bounds = !self.contest.is_on()
             && self.link.capacity().is_some()
@@ -77,23 +78,28 @@ impl Fairweir {
     pub(super) fn begin_drain(&mut self, now: Time, is_urgent: bool) {
         let awaits_answer = self.delay.is_rarely_answered(now);
         let ticks = if awaits_answer { ANSWER_TICKS } else { self.drain_ticks() };
+        let mut urgent = self.drain.urgent;
+        urgent.count(is_urgent);
         self.drain = Drain {
             ticks_left: ticks as u32,
             awaits_answer,
             last_at: now,
             is_urgent: false,
-            urgent: if is_urgent { self.drain.urgent + 1 } else { 0 },
+            urgent,
             is_deep: self.assumption.began_busy() && !self.delay.is_settled(now),
         };
     }
 }
 
-/// Below this a link whose capacity is unknown rests.
+/// Below this rate a link of unknown capacity is quiet.
 const QUIET_MAX: Rate = Rate::kbit(250);
-/// How often the queue is emptied, and how often while bases are not known.
+/// Time between two drains.
 const DRAIN_INTERVAL: Span = Span::secs(10);
+/// The same where a drain waits for an answer of a reflector.
 const DRAIN_INTERVAL_COSTLY: Span = Span::secs(60);
+/// The same while bases are not known; doubled with each such drain.
 const DRAIN_SOON: Span = Span::secs(1);
+/// Longest drain, in ticks.
 const DRAIN_TICKS_MAX: u64 = 5;
-/// From an answer in the first tick of a drain to the next one takes a second and somewhat more.
+/// Ticks of a drain that waits for an answer: a little more than the second between two answers.
 const ANSWER_TICKS: u64 = 7;

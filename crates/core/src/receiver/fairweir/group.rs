@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use super::super::{ConnectionSample, GroupSample, GroupState};
 use super::asked::Division;
-use super::squeeze::{LastLosses, Lost};
-use crate::units::{Rate, Span, Time};
+use super::lost::{LastLosses, Lost};
+use crate::streak::Streak;
+use crate::units::{Part, Rate, Span, Time};
 use crate::window::Behaviour;
 
 /// One group.
@@ -22,26 +23,27 @@ pub(super) struct Group {
     pub(super) bound: Rate,
     pub(super) ceil: Rate,
     pub(super) state: GroupState,
-    /// Ticks in a row in which it sent far more than it may and was dropped.
-    defiant_ticks: u32,
+    /// Ticks in which it sent far more than it may and was dropped.
+    defiant_ticks: Streak,
     /// And what it sent in the first of them.
     defiant_rate: Rate,
     /// By how much its windows are wider than the law says, in thousandths, so that what arrives
     /// is its share.
     pub(super) correction: u64,
-    /// Ticks in a row in which it may have been held by its windows.
-    about_filled_ticks: u32,
+    /// Ticks in which it may have been held by its windows.
+    about_filled_ticks: Streak,
     /// Ticks since it saturated.
-    lending_ticks: u32,
-    /// How many ticks it has been active lately, and held by its class in a row.
+    lending_ticks: Streak,
+    /// Ticks in which it has been active lately.
     busy_ticks: u32,
-    held_ticks: u32,
+    /// Ticks in which its class held it back.
+    held_ticks: Streak,
     /// Whether it is a stream of short connections.
     pub(super) is_stream: bool,
     /// L2 rate of connections that are not young, smoothed over two seconds.
     old: Rate,
     /// Ticks since its class dropped anything.
-    clean_ticks: u32,
+    clean_ticks: Streak,
     /// What arrives outside of connections whose windows can be bounded.
     pub(super) unbounded: Rate,
     /// In which queue it lost packets lately, while that is what limits it.
@@ -59,7 +61,7 @@ pub(super) struct Connection {
     /// Payload rate, smoothed over a round trip.
     pub(super) goodput: Rate,
     pub(super) is_filled: bool,
-    /// Of its window so much is in flight that its sender may be waiting for room for a burst.
+    /// Whether enough of its window is in flight that its sender may be waiting for room for a burst.
     pub(super) is_about_filled: bool,
     pub(super) begun_at: Time,
     pub(super) active_at: Time,
@@ -85,16 +87,16 @@ impl Group {
             bound: Rate::ZERO,
             ceil: Rate::ZERO,
             state: GroupState::Idle,
-            defiant_ticks: 0,
+            defiant_ticks: Streak::default(),
             defiant_rate: Rate::ZERO,
             correction: NO_CORRECTION,
-            about_filled_ticks: 0,
-            lending_ticks: 0,
+            about_filled_ticks: Streak::default(),
+            lending_ticks: Streak::default(),
             busy_ticks: 0,
-            held_ticks: 0,
+            held_ticks: Streak::default(),
             is_stream: false,
             old: Rate::ZERO,
-            clean_ticks: CLEAN_TICKS,
+            clean_ticks: Streak::of(CLEAN_TICKS),
             unbounded: Rate::ZERO,
             lost: None,
             division: Division::default(),
@@ -116,69 +118,70 @@ impl Group {
         self.division.handle_tick(seen.has_moved);
         let is_held = sample.drops > 0 || sample.backlog > seen.packet * BACKLOG_PACKETS;
         self.see_defiance(sample.drops > 0);
-        self.clean_ticks = if sample.drops > 0 { 0 } else { self.clean_ticks.saturating_add(1) };
-        self.held_ticks = if is_held { self.held_ticks.saturating_add(1) } else { 0 };
+        self.clean_ticks.count(sample.drops == 0);
+        let held_ticks = self.held_ticks.count(is_held);
         self.is_stream = self.see_stream(&seen);
-        let is_stream = self.is_stream && self.held_ticks < HELD_TICKS;
+        let is_stream = self.is_stream && held_ticks < HELD_TICKS;
         let recent = self.recent.iter().copied().max().unwrap_or(Rate::ZERO);
-        // Connections that are nothing beside the others of the group do not speak for it.
+        // Connections with less than a tenth of the group's rate do not decide its state.
         let speaks = |rate: Rate| rate > Rate::ZERO && rate * 10 >= self.rate;
         let saturates = speaks(seen.filled) || is_held;
         let is_about_filled = speaks(seen.about_filled) || is_held;
-        self.about_filled_ticks = if is_about_filled { self.about_filled_ticks + 1 } else { 0 };
-        self.lending_ticks = if saturates { 0 } else { self.lending_ticks.saturating_add(1) };
+        self.about_filled_ticks.count(is_about_filled);
+        let lending_ticks = self.lending_ticks.count(!saturates);
         self.lost = None;
         (self.state, self.demand) = if recent == Rate::ZERO {
             (GroupState::Idle, Some(Rate::ZERO))
-        } else if self.defiant_ticks >= DEFIANT_TICKS {
+        } else if self.defiant_ticks.length() >= DEFIANT_TICKS {
             (GroupState::Unresponsive, Some(self.rate))
         } else if is_stream && !seen.is_crowded {
-            (GroupState::Lending, Some(self.rate_smoothed.scale(STREAM.0, STREAM.1)))
+            (GroupState::Lending, Some(self.rate_smoothed * STREAM))
         } else if saturates {
             (GroupState::Saturating, None)
         } else if seen.is_recovering {
             self.lost = seen.lost;
-            (GroupState::Rising, Some(self.rate_smoothed.scale(RECOVERING.0, RECOVERING.1)))
+            (GroupState::Rising, Some(self.rate_smoothed * RECOVERING))
         } else if self.rate >= recent && self.rate > self.recent[0].scale(110, 100) {
-            (GroupState::Rising, Some(self.rate.scale(RISING.0, RISING.1)))
+            (GroupState::Rising, Some(self.rate * RISING))
         } else if seen.is_crowded {
-            (GroupState::Unknown, Some(recent.scale(UNKNOWN.0, UNKNOWN.1)))
+            (GroupState::Unknown, Some(recent * UNKNOWN))
         } else {
             // A sender that pauses for a moment, as BBR does to measure, wants all again at once.
-            let is_pause = self.lending_ticks <= PAUSE_TICKS && self.rate > Rate::ZERO;
+            let is_pause = lending_ticks <= PAUSE_TICKS && self.rate > Rate::ZERO;
             let rate = if is_pause { recent } else { self.rate };
-            (GroupState::Lending, Some(rate.scale(LENDING.0, LENDING.1)))
+            (GroupState::Lending, Some(rate * LENDING))
         };
         if !is_about_filled || self.is_unresponsive() {
             self.correction = (self.correction * 9 + NO_CORRECTION) / 10;
         }
     }
 
-    /// Whether it has been a stream of short connections for some time: what each tick sees of it is
-    /// chance, and others cannot follow it. The shortest are gone before anybody sees them.
+    /// Whether it has been a stream of short connections for some time. What a tick sees of it is chance,
+    /// which shares cannot follow; the shortest connections end before they are seen.
     fn see_stream(&mut self, seen: &SeenConnections) -> bool {
         self.busy_ticks = match self.rate > Rate::ZERO {
             true => (self.busy_ticks + 1).min(STREAM_TICKS * 2),
             false => self.busy_ticks.saturating_sub(3),
         };
-        // One that has lasted is no stream, however many of the others have ended.
+        // A group with a lasting connection is not a stream, however many others have ended.
         self.old = seen.old.max(self.old.smoothed(seen.old, OLD_FALLS));
         self.busy_ticks >= STREAM_TICKS && self.old * 2 < self.rate_smoothed
     }
 
-    /// Who sends far more than it may although it is dropped, and always as much, reacts to nothing:
-    /// the others had better leave it that. One that takes more when it is left more is not like
-    /// that, and gets nothing for it; and who has windows obeys them in the end.
+    /// Marks a group as unresponsive if it keeps sending the same rate, far above its ceil, although its
+    /// packets are dropped: that rate is lost to the others anyway. A group that takes more when it is
+    /// given more is not unresponsive, and neither is one whose windows bound it.
     fn see_defiance(&mut self, is_dropped: bool) {
         let defies =
             is_dropped && self.rate > self.ceil.scale(120, 100) && self.unbounded > self.rate / 2;
         let before = self.defiant_rate;
         let is_constant =
             self.rate <= before.scale(115, 100) && before <= self.rate.scale(115, 100);
-        (self.defiant_ticks, self.defiant_rate) = match (defies, is_constant) {
-            (false, _) => (0, Rate::ZERO),
-            (true, true) => (self.defiant_ticks + 1, before),
-            (true, false) => (0, self.rate),
+        self.defiant_ticks.count(defies && is_constant);
+        self.defiant_rate = match (defies, is_constant) {
+            (false, _) => Rate::ZERO,
+            (true, true) => before,
+            (true, false) => self.rate,
         };
     }
 
@@ -199,7 +202,7 @@ impl Group {
 
     /// Whether it has taken all it may for some time, by connections whose windows are bounded.
     pub(super) fn is_steady(&self) -> bool {
-        self.about_filled_ticks >= STEADY_TICKS
+        self.about_filled_ticks.length() >= GROUP_STEADY_TICKS
             && self.unbounded < self.rate / 5
             && self.share > Rate::ZERO
             && self.rate > Rate::ZERO
@@ -207,7 +210,7 @@ impl Group {
 
     /// Whether what its connections lose is not lost in its own class.
     pub(super) fn is_clean(&self) -> bool {
-        self.clean_ticks >= CLEAN_TICKS
+        self.clean_ticks.length() >= CLEAN_TICKS
     }
 
     pub(super) fn is_unresponsive(&self) -> bool {
@@ -244,7 +247,8 @@ pub(super) struct SeenConnections {
     pub(super) filled: Rate,
     /// L2 rate of those that may be held by their windows.
     pub(super) about_filled: Rate,
-    /// More queues than shall: who does not fill its window may be held up by others.
+    /// Whether the queue is above its target, so that a connection that does not fill its window may be
+    /// held up by others.
     pub(super) is_crowded: bool,
     /// Packets were lost to one of them lately, where that is what limits them, and in which queue.
     pub(super) is_recovering: bool,
@@ -262,33 +266,39 @@ pub(super) struct SeenConnections {
 /// All connections, by identity.
 pub(super) type Connections = BTreeMap<u64, Connection>;
 
+/// Ticks whose rates are kept.
 const RECENT_TICKS: usize = 3;
+/// The correction and the opening of windows as the law says, in thousandths.
 pub(super) const NO_CORRECTION: u64 = 1_000;
+/// Range of the correction, in thousandths.
 const CORRECTION_MIN: u64 = 600;
 const CORRECTION_MAX: u64 = 1_700;
-/// Who is narrowed so far holds about the least windows, which no correction narrows.
+/// A group whose correction is this small has about the least windows, which cannot be narrowed.
 const CORRECTION_SPENT: u64 = 700;
-const STEADY_TICKS: u32 = 4;
-/// So many ticks of less are a pause.
+/// Ticks in a row in which a group fills its windows before it counts as steady: slow start has ended.
+const GROUP_STEADY_TICKS: u32 = 4;
+/// Ticks with a lower rate that still count as a pause.
 const PAUSE_TICKS: u32 = 1;
-/// So long after a drop in the class packets still arrive out of order.
+/// Ticks after a drop in the class in which packets still arrive out of order.
 const CLEAN_TICKS: u32 = 5;
-/// A class in which more waits than that holds its group back.
+/// A class with a longer backlog, in packets, holds its group back.
 const BACKLOG_PACKETS: u64 = 4;
-/// A group that rises may have this times as much in the next tick.
-const RISING: (u64, u64) = (4, 1);
-/// What lends keeps so much more than it uses, so that it can grow: the others' windows have room
-/// for what it leaves.
-const LENDING: (u64, u64) = (108, 100);
-/// And one whose senders have slowed down after a loss.
-const RECOVERING: (u64, u64) = (11, 8);
-/// One that others may hold back can take so much more in the next tick.
-const UNKNOWN: (u64, u64) = (5, 4);
-/// A stream of short connections that has lasted for so many ticks is taken to want so much more
-/// than it has on average, unless its class holds it back for some ticks in a row.
+/// A group whose rate rises may need this multiple in the next tick.
+const RISING: Part = Part::of(4, 1);
+/// A group that lends keeps this multiple of its rate, so that it can grow. The others' windows have
+/// room for what it leaves.
+const LENDING: Part = Part::percent(108);
+/// The same for a group whose senders slowed down after a loss.
+const RECOVERING: Part = Part::of(11, 8);
+/// The same for a group that others may hold back.
+const UNKNOWN: Part = Part::of(5, 4);
+/// Ticks after which a series of short connections is a stream.
 const STREAM_TICKS: u32 = 8;
+/// Ticks in a row in which its class holds a stream back, after which it wants all it can have.
 const HELD_TICKS: u32 = 3;
-const STREAM: (u64, u64) = (5, 4);
-/// The rate of those that have lasted falls over so many ticks.
+/// A stream is taken to want this multiple of its mean rate.
+const STREAM: Part = Part::of(5, 4);
+/// Ticks over which the rate of lasting connections is smoothed when it falls.
 const OLD_FALLS: u64 = 10;
+/// Ticks in a row of defiance after which a group is unresponsive: longer than slow start overshoots.
 const DEFIANT_TICKS: u32 = 10;

@@ -25,10 +25,10 @@
 //! | `link` | the capacity, by a queue |
 //! | `loss` | the capacity, by losses |
 //! | `assumption` | a link that may have been full when the control began |
-//! | `rivals` | what this host gets beside others that fill the queue |
+//! | `rivals` | what this host gets while others fill the queue |
 //! | `group` | demand of a group |
 //! | `asked` | receivers beneath that divide by themselves |
-//! | `contest` | how long the queue may be beside others who fill it |
+//! | `contest` | how long the queue may be while others fill it |
 //! | `seen` | what an observation says of losses, connections and groups |
 //! | `squeeze` | groups that queue management at the ISP keeps below their shares |
 //! | `opening` | how wide all windows are together |
@@ -45,7 +45,7 @@ use super::{
 };
 use crate::market::guarantee::Step;
 use crate::share::{Claims, Tree};
-use crate::units::{Bytes, Rate, Span, Time};
+use crate::units::{Bytes, Part, Rate, Span, Time};
 
 mod asked;
 mod assumption;
@@ -54,6 +54,7 @@ mod drain;
 mod group;
 mod link;
 mod loss;
+mod lost;
 mod opening;
 mod release;
 mod rivals;
@@ -80,7 +81,7 @@ pub struct FairweirSpec {
     pub remembered: Option<Rate>,
     /// How shares are enforced.
     pub enforce: Enforce,
-    /// How long the queue at the ISP shall be.
+    /// Target of the queue at the ISP.
     pub latency: Span,
 }
 
@@ -107,12 +108,11 @@ pub struct Fairweir {
     rivals: Rivals,
     course: Course,
     drain: Drain,
-    /// By how much all windows are wider than the law says, in thousandths, so that the queue is
-    /// what it shall be.
+    /// Factor on all windows that brings the queue to its target, in thousandths.
     opening: u64,
     /// The largest packet that arrives, in L2 bytes.
     packet: Bytes,
-    /// Whether far more queues than shall: senders still have larger windows than they shall have.
+    /// Whether the queue is far above its target: senders still use the windows from before.
     is_overfull: bool,
     total_last: Option<Rate>,
     /// The queue in the tick before.
@@ -130,7 +130,7 @@ impl Fairweir {
     /// If there are no groups.
     pub fn new(spec: FairweirSpec) -> Fairweir {
         assert!(!spec.weights.is_empty(), "there is at least the default group");
-        let capacity = spec.remembered.map(|rate| rate.scale(REMEMBERED.0, REMEMBERED.1));
+        let capacity = spec.remembered.map(|rate| rate * REMEMBERED);
         let mut control = Fairweir {
             enforce: spec.enforce,
             latency: spec.latency,
@@ -180,7 +180,7 @@ impl Fairweir {
         self.follow_bases(before, self.mean_base());
         self.noise = delay.map_or(self.noise, |d| d.noise);
         self.see_connections(observation, delay.map_or(Span::ZERO, |d| d.value));
-        // With more queue than is wanted, nobody says how much it would take.
+        // While the queue is above its target, rates do not show what groups would take.
         let crowded = !self.rivals.are_there()
             && delay.is_some_and(|d| d.least * 2 > self.queue_target() * 3);
         self.see_groups(observation, crowded);
@@ -219,7 +219,7 @@ impl Fairweir {
         if act == Act::Rest {
             self.correct_groups(total);
         }
-        // One answer of a probe is one reason to change anything.
+        // Each answer of a probe changes the opening once.
         if let Some(delay) = delay.filter(|delay| delay.samples > 0)
             && self.drain.ticks_left == 0
             && drained != Queue::Drained
@@ -280,7 +280,7 @@ impl Fairweir {
         }
     }
 
-    /// What is known need not be concluded.
+    /// Takes over a capacity that is known exactly.
     fn take_exact(&mut self, capacity: Rate, verdict: Verdict) -> Verdict {
         self.link.set_capacity(Some(capacity));
         match verdict {
@@ -314,7 +314,7 @@ impl Fairweir {
         }
     }
 
-    /// Among those who take all they may, each shall get its part of what they all get.
+    /// Corrects the windows of the groups that fill them, so that their rates are in proportion to their shares.
     fn correct_groups(&mut self, total: Rate) {
         if let Some(capacity) = self.link.capacity()
             && total >= capacity.scale(9, 10)
@@ -366,14 +366,14 @@ impl Fairweir {
                 connection.group = new;
                 true
             }
-            // Whose it is now is told with the next observation.
+            // The next observation says to which group it belongs now.
             None => false,
         });
         self.link.restart();
         self.divide();
     }
 
-    /// Takes over how shares are enforced and how long the queue shall be.
+    /// Takes over how shares are enforced, and the target of the queue.
     pub(super) fn handle_spec(&mut self, enforce: Enforce, latency: Span) {
         (self.enforce, self.latency) = (enforce, latency);
         self.divide();
@@ -382,14 +382,14 @@ impl Fairweir {
     // --------------------------------------------------------------------------------------------
     // What is seen
 
-    /// How long the queue shall be: what the user wants, but room for a few packets; longer beside
-    /// others who fill it.
+    /// Target of the queue: what the user wants, but room for a few packets; longer while other hosts
+    /// fill it.
     pub(super) fn queue_target(&self) -> Span {
         self.contest.stretched(self.short_queue()) + self.noise_part()
     }
 
     fn noise_part(&self) -> Span {
-        self.noise * NOISE_PART.0 / NOISE_PART.1
+        self.noise * NOISE_PART
     }
 
     /// The same without others, and without the path's noise.
@@ -406,7 +406,7 @@ impl Fairweir {
         !self.losses.is_limiting() && !self.rivals.are_there()
     }
 
-    /// Whether somebody would take more.
+    /// Whether a group would take more.
     fn is_wanted(&self) -> bool {
         self.groups.iter().any(|g| g.state == GroupState::Saturating)
     }
@@ -414,7 +414,7 @@ impl Fairweir {
     // --------------------------------------------------------------------------------------------
     // What follows
 
-    /// Divides the capacity anew and says so to the enforcers.
+    /// Divides the capacity and queues the commands for the enforcer.
     fn divide(&mut self) {
         let capacity = match self.course {
             Course::Release => None,
@@ -444,14 +444,14 @@ impl Fairweir {
         for (i, group) in self.groups.iter_mut().enumerate() {
             group.share = shares[i];
             if is_testing {
-                // Everybody a little less: what is tested is the sum, not the division.
+                // All groups keep their parts: the sum is tested, not the division.
                 let wanted = group.rate_smoothed.scale(capacity.as_bps(), sum_smoothed.max(1));
                 group.share = wanted.max(capacity / 50);
             }
             group.bound = if group.demand.is_none() || is_testing {
                 group.share
             } else {
-                // What leaves something to others may take it back at any time.
+                // A group that lends may take its share back at any time.
                 let wanted = demands[i].take();
                 let bound =
                     self.weights.divide(capacity, Claims { demands: &demands, taken: &[] })[i];
@@ -468,16 +468,16 @@ impl Fairweir {
                 (false, true) => TIGHT,
                 (false, false) => LOOSE,
             };
-            let ceil = group.bound.scale(margin.0, margin.1).max(CEIL_MIN);
+            let ceil = (group.bound * margin).max(CEIL_MIN);
             // What is under way when windows are narrowed has crossed the link already: a class that
             // drops it makes the sender slow for long, and spares nothing.
             let falling = match is_tight || is_overfull {
                 true => Rate::ZERO,
-                false => group.ceil.scale(CEIL_FALL.0, CEIL_FALL.1),
+                false => group.ceil * CEIL_FALL,
             };
             group.ceil = ceil.max(falling);
         }
-        // What nobody drained is out of date: the last one that is drained shall be the newest.
+        // Commands that were not drained are out of date.
         self.commands.clear();
         if self.enforce != Enforce::Window {
             let classes = self.groups.iter().zip(self.weights.weights());
@@ -524,21 +524,24 @@ impl Fairweir {
     }
 }
 
-/// The loop starts at nine tenths of what is remembered.
-const REMEMBERED: (u64, u64) = (9, 10);
-/// The queue has room for so much at least, or bursts of the window law would empty it.
+/// Part of a remembered capacity with which the control starts.
+const REMEMBERED: Part = Part::of(9, 10);
+/// Packets that the queue has room for at least, or bursts of the window law would empty it.
 const QUEUE_PACKETS: u64 = 2;
-/// The queue is longer by this part of the noise, or nothing could tell whether it is empty.
-const NOISE_PART: (u64, u64) = (1, 1);
-/// Classes above the shares, where windows bound what arrives, and where they do not.
-const LOOSE: (u64, u64) = (125, 100);
-const TIGHT: (u64, u64) = (100, 100);
-/// And while the queue is this many times as long as it shall be.
-const DRAINING: (u64, u64) = (90, 100);
+/// Part of the noise by which the queue is longer, or it could not be seen whether it is empty.
+const NOISE_PART: Part = Part::of(1, 1);
+/// Ceil of a class relative to its group's bound, where windows hold.
+const LOOSE: Part = Part::percent(125);
+/// The same where windows do not hold.
+const TIGHT: Part = Part::percent(100);
+/// The same while the queue is more than [`OVERFULL`] times its target.
+const DRAINING: Part = Part::percent(90);
 const OVERFULL: u64 = 3;
-/// A class whose windows hold falls by no more than to this part each tick.
-const CEIL_FALL: (u64, u64) = (1, 2);
+/// Part of its ceil to which a class whose windows hold falls at most in a tick.
+const CEIL_FALL: Part = Part::of(1, 2);
+/// A full packet, in L2 bytes, until one was seen.
 const PACKET_GUESS: Bytes = Bytes::new(1_514);
+/// Least ceil of a class.
 const CEIL_MIN: Rate = Rate::kbit(100);
 
 #[cfg(test)]

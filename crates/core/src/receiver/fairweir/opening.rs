@@ -1,29 +1,29 @@
-//! How wide all windows are together, so that the queue is what it shall be.
+//! The factor on all windows that brings the queue to its target.
 
 use super::super::delay::RTT_GUESS;
 use super::super::{Observation, TICK};
 use super::group::Connection;
-use super::squeeze::Lost;
+use super::lost::Lost;
 use super::{Fairweir, NO_CORRECTION};
 use crate::units::Span;
 
 impl Fairweir {
-    /// Opens all windows a little further if the queue is shorter than it shall be, while somebody
-    /// would take more, and less far if it is longer.
+    /// Opens all windows a little further if the queue is shorter than its target while a group would
+    /// take more, and narrows them if it is longer.
     pub(super) fn open(&mut self, queue: Span, loses_many: bool) {
         if !self.is_wanted() && !self.link.is_used() {
             return;
         }
         let target = self.queue_target().as_nanos() as i64;
         let base = self.delay.rtt_base_max().unwrap_or(RTT_GUESS).as_nanos() as i64;
-        // What is missing of the queue, as a part of what is under way; half of it each tick.
+        // What the queue lacks, relative to what is in flight; half of it each tick.
         let ticks = (base / TICK.as_nanos() as i64).max(1);
         let lacking = (target - queue.as_nanos() as i64) * 1_000 / (base + target) / 2 / ticks;
         // A full link whose buffer overflows has no room for a longer queue.
         let is_full = loses_many && self.link.is_used() && queue.as_nanos() as i64 * 2 > target;
         let lacking =
             if is_full && self.opening > NO_CORRECTION { lacking.min(-FULL_STEP) } else { lacking };
-        // Who takes more than its share is not opened further to the cost of one that shall have more.
+        // A group that takes more than its share is not opened further at the cost of one that gets less.
         let lacking = match self.squeezed() {
             None => lacking,
             Some(Lost::Own) if self.opening > NO_CORRECTION => lacking.min(-FULL_STEP),
@@ -33,7 +33,7 @@ impl Fairweir {
         self.opening = (self.opening * step / 1_000).clamp(OPENING_MIN, OPENING_MAX);
     }
 
-    /// Whether so much is lost that a buffer overflows: the path's noise takes less.
+    /// Whether losses are so frequent that a buffer overflows; noise of the path causes fewer.
     pub(super) fn loses_many(&self, observation: &Observation) -> bool {
         let clean = || observation.connections.iter().filter(|c| self.groups[c.group].is_clean());
         let holes = clean().map(|c| c.holes).fold(0, u64::saturating_add);
@@ -53,7 +53,7 @@ impl Fairweir {
         (weights > 0).then(|| Span::nanos((sum / weights) as u64))
     }
 
-    /// What the opening made up for in bases that were wrong ends with the error.
+    /// Bases have changed: takes back what the opening compensated of their error.
     pub(super) fn follow_bases(&mut self, before: Option<Span>, after: Option<Span>) {
         let (Some(before), Some(after)) = (before, after) else { return };
         let target = self.queue_target();
@@ -67,12 +67,14 @@ impl Fairweir {
     }
 }
 
+/// Largest step of the opening in a tick, in thousandths.
 const OPENING_STEP_MAX: i64 = 100;
+/// Range of the opening, in thousandths.
 const OPENING_MIN: u64 = 700;
 const OPENING_MAX: u64 = 3_000;
-/// Bases that change by less than one of so many parts follow noise.
+/// Bases that change by less than one part in this many follow noise.
 const BASES_NOISE: u64 = 20;
-/// What is taken back each tick where packets are lost.
+/// Thousandths that are taken back each tick while packets are lost.
 const FULL_STEP: i64 = 30;
-/// A buffer overflows if more than one of so many packets is missing or out of order.
+/// A buffer overflows if more than one packet in this many is missing or out of order.
 const OVERFLOW_PART: u64 = 20;

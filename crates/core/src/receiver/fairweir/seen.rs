@@ -6,7 +6,7 @@ use super::group::{Connection, Connections, SeenConnections};
 use super::link::Verdict;
 use super::loss::{Interval, LossVerdict};
 use super::{Fairweir, NO_CORRECTION, PACKET_GUESS};
-use crate::units::{Rate, Span};
+use crate::units::{Part, Rate, Span};
 use crate::window::Behaviour;
 
 impl Fairweir {
@@ -23,7 +23,7 @@ impl Fairweir {
         // them to noise.
         let shown = self.link.confirmed();
         let lossiness = |id| self.connections.get(&id).map_or(0, |c| c.lossiness);
-        let is_noisy = |c: &ConnectionSample| shown.is_some() && lossiness(c.id) > NOISY;
+        let is_noisy = |c: &ConnectionSample| shown.is_some() && lossiness(c.id) > NOISY_PATH;
         let interval = Interval {
             at: observation.at,
             rate: total,
@@ -34,7 +34,7 @@ impl Fairweir {
             is_wanted: self.is_wanted(),
             shown,
         };
-        // What is only assumed is not what there is to go back to.
+        // An assumed capacity is not one to go back to.
         let before = self.link.capacity().filter(|_| !self.assumption.is_made());
         self.see_short_buffer(&interval, before);
         let capacity = match self.losses.handle_interval(interval, before) {
@@ -48,7 +48,7 @@ impl Fairweir {
         Some(Verdict::Rest)
     }
 
-    /// A buffer that drops although hardly more waits than shall is too short for that.
+    /// Notices a buffer that drops packets although the queue is hardly above its target.
     pub(super) fn see_short_buffer(&mut self, interval: &Interval, capacity: Option<Rate>) {
         self.short = self.short.map(|s| s + s / SHORT_FORGOTTEN).filter(|&s| s < self.latency);
         let Some(queue) = interval.queue.filter(|_| interval.lossy > 0) else { return };
@@ -75,9 +75,9 @@ impl Fairweir {
             let ticks = rtt.map_or(1, |rtt| rtt.as_nanos() / TICK.as_nanos() + 1).min(8);
             let arrived = before.map_or(arrived, |c| c.goodput.smoothed(arrived, ticks));
             let in_flight = rtt.map(|rtt| arrived * rtt + sample.segment);
-            let is_near = self.delay.rtt_base(sample.id).is_some_and(|base| base < NEAR);
-            let fills = |(part, of): (u64, u64)| {
-                in_flight.is_some_and(|flying| flying.as_u64() * of >= window.as_u64() * part)
+            let is_near = self.delay.rtt_base(sample.id).is_some_and(|base| base < NEARBY);
+            let fills = |part: Part| {
+                in_flight.is_some_and(|flying| part.is_reached(flying.as_u64(), window.as_u64()))
             };
             let active_at = match before {
                 Some(known) if sample.segments == 0 => known.active_at,
@@ -85,14 +85,14 @@ impl Fairweir {
             };
             let begun = || Behaviour::new(now, sample.port);
             let mut behaviour = before.map_or_else(begun, |known| known.behaviour);
-            behaviour.handle_tick(now, sample);
+            behaviour.handle_tick(now, sample.has_sent, sample.received);
             let connection = Connection {
                 group: sample.group,
                 begun_at: before.map_or(now, |known| known.begun_at),
                 rate: Rate::from_volume(received, observation.interval),
                 goodput: arrived,
-                is_filled: fills(FILLED),
-                is_about_filled: fills(if is_near { ABOUT_FILLED } else { FILLED }),
+                is_filled: fills(WINDOW_FILLED),
+                is_about_filled: fills(if is_near { ABOUT_FILLED } else { WINDOW_FILLED }),
                 active_at,
                 lossiness: {
                     let before = before.map_or(0, |known| known.lossiness);
@@ -153,18 +153,19 @@ impl Fairweir {
     }
 }
 
-/// A window counts as filled from this part on.
-const FILLED: (u64, u64) = (90, 100);
+/// Part of a window from which on it counts as filled.
+const WINDOW_FILLED: Part = Part::percent(90);
 /// A sender nearby may be waiting for room if this part of its window is filled: below an RTT of 2 ms Linux sends
 /// bursts of up to 64 kB, for which it waits until a third of the window is free (`tcp_tso_autosize`,
 /// `tcp_tso_should_defer`), and receivers answer each burst once.
-const ABOUT_FILLED: (u64, u64) = (50, 100);
+const ABOUT_FILLED: Part = Part::percent(50);
 /// The base RTT of a sender nearby, with what is left of a queue in it.
-const NEAR: Span = Span::millis(4);
-/// The queue that a short buffer is given is never less, and grows by this part each tick.
+const NEARBY: Span = Span::millis(4);
+/// Shortest target of the queue at a short buffer.
 const SHORT_MIN: Span = Span::millis(2);
+/// The target grows by one part in this many each tick.
 const SHORT_FORGOTTEN: u64 = 400;
-/// Losses in more than so many of a thousand ticks are noise.
-const NOISY: u32 = 200;
-/// Connections are young until then.
+/// Losses in more ticks than this, in thousandths, are noise where the link has a queue.
+const NOISY_PATH: u32 = 200;
+/// Age until which a connection is young.
 const YOUNG: Span = Span::millis(1_500);

@@ -6,7 +6,7 @@ use super::Fairweir;
 use super::asked::{EVEN, weights};
 use super::group::{Connection, Group, NO_CORRECTION};
 use crate::share::Weight;
-use crate::units::{Bytes, Rate, Span, Time};
+use crate::units::{Bytes, Part, Rate, Span, Time};
 use crate::window::{
     Bounds, Class, Framing, Member, SEGMENTS_MIN, divide, floor_rate, wire_window,
 };
@@ -60,7 +60,7 @@ impl Fairweir {
             .map(|(at, (id, c))| Member {
                 weight: weights[at],
                 class: classes[at],
-                demand: (!c.is_filled).then(|| c.rate.scale(GROWING.0, GROWING.1)),
+                demand: (!c.is_filled).then(|| c.rate * GROWING),
                 floor: self.floor_of(**id, c),
             })
             .collect();
@@ -74,7 +74,7 @@ impl Fairweir {
         // Senders send whole packets: what one connection loses by rounding the next one gets.
         let mut rest = 0;
         for (at, (&(&id, connection), part)) in members.iter().zip(parts).enumerate() {
-            // Whoever does not fill its window may grow to its part at any time.
+            // A connection that does not fill its window may grow to its part at any time.
             let part = match classes[at] {
                 Class::Long => {
                     let equal = group.bound / (longs + shorts - 1).max(1);
@@ -89,7 +89,7 @@ impl Fairweir {
         }
     }
 
-    /// The weights of a group's connections, if its receiver divides by itself; otherwise all are alike.
+    /// The weights of a group's connections if its receiver divides them itself; `None` if all are alike.
     fn asked_weights(
         &self,
         group: &Group,
@@ -123,10 +123,10 @@ impl Fairweir {
         let share = share.scale(correction * self.opening, NO_CORRECTION * NO_CORRECTION);
         let wire = match self.drain.ticks_left > 0 {
             true => {
-                let (part, of) = if self.drain.is_deep { DRAIN_DEEP } else { DRAIN_PART };
-                wire_window(share, base * part / of, Span::ZERO)
+                let part = if self.drain.is_deep { DRAIN_DEEP } else { DRAIN_PART };
+                wire_window(share, base * part, Span::ZERO)
             }
-            // Behind a class that holds it, a connection needs something to wait there.
+            // Behind a class that limits it, a connection needs packets that wait there.
             false if self.losses.is_limiting() => wire_window(share, base, self.queue_target() * 2),
             false => wire_window(share, base, self.queue_target()),
         };
@@ -143,7 +143,7 @@ impl Fairweir {
     }
 }
 
-/// Rounds to whole segments, with what was lost by rounding before.
+/// Rounds to whole segments and carries the remainder over in `rest`.
 fn whole_segments(exact: Bytes, framing: Framing, rest: &mut i64) -> Bytes {
     let segment = framing.segment().as_u64() as i64;
     let wanted = exact.as_u64() as i64 + *rest;
@@ -152,15 +152,15 @@ fn whole_segments(exact: Bytes, framing: Framing, rest: &mut i64) -> Bytes {
     Bytes::new((segments * segment) as u64)
 }
 
-/// A connection takes part in the division so long after its last packet.
+/// Time after its last packet in which a connection takes part in the division.
 const ACTIVE_FOR: Span = Span::secs(1);
-/// Who does not fill its window is taken to want so much more than it got.
-const GROWING: (u64, u64) = (11, 10);
-/// Short answers of a group pause so often that about one of so many comes at a time.
+/// A connection that does not fill its window is taken to want this multiple of its rate.
+const GROWING: Part = Part::of(11, 10);
+/// Connections with short answers of which about one transmits at a time, since they pause often.
 const SHORTS_AT_ONCE: u64 = 3;
 /// Ten packets, as senders begin.
 const INITIAL_WINDOW: Bytes = Bytes::new(14_480);
-/// What the windows are narrowed to at a drain, of share · base RTT. Source: docs/control.md.
-const DRAIN_PART: (u64, u64) = (85, 100);
-/// And where that RTT contains a queue of unknown length.
-const DRAIN_DEEP: (u64, u64) = (50, 100);
+/// Part of share · base RTT to which windows are narrowed in a drain. Source: docs/control.md.
+const DRAIN_PART: Part = Part::percent(85);
+/// The same where that RTT contains a queue of unknown length.
+const DRAIN_DEEP: Part = Part::percent(50);

@@ -1,33 +1,35 @@
-//! No harm: control that costs is noticed, and lets go.
+//! Notices when control costs throughput, and then lets everything pass.
 //!
-//! The problem: a control that is wrong about a link leaves a part of it idle, and nothing in the control
-//! tells it so. The method: a link that has room although a group wants more is *suspicious*. If that
-//! lasts, everything passes for a moment, and what arrives then is compared with what arrived before. If
-//! it is more, control has cost the difference. The control has seen what arrived, so the first time it
-//! goes on with that. If control costs again soon after, everything passes for longer, each time twice as
-//! long. A suspicion that was wrong is followed by a pause, each time twice as long, so that a link whose
+//! The problem: a control that is wrong about a link leaves a part of it idle and cannot see that itself.
+//! The method: a link that has room although a group wants more is *suspicious*. If that lasts,
+//! everything passes for a moment, and what arrives then is compared with what arrived before. If it is
+//! more, control has cost the difference. The control has now seen the higher rate, so the first time it
+//! simply continues. If control costs again soon after, everything passes for longer, twice as long each
+//! time. A suspicion that was wrong is followed by a pause, also doubled each time, so that a link whose
 //! sender is slow is not disturbed again and again.
 //!
-//! It judges only controls that learn the capacity: one that was given by the user is kept.
+//! Only controls that learn the capacity are supervised. A capacity that the user gave is kept.
 
-use crate::units::{Rate, Span, Time};
+use crate::backoff::Backoff;
+use crate::streak::Streak;
+use crate::units::{Part, Rate, Span, Time};
 
 /// Watches what a control costs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Supervisor {
     state: State,
-    /// In how many ticks in a row the link had room.
-    idle_ticks: u32,
+    /// Ticks in which the link had room although a group wanted more.
+    idle_ticks: Streak,
     /// What arrives, smoothed.
     usual: Rate,
     /// The most of that since control began, slowly forgotten.
     level: Rate,
-    /// No release before this, and for how long after the next that shows no harm.
+    /// No comparison before this, and the pause after the next one that shows no harm.
     next_at: Time,
-    pause: Span,
+    pause: Backoff,
     /// Control cost last at this time, and how long it lets go if it does again.
     harmed_at: Option<Time>,
-    stay: Span,
+    away: Backoff,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +52,7 @@ pub(super) struct Tick {
     pub(super) is_enforcing: bool,
     /// Whether a group wants more than it has.
     pub(super) is_wanted: bool,
-    /// Whether the queue of the link was empty for a while; `None` if nobody knows.
+    /// Whether the queue of the link was empty for a while; `None` if that is not known.
     pub(super) has_room: Option<bool>,
 }
 
@@ -69,13 +71,13 @@ impl Supervisor {
     pub(super) fn new() -> Supervisor {
         Supervisor {
             state: State::Watch,
-            idle_ticks: 0,
+            idle_ticks: Streak::default(),
             usual: Rate::ZERO,
             level: Rate::ZERO,
             next_at: Time::ZERO,
-            pause: PAUSE_MIN,
+            pause: Backoff::new(PAUSE_MIN, PAUSE_MAX),
             harmed_at: None,
-            stay: STAY_MIN,
+            away: Backoff::new(AWAY_MIN, AWAY_MAX),
         }
     }
 
@@ -85,7 +87,7 @@ impl Supervisor {
             State::Watch => self.watch(tick),
             State::Compare { since, had, sum, ticks } => {
                 let passed = tick.at.since(since);
-                let counts = passed > GROWN;
+                let counts = passed > REGROWN;
                 let sum = sum.saturating_add(if counts { tick.total.as_bps() } else { 0 });
                 let ticks = ticks + u64::from(counts);
                 self.state = State::Compare { since, had, sum, ticks };
@@ -106,14 +108,10 @@ impl Supervisor {
     fn watch(&mut self, tick: &Tick) {
         self.usual = self.usual.smoothed(tick.total, USUAL_TICKS);
         self.level = self.level.smoothed(self.usual, LEVEL_TICKS).max(self.usual);
-        let has_room =
-            tick.has_room.unwrap_or(true) && self.usual < self.level.scale(ROOM.0, ROOM.1);
-        self.idle_ticks = match tick.is_enforcing && tick.is_wanted && has_room {
-            true => self.idle_ticks + 1,
-            false => 0,
-        };
-        if self.idle_ticks >= IDLE_TICKS && tick.at >= self.next_at {
-            self.idle_ticks = 0;
+        let has_room = tick.has_room.unwrap_or(true) && self.usual < self.level * ROOM;
+        let idle_ticks = self.idle_ticks.count(tick.is_enforcing && tick.is_wanted && has_room);
+        if idle_ticks >= IDLE_TICKS && tick.at >= self.next_at {
+            self.idle_ticks.end();
             self.state = State::Compare { since: tick.at, had: self.usual, sum: 0, ticks: 0 };
         }
     }
@@ -121,41 +119,44 @@ impl Supervisor {
     fn judge(&mut self, now: Time, had: Rate, free: Rate) {
         self.state = State::Watch;
         (self.usual, self.level) = (free, free);
-        if free < had.scale(COSTS.0, COSTS.1) {
-            self.next_at = now + self.pause;
-            self.pause = (self.pause * 2).min(PAUSE_MAX);
+        if free < had * COSTS {
+            self.next_at = now + self.pause.span();
+            self.pause.double();
             return;
         }
-        self.pause = PAUSE_MIN;
-        if self.harmed_at.is_some_and(|at| now.since(at) < AGAIN + self.stay) {
-            self.state = State::Away { until: now + self.stay };
-            self.stay = (self.stay * 2).min(STAY_MAX);
+        self.pause.reset();
+        if self.harmed_at.is_some_and(|at| now.since(at) < HARMED_AGAIN + self.away.span()) {
+            self.state = State::Away { until: now + self.away.span() };
+            self.away.double();
         } else {
-            self.stay = STAY_MIN;
+            self.away.reset();
         }
         self.harmed_at = Some(now);
     }
 }
 
-/// The link had room for so many ticks in a row although more was wanted.
+/// Ticks in a row in which the link has room although more is wanted, before a comparison.
 const IDLE_TICKS: u32 = 25;
-/// What arrives is smoothed over so many ticks; its largest value is forgotten over so many.
+/// Ticks over which what arrives is smoothed.
 const USUAL_TICKS: u64 = 10;
+/// Ticks over which its largest value is forgotten.
 const LEVEL_TICKS: u64 = 3_000;
-/// Where no delays are known, below this part of that the link has room.
-const ROOM: (u64, u64) = (70, 100);
-/// Senders have begun to grow after this, and are compared until then.
-const GROWN: Span = Span::millis(1_000);
+/// Where no delays are known, the link has room below this part of the largest value.
+const ROOM: Part = Part::percent(70);
+/// Time after which senders have begun to grow; what arrives counts from then on.
+const REGROWN: Span = Span::millis(1_000);
+/// How long everything passes for a comparison.
 const COMPARED: Span = Span::millis(3_000);
-/// Control costs if so much arrives without it.
-const COSTS: (u64, u64) = (105, 100);
-/// The next comparison after one that showed no harm.
+/// Control costs if at least this multiple arrives without it.
+const COSTS: Part = Part::percent(105);
+/// Pause after a comparison that showed no harm.
 const PAUSE_MIN: Span = Span::secs(30);
 const PAUSE_MAX: Span = Span::secs(600);
-/// If control costs again within this, it lets go for so long.
-const AGAIN: Span = Span::secs(60);
-const STAY_MIN: Span = Span::secs(30);
-const STAY_MAX: Span = Span::secs(600);
+/// Time within which control that costs again is let go.
+const HARMED_AGAIN: Span = Span::secs(60);
+/// How long everything passes then.
+const AWAY_MIN: Span = Span::secs(30);
+const AWAY_MAX: Span = Span::secs(600);
 
 #[cfg(test)]
 mod tests;

@@ -100,7 +100,7 @@ proptest! {
 // ------------------------------------------------------------------------------------------------
 // In the loop
 
-/// What an enforcer was told last.
+/// The last commands of an enforcer.
 #[derive(Debug, Default)]
 struct Told {
     has_classes: bool,

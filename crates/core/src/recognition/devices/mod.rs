@@ -1,10 +1,10 @@
-//! The evidence of each device.
+//! The signs of each device.
 
 use std::collections::BTreeMap;
 
 use super::{Claim, Identity, Kind, Os, Set, Source, Table, Verdict, What};
 use crate::lease::Message;
-use crate::policy::Mac;
+use crate::packet::Mac;
 use crate::relay::Syn;
 use crate::units::{Span, Time};
 
@@ -14,8 +14,8 @@ pub const DEVICES_MAX: usize = 1_024;
 /// The most claims of a device.
 pub const CLAIMS_MAX: usize = 8;
 
-/// What first packets and requests said counts for so long after it was last seen. A DHCP client may not
-/// ask again for a month.
+/// How long first packets and requests count after they were last seen. A DHCP client may not ask again
+/// for a month.
 const CLAIM_SPAN: Span = Span::secs(24 * 3_600);
 
 /// What is known of a device.
@@ -52,7 +52,7 @@ impl Devices {
         Devices { table, said: BTreeMap::new(), known: BTreeMap::new() }
     }
 
-    /// What the user says of devices, from now on; it comes before all evidence.
+    /// What the user says of devices, from now on; it precedes all signs.
     pub fn set_said(&mut self, said: impl IntoIterator<Item = (Mac, Identity)>) {
         let claim = |identity: Identity| Claim {
             source: Source::User,
@@ -128,7 +128,7 @@ impl Devices {
 
     fn add(&mut self, source: Mac, claim: Claim, now: Time) -> bool {
         self.change(source, now, |device| {
-            // Of programs that say the same, one is enough.
+            // One of several programs that say the same is enough.
             let is_same = |old: &Claim| old.source == claim.source && old.what == claim.what;
             if let Some((_, at)) = device.claims.iter_mut().find(|(old, _)| is_same(old)) {
                 *at = now;

@@ -85,7 +85,7 @@ fn os(devices: &Devices, device: u8) -> Verdict<Os> {
 }
 
 #[test]
-fn evidence_narrows_until_one_is_left() {
+fn signs_narrow_until_one_is_left() {
     let mut devices = devices();
     assert!(!devices.handle_dhcp(mac(1), &question(1, &[(55, &[1, 3, 6])]), at(0)));
     assert_eq!(os(&devices, 1), Verdict::Unknown(Set::of(&[Os::Ios, Os::Macos])));
@@ -183,7 +183,7 @@ fn words_of_rules_are_read_and_printed() {
 proptest! {
     /// Each further claim leaves fewer systems or the same, in any order; a conflict stays one.
     #[test]
-    fn evidence_only_narrows_and_its_order_does_not_matter(sets in vec(1_u16..512, 1..6)) {
+    fn signs_only_narrow_and_their_order_does_not_matter(sets in vec(1_u16..512, 1..6)) {
         let sets: Vec<Set<Os>> = sets.iter().map(|bits| {
             let words: Vec<Os> = Os::ALL.iter().enumerate()
                 .filter(|(i, _)| bits >> i & 1 == 1).map(|(_, (_, word))| *word).collect();
@@ -210,7 +210,7 @@ proptest! {
     }
 
     #[test]
-    fn any_evidence_is_read_without_a_panic(
+    fn any_sign_is_read_without_a_panic(
         bytes in vec(any::<u8>(), 0..600), options in vec(any::<u8>(), 0..10),
     ) {
         let mut devices = devices();

@@ -32,14 +32,14 @@ pub enum Node {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tree {
     nodes: Vec<Node>,
-    /// Of each leaf: its part of the whole by weight alone, as a fraction.
+    /// Each leaf's part of the whole by weight alone, as a fraction.
     fractions: Vec<(u64, u64)>,
 }
 
 /// What the leaves of a tree would use.
 #[derive(Clone, Copy, Debug)]
 pub struct Claims<'a> {
-    /// Of each leaf; `None` is without end. Not looked at for a leaf that takes.
+    /// Each leaf's demand; `None` is without end. Ignored for a leaf that takes.
     pub demands: &'a [Option<Rate>],
     /// What each leaf takes whatever it is given; zero for all that obey, and empty if all do.
     pub taken: &'a [Rate],
@@ -91,7 +91,7 @@ impl Tree {
         self.fractions.iter().map(|&(n, d)| capacity.scale(n, d)).collect()
     }
 
-    /// Divides `capacity` among the leaves; what a leaf takes is no part of its share.
+    /// Divides `capacity` among the leaves; what a leaf takes does not count towards its share.
     ///
     /// A leaf that takes is subtracted first from what its siblings have. If a branch takes more than its
     /// part, the others divide the rest.

@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use super::{Known, Resolver};
-use crate::policy::Transport;
+use crate::packet::Transport;
 use crate::sites::claims::{Carried, Claim, HostDigest, Sends, Verdict, Votes};
 use crate::sites::departure::{Departure, Departures, OPENS_WITHIN, Opened};
 use crate::sites::division::{Candidate, Connections, Divided, Recent};
-use crate::sites::{Evidence, Flow, Reason};
+use crate::sites::{Attribution, Flow, Reason};
 use crate::units::{Span, Time};
 
 /// A user with an extension.
@@ -23,18 +23,18 @@ pub(super) struct Claimant {
 /// What an extension's claims are compared with, and what they say.
 #[derive(Debug, Default)]
 pub(super) struct Browsed {
-    /// When it opened; `None` if nobody was to tell yet for whom.
+    /// When it opened; `None` if no claimant was known yet.
     pub(super) opened: Option<Time>,
     /// From then until it sent its first payload: a round trip, and what the client needed.
     pub(super) handshake: Option<Span>,
     pub(super) sends: Sends,
     pub(super) votes: Votes,
-    /// Of the name that the connection has sent.
+    /// The digest of the name that the connection has sent.
     pub(super) host: Option<HostDigest>,
     /// By votes.
-    pub(super) evidence: Option<Evidence>,
+    pub(super) attribution: Option<Attribution>,
     /// By the requests that left when it opened.
-    pub(super) guess: Option<Evidence>,
+    pub(super) guess: Option<Attribution>,
 }
 
 impl Connections for BTreeMap<u64, Known> {
@@ -66,7 +66,7 @@ impl Resolver {
             let known = self.connections.get_mut(&number).expect("invariant: it was just there");
             known.browsed.get_or_insert_default();
             // What is not bound yet will be.
-            if known.evidence.is_some() {
+            if known.attribution.is_some() {
                 self.note_host(number);
                 self.command_bind(number);
             }
@@ -84,7 +84,7 @@ impl Resolver {
             return false;
         }
         if claim.is_http1 {
-            // Of requests that leave at once to a host that was not known to be so, only one was told of.
+            // Of requests that leave at once to a host that was not known to have claims, only one was reported.
             let &Claim { user, remote, host, group, begin, is_http1, .. } = claim;
             let port = remote.port();
             self.handle_departure(&Departure { user, host, port, group, begin, is_http1 });
@@ -127,8 +127,8 @@ impl Resolver {
         });
         let (mut recent, mut settled, mut earlier) = (Vec::new(), BTreeSet::new(), 0);
         for (number, browsed, is_to_host, is_tcp) in browsed {
-            let evidence = browsed.evidence.as_ref().filter(|e| e.reason != Reason::Mixed);
-            let group = evidence.map(|evidence| evidence.group);
+            let attribution = browsed.attribution.as_ref().filter(|e| e.reason != Reason::Mixed);
+            let group = attribution.map(|attribution| attribution.group);
             match browsed.opened {
                 Some(at) if at + GUESSED_SPAN >= time => {
                     let used = browsed.sends.used().filter(|used| *used <= at + USED_WITHIN);
@@ -167,9 +167,9 @@ impl Resolver {
         if !browsed.votes.set_opener(opener, is_http1) {
             return false;
         }
-        let name = known.evidence.as_ref().and_then(|evidence| evidence.name.clone());
-        browsed.guess = opener.map(|group| Evidence { reason: Reason::Extension, name, group });
-        browsed.evidence.is_none()
+        let name = known.attribution.as_ref().and_then(|attribution| attribution.name.clone());
+        browsed.guess = opener.map(|group| Attribution { reason: Reason::Extension, name, group });
+        browsed.attribution.is_none()
     }
 
     /// The connections that may have carried the request.
@@ -217,7 +217,7 @@ impl Resolver {
         names.any(|name| HostDigest::new(&self.salt, name) == claim.host)
     }
 
-    /// Who owns a connection that opens.
+    /// The owner of a connection that opens became known.
     pub(super) fn handle_owner(&mut self, number: u64, user: Option<u32>, at: Time) {
         let is_watched = user.is_some_and(|user| self.is_claimant(user, at));
         let known = self.connections.get_mut(&number).expect("invariant: it is known");
@@ -226,7 +226,7 @@ impl Resolver {
             let mut sends = Sends::default();
             // The first request follows the handshake, whose first packet may be all that is seen.
             match known.connection.flow.transport {
-                Transport::Tcp => sends.handle_opening(at),
+                Transport::Tcp => sends.handle_opened(at),
                 Transport::Udp => _ = sends.push(at),
             }
             known.browsed =
@@ -244,7 +244,7 @@ impl Resolver {
         }
     }
 
-    /// A connection has sent something of which only the time is told.
+    /// A connection has sent something of which only the time is known.
     pub(super) fn handle_sent(&mut self, number: u64, at: Time) {
         let known = self.connections.get_mut(&number).expect("invariant: it is known");
         let Some(browsed) = &mut known.browsed else { return };
@@ -257,7 +257,7 @@ impl Resolver {
     /// A connection has sent the beginning of what it says by TCP: a request if it names a host in the clear.
     pub(super) fn note_beginning(&mut self, number: u64, at: Time) {
         let known = self.connections.get_mut(&number).expect("invariant: it is known");
-        let is_request = known.evidence.as_ref().is_some_and(|e| e.reason == Reason::Host);
+        let is_request = known.attribution.as_ref().is_some_and(|e| e.reason == Reason::Host);
         match &mut known.browsed {
             Some(browsed) if is_request => browsed.sends.handle_request(at),
             Some(browsed) => browsed.sends.handle_hello(at),
@@ -268,13 +268,13 @@ impl Resolver {
     fn bind_claimed(&mut self, number: u64, verdict: Verdict) {
         let known = self.connections.get_mut(&number).expect("invariant: it is known");
         let browsed = known.browsed.as_mut().expect("invariant: it is browsed");
-        let name = known.evidence.as_ref().and_then(|evidence| evidence.name.clone());
-        let evidence = match verdict {
-            Verdict::Group(group) => Evidence { reason: Reason::Extension, name, group },
-            Verdict::Mixed => Evidence { reason: Reason::Mixed, name: None, group: None },
+        let name = known.attribution.as_ref().and_then(|attribution| attribution.name.clone());
+        let attribution = match verdict {
+            Verdict::Group(group) => Attribution { reason: Reason::Extension, name, group },
+            Verdict::Mixed => Attribution { reason: Reason::Mixed, name: None, group: None },
         };
-        let before = browsed.evidence.as_ref();
-        if before.is_some_and(|b| (b.reason, b.group) == (evidence.reason, evidence.group)) {
+        let before = browsed.attribution.as_ref();
+        if before.is_some_and(|b| (b.reason, b.group) == (attribution.reason, attribution.group)) {
             return;
         }
         match verdict {
@@ -282,20 +282,20 @@ impl Resolver {
             Verdict::Group(_) if before.is_none() => self.counts.by_extension += 1,
             Verdict::Group(_) => {}
         }
-        browsed.evidence = Some(evidence);
+        browsed.attribution = Some(attribution);
         self.command_bind(number);
     }
 
     /// Which name claims about the connection have to know.
     pub(super) fn note_host(&mut self, number: u64) {
         let known = self.connections.get_mut(&number).expect("invariant: it is known");
-        if let (Some(browsed), Some(evidence)) = (&mut known.browsed, &known.evidence) {
-            let name = evidence.name.as_ref().filter(|_| evidence.reason != Reason::Dns);
+        if let (Some(browsed), Some(attribution)) = (&mut known.browsed, &known.attribution) {
+            let name = attribution.name.as_ref().filter(|_| attribution.reason != Reason::Dns);
             browsed.host = name.map(|name| HostDigest::new(&self.salt, name));
         }
     }
 
-    /// Guesses for whom a connection was opened whose host is known now, and those beside it.
+    /// Guesses for which request a connection was opened whose host is known now, and its neighbours.
     pub(super) fn guess_beside(&mut self, number: u64) -> Vec<u64> {
         let known = &self.connections[&number];
         let (user, port) = (known.user, known.connection.flow.remote.port());
@@ -312,15 +312,15 @@ impl Resolver {
 pub const CLAIMANT_SPAN: Span = Span::secs(60);
 /// Users with an extension.
 pub(super) const CLAIMANTS_MAX: usize = 64;
-/// Of the flows to one server so many are looked at.
+/// Flows to one server that are considered.
 const CANDIDATES_MAX: usize = 1_024;
 /// Longer than the connections of a page need to open.
 const GUESSED_SPAN: Span = Span::secs(1);
-/// Of the connections that opened earlier so many are looked at.
+/// Connections that opened earlier that are considered.
 const EARLIER_MAX: usize = 64;
 /// One that is first used later was spare until then, and is not used for what it was opened for.
 const USED_WITHIN: Span = Span::secs(2);
-/// One that has sent nothing for so long may be closed.
+/// A connection that has sent nothing for this time may be closed.
 const IN_USE_SPAN: Span = Span::secs(30);
 /// Before every other.
 const LOCAL_FIRST: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);

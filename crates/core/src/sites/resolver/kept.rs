@@ -1,9 +1,10 @@
-//! What a resolver knows of connections that outlive it: a daemon that starts again heard no beginning of them.
+//! What a resolver knows of connections that outlive it: a restarted daemon did not hear how they began.
 
 use serde::{Deserialize, Serialize};
 
 use super::{Known, Resolver, browsed::Browsed};
-use crate::sites::{Connection, Evidence, HostName, Reason};
+use crate::host_name::HostName;
+use crate::sites::{Attribution, Connection, Reason};
 
 /// A decided connection, independent of the policy but for `claimed`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,10 +32,10 @@ impl Resolver {
     /// The last [`KEPT_MAX`] connections that are decided, in the order in which they opened.
     pub fn kept(&self) -> Vec<Kept> {
         let kept = |known: &Known| {
-            let Evidence { reason, name, .. } =
-                known.evidence.clone().filter(|_| known.is_final)?;
-            let told = known.told().filter(|evidence| evidence.reason == Reason::Extension);
-            let claimed = told.map(|evidence| Claimed { group: evidence.group });
+            let Attribution { reason, name, .. } =
+                known.attribution.clone().filter(|_| known.is_final)?;
+            let told = known.told().filter(|attribution| attribution.reason == Reason::Extension);
+            let claimed = told.map(|attribution| Claimed { group: attribution.group });
             let is_worth_it = name.is_some() || claimed.is_some();
             let Known { connection, user, .. } = *known;
             is_worth_it.then_some(Kept { connection, user, reason, name, claimed })
@@ -57,15 +58,16 @@ impl Resolver {
             let mut browsed = Browsed::default();
             // As if it were known for which group it was opened: the next votes are divided by that.
             browsed.votes.set_opener(Some(group), false);
-            browsed.guess = Some(Evidence { reason: Reason::Extension, name: name.clone(), group });
+            browsed.guess =
+                Some(Attribution { reason: Reason::Extension, name: name.clone(), group });
             Box::new(browsed)
         });
         let group = name.as_ref().and_then(|name| self.sites.group_of(name));
-        let evidence = Some(Evidence { reason, name, group });
+        let attribution = Some(Attribution { reason, name, group });
         let number = self.insert(Known {
             connection,
             pending: None,
-            evidence,
+            attribution,
             is_final: true,
             user,
             browsed,
@@ -75,5 +77,5 @@ impl Resolver {
     }
 }
 
-/// As many as a browser opens in hours.
+/// Most connections that are kept: what a browser opens in hours.
 pub const KEPT_MAX: usize = 16_384;

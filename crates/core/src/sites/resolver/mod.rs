@@ -12,9 +12,10 @@ use super::division::Recent;
 use super::http;
 use super::names::Names;
 use super::quic::Initials;
-use super::site::{HostName, Sites};
+use super::site::Sites;
 use super::tls::{self, Read};
-use super::{Command, Connection, Evidence, Flow, Heard, Reason};
+use super::{Attribution, Command, Connection, Flow, Heard, Reason};
+use crate::host_name::HostName;
 use crate::sites::assemble::Assembler;
 use crate::units::{Span, Time};
 
@@ -31,12 +32,12 @@ pub struct Resolver {
     /// By number, so the oldest first.
     connections: BTreeMap<u64, Known>,
     numbers: BTreeMap<Flow, u64>,
-    /// The numbers of those whose beginning is put together.
+    /// The numbers of connections whose first bytes are being assembled.
     pending: BTreeSet<u64>,
     names: Names,
     /// Users with an extension.
     claimants: BTreeMap<u32, Claimant>,
-    /// Of the names in claims.
+    /// The salt of names in claims.
     salt: String,
     commands: VecDeque<Command>,
     counts: Counts,
@@ -56,7 +57,7 @@ pub struct Counts {
     pub by_sni: u64,
     /// Decided by DNS.
     pub by_dns: u64,
-    /// Whose beginning names no host that is known.
+    /// Connections whose first bytes name no known host.
     pub unnamed: u64,
     /// Names of different groups on one flow.
     pub mixed: u64,
@@ -74,22 +75,22 @@ struct Known {
     connection: Connection,
     pending: Option<Box<Pending>>,
     /// What the wire says.
-    evidence: Option<Evidence>,
+    attribution: Option<Attribution>,
     is_final: bool,
     user: Option<u32>,
-    /// Of a user with an extension.
+    /// What is known if its user has the extension.
     browsed: Option<Box<Browsed>>,
 }
 
 impl Known {
-    fn evidence(&self) -> Option<&Evidence> {
-        self.told().or(self.evidence.as_ref())
+    fn attribution(&self) -> Option<&Attribution> {
+        self.told().or(self.attribution.as_ref())
     }
 
     /// By the extension: by votes, or else by what it was opened for.
-    fn told(&self) -> Option<&Evidence> {
+    fn told(&self) -> Option<&Attribution> {
         let browsed = self.browsed.as_ref()?;
-        browsed.evidence.as_ref().or(browsed.guess.as_ref())
+        browsed.attribution.as_ref().or(browsed.guess.as_ref())
     }
 }
 
@@ -116,7 +117,7 @@ impl Resolver {
     pub fn handle_heard(&mut self, connection: Connection, heard: Heard<'_>, at: Time) {
         match heard {
             Heard::Dns(bytes) => self.names.handle_message(connection.flow, bytes, at),
-            Heard::Opening { user } => {
+            Heard::Opened { user } => {
                 let number = self.number_of(connection, at);
                 self.handle_owner(number, user, at);
             }
@@ -146,8 +147,8 @@ impl Resolver {
         }
     }
 
-    /// Takes over the patterns of another policy: every connection is bound anew, by what the wire
-    /// says until there are new claims.
+    /// Takes over the patterns of another policy: every connection is bound again, by what the
+    /// wire says until there are new claims.
     pub fn handle_sites(&mut self, sites: Sites, at: Time) {
         self.sites = sites;
         // Groups have other numbers now.
@@ -158,18 +159,19 @@ impl Resolver {
         for number in numbers {
             let known = self.connections.get_mut(&number).expect("invariant: it was just there");
             if let Some(browsed) = &mut known.browsed {
-                (browsed.votes, browsed.evidence, browsed.guess) = (Votes::default(), None, None);
+                (browsed.votes, browsed.attribution, browsed.guess) =
+                    (Votes::default(), None, None);
             }
             let known = &self.connections[&number];
-            let Some(evidence) = &known.evidence else { continue };
-            let group = match (evidence.reason, &evidence.name) {
+            let Some(attribution) = &known.attribution else { continue };
+            let group = match (attribution.reason, &attribution.name) {
                 (Reason::Host | Reason::Sni, Some(name)) => self.sites.group_of(name),
                 (Reason::Dns, _) => self.by_dns(known.connection, at).and_then(|e| e.group),
                 _ => None,
             };
             let known = self.connections.get_mut(&number).expect("invariant: it was just there");
-            if let Some(evidence) = &mut known.evidence {
-                evidence.group = group;
+            if let Some(attribution) = &mut known.attribution {
+                attribution.group = group;
             }
             self.command_bind(number);
         }
@@ -192,8 +194,8 @@ impl Resolver {
     }
 
     /// What is known of the connection that a command gave this number.
-    pub fn evidence(&self, number: u64) -> Option<&Evidence> {
-        self.connections.get(&number)?.evidence()
+    pub fn attribution(&self, number: u64) -> Option<&Attribution> {
+        self.connections.get(&number)?.attribution()
     }
 
     /// What was decided so far.
@@ -220,7 +222,7 @@ impl Resolver {
         let number = self.insert(Known {
             connection,
             pending: None,
-            evidence: None,
+            attribution: None,
             is_final: false,
             user: None,
             browsed: None,
@@ -228,8 +230,8 @@ impl Resolver {
         self.counts.opened += 1;
         self.counts.encrypted_dns += u64::from(connection.flow.remote.port() == PORT_DNS_OVER_TLS);
         // Until it speaks; a server may be the first to speak.
-        if let Some(evidence) = self.by_dns(connection, at) {
-            self.bind(number, evidence, false);
+        if let Some(attribution) = self.by_dns(connection, at) {
+            self.bind(number, attribution, false);
         }
         number
     }
@@ -330,29 +332,29 @@ impl Resolver {
         self.pending.remove(&number);
         let known = self.connections.get_mut(&number).expect("invariant: it is known");
         known.pending = None;
-        let (connection, before) = (known.connection, known.evidence.clone());
-        let evidence = match read {
+        let (connection, before) = (known.connection, known.attribution.clone());
+        let attribution = match read {
             Some((reason, name)) => {
                 let group = self.sites.group_of(&name);
-                Evidence { reason, name: Some(name), group }
+                Attribution { reason, name: Some(name), group }
             }
-            None => self.by_dns(connection, at).unwrap_or(Evidence {
+            None => self.by_dns(connection, at).unwrap_or(Attribution {
                 reason: Reason::Nothing,
                 name: None,
                 group: None,
             }),
         };
         let Some(before) = before.filter(|_| known_is_final(&self.connections, number)) else {
-            return self.bind(number, evidence, true);
+            return self.bind(number, attribution, true);
         };
-        if before.reason != Reason::Mixed && before.group != evidence.group {
-            let evidence = Evidence { reason: Reason::Mixed, name: None, group: None };
-            self.bind(number, evidence, true);
+        if before.reason != Reason::Mixed && before.group != attribution.group {
+            let attribution = Attribution { reason: Reason::Mixed, name: None, group: None };
+            self.bind(number, attribution, true);
         }
     }
 
     /// What DNS says of the connection's address: all its names must belong to one group.
-    fn by_dns(&self, connection: Connection, at: Time) -> Option<Evidence> {
+    fn by_dns(&self, connection: Connection, at: Time) -> Option<Attribution> {
         let mut names = self.names.of(connection.flow.remote.ip(), at);
         let first = names.next()?;
         let group = self.sites.group_of(first)?;
@@ -364,14 +366,14 @@ impl Resolver {
             }
         }
         let name = is_only.then(|| first.clone());
-        Some(Evidence { reason: Reason::Dns, name, group: Some(group) })
+        Some(Attribution { reason: Reason::Dns, name, group: Some(group) })
     }
 
-    fn bind(&mut self, number: u64, evidence: Evidence, is_final: bool) {
+    fn bind(&mut self, number: u64, attribution: Attribution, is_final: bool) {
         let known = self.connections.get_mut(&number).expect("invariant: it is known");
         if is_final {
             let counts = &mut self.counts;
-            let count = match evidence.reason {
+            let count = match attribution.reason {
                 Reason::Host => &mut counts.by_host,
                 Reason::Sni => &mut counts.by_sni,
                 Reason::Dns => &mut counts.by_dns,
@@ -382,7 +384,7 @@ impl Resolver {
             *count += 1;
         }
         known.is_final = is_final;
-        known.evidence = Some(evidence);
+        known.attribution = Some(attribution);
         self.note_host(number);
         let mut changed = self.guess_beside(number);
         changed.retain(|other| *other != number);
@@ -391,7 +393,7 @@ impl Resolver {
 
     fn command_bind(&mut self, number: u64) {
         let known = &self.connections[&number];
-        let group = known.evidence().and_then(|evidence| evidence.group);
+        let group = known.attribution().and_then(|attribution| attribution.group);
         let (connection, is_final) = (known.connection, known.is_final);
         let is_watched = known.browsed.is_some();
         self.commands.push_back(Command::Bind { connection, group, number, is_final, is_watched });
@@ -402,7 +404,7 @@ fn known_is_final(connections: &BTreeMap<u64, Known>, number: u64) -> bool {
     connections.get(&number).is_some_and(|known| known.is_final)
 }
 
-/// As many as the kernel's table has.
+/// Most connections that are known, as in the kernel's table.
 pub const CONNECTIONS_MAX: usize = 65_536;
 /// Connections whose beginning is put together.
 const PENDING_MAX: usize = 1_024;

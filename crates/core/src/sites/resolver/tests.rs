@@ -8,7 +8,8 @@ use super::super::quic::tests::{crypto, sent};
 use super::super::tls::tests::{browser_hello, hello_with, names, records};
 use super::browsed::CLAIMANTS_MAX;
 use super::*;
-use crate::policy::{Group, Policy, Transport};
+use crate::packet::Transport;
+use crate::policy::{Group, Policy};
 use crate::share::Weight;
 
 pub(in super::super) fn sites(groups: &[&[&str]]) -> Sites {
@@ -44,7 +45,7 @@ fn browsed() -> Resolver {
     resolver.handle_claimant(USER, AT);
     for port in [1, 2] {
         let at = AT + Span::millis(300 * u64::from(port));
-        resolver.handle_heard(tcp(port), Heard::Opening { user: Some(USER) }, at);
+        resolver.handle_heard(tcp(port), Heard::Opened { user: Some(USER) }, at);
         hear(&mut resolver, tcp(port), &records(&browser_hello("cdn.video.com"), 9_000));
     }
     assert_eq!(binds(&mut resolver), [(1, Some(0), true), (2, Some(0), true)]);
@@ -67,7 +68,7 @@ fn claim(group: Option<usize>, ms: u64) -> Claim {
 }
 
 fn open(resolver: &mut Resolver, port: u16, ms: u64) {
-    let heard = Heard::Opening { user: Some(USER) };
+    let heard = Heard::Opened { user: Some(USER) };
     resolver.handle_heard(tcp(port), heard, AT + Span::millis(ms));
 }
 
@@ -78,7 +79,7 @@ fn hello(resolver: &mut Resolver, port: u16, ms: u64) {
 }
 
 fn group_of(resolver: &Resolver, number: u64) -> Option<usize> {
-    resolver.evidence(number).unwrap().group
+    resolver.attribution(number).unwrap().group
 }
 
 fn send(resolver: &mut Resolver, port: u16, ms: u64) {
@@ -92,7 +93,7 @@ fn an_extension_tells_apart_two_sites_that_fetch_from_one_host() {
     assert!(resolver.handle_claim(&claim(Some(0), 299), now));
     assert!(resolver.handle_claim(&claim(Some(1), 598), now));
     assert_eq!(binds(&mut resolver), [(1, Some(0), true), (2, Some(1), true)]);
-    assert_eq!(resolver.evidence(2).unwrap().reason, Reason::Extension);
+    assert_eq!(resolver.attribution(2).unwrap().reason, Reason::Extension);
     // Both send at once, which of itself tells nothing, and changes nothing.
     for ms in [1_000, 1_100] {
         send(&mut resolver, 1, ms);
@@ -111,7 +112,7 @@ fn departure(group: Option<usize>, ms: u64) -> Departure {
 
 #[test]
 fn a_connection_is_of_the_site_whose_request_left_when_it_opened_until_votes_tell() {
-    // The request is told of before the hello of its connection, and after.
+    // The request is reported before the hello of its connection, and after.
     let mut resolver = two_sites();
     resolver.handle_claimant(USER, AT);
     for (port, group, tells_first) in [(1, 1, true), (2, 0, false), (3, 1, false)] {
@@ -136,11 +137,11 @@ fn a_connection_is_of_the_site_whose_request_left_when_it_opened_until_votes_tel
             (3, Some(1), true)
         ]
     );
-    assert_eq!(resolver.evidence(1).unwrap().reason, Reason::Extension);
-    // One that fits better, or as well, is told of later.
+    assert_eq!(resolver.attribution(1).unwrap().reason, Reason::Extension);
+    // One that fits better, or as well, is reported later.
     resolver.handle_departure(&departure(Some(0), 899));
     assert_eq!(binds(&mut resolver), [(3, Some(0), true)], "as the wire says");
-    assert_eq!(resolver.evidence(3).unwrap().reason, Reason::Sni);
+    assert_eq!(resolver.attribution(3).unwrap().reason, Reason::Sni);
     // Another user's, another host's.
     let other = HostName::from_wire(b"other.org").unwrap();
     for wrong in [
@@ -239,7 +240,7 @@ fn connections_of_two_pages_that_open_at_once_over_http_2_are_told_apart() {
         assert!(resolver.handle_claim(&told, at(start + 20)));
     }
     for port in [2, 3, 5] {
-        assert_eq!(resolver.evidence(port).unwrap().reason, Reason::Sni, "{port} had votes");
+        assert_eq!(resolver.attribution(port).unwrap().reason, Reason::Sni, "{port} had votes");
     }
     // A spare connection that is used later tells nothing of the others.
     for ms in [3_000, 3_010] {
@@ -259,8 +260,8 @@ fn a_site_without_a_rule_is_of_no_group_though_its_host_is() {
     let mut resolver = browsed();
     resolver.handle_claim(&claim(None, 598), AT);
     assert_eq!(binds(&mut resolver), [(2, None, true)]);
-    let evidence = resolver.evidence(2).unwrap();
-    assert_eq!((evidence.reason, evidence.group), (Reason::Extension, None));
+    let attribution = resolver.attribution(2).unwrap();
+    assert_eq!((attribution.reason, attribution.group), (Reason::Extension, None));
 }
 
 #[test]
@@ -306,7 +307,7 @@ fn connections_of_users_without_an_extension_are_not_watched() {
     for (user, at) in [(None, AT), (Some(USER + 1), AT), (Some(USER), AT + CLAIMANT_SPAN)] {
         let mut resolver = two_sites();
         resolver.handle_claimant(USER, AT);
-        resolver.handle_heard(tcp(1), Heard::Opening { user }, at);
+        resolver.handle_heard(tcp(1), Heard::Opened { user }, at);
         hear(&mut resolver, tcp(1), &records(&browser_hello("cdn.video.com"), 9_000));
         let command = resolver.poll_command();
         assert!(matches!(command, Some(Command::Bind { is_watched: false, .. })));
@@ -322,7 +323,7 @@ fn connections_of_users_without_an_extension_are_not_watched() {
 fn connections_that_are_open_when_an_extension_is_first_heard_are_watched_too() {
     let mut resolver = two_sites();
     for (port, user) in [(1, USER), (2, USER + 1)] {
-        resolver.handle_heard(tcp(port), Heard::Opening { user: Some(user) }, AT);
+        resolver.handle_heard(tcp(port), Heard::Opened { user: Some(user) }, AT);
         hear(&mut resolver, tcp(port), &records(&browser_hello("cdn.video.com"), 9_000));
     }
     binds(&mut resolver);
@@ -351,7 +352,7 @@ fn a_connection_that_a_browser_shares_among_sites_is_mixed_within_three_claims()
         resolver.handle_claim(&claim(Some(1), ms), AT);
     }
     assert_eq!(binds(&mut resolver), [(1, None, true)]);
-    assert_eq!(resolver.evidence(1).unwrap().reason, Reason::Mixed);
+    assert_eq!(resolver.attribution(1).unwrap().reason, Reason::Mixed);
 }
 
 #[test]
@@ -361,7 +362,7 @@ fn another_policy_forgets_claims() {
     assert_eq!(binds(&mut resolver), [(2, Some(1), true)]);
     resolver.handle_sites(sites(&[&["web:bulk.net"], &["web:video.com"]]), AT);
     assert_eq!(binds(&mut resolver), [(1, Some(1), true), (2, Some(1), true)]);
-    assert_eq!(resolver.evidence(2).unwrap().reason, Reason::Sni);
+    assert_eq!(resolver.attribution(2).unwrap().reason, Reason::Sni);
 }
 
 /// As a daemon does that is started again.
@@ -370,7 +371,7 @@ fn what_is_kept_is_bound_by_the_policy_of_the_next_resolver() {
     let mut before = browsed();
     before.handle_claim(&claim(Some(1), 598), AT);
     hear(&mut before, tcp(3), b"\0\0");
-    before.handle_heard(tcp(4), Heard::Opening { user: Some(USER) }, AT);
+    before.handle_heard(tcp(4), Heard::Opened { user: Some(USER) }, AT);
     let kept = before.kept();
     let ports: Vec<_> = kept.iter().map(|k| k.connection.flow.local.port()).collect();
     assert_eq!(ports, [1, 2], "nameless and undecided ones are not");
@@ -379,7 +380,7 @@ fn what_is_kept_is_bound_by_the_policy_of_the_next_resolver() {
         "other".to_owned(),
     );
     // Its ports are in use again.
-    after.handle_heard(Connection { opened: 2, ..tcp(1) }, Heard::Opening { user: None }, AT);
+    after.handle_heard(Connection { opened: 2, ..tcp(1) }, Heard::Opened { user: None }, AT);
     kept.into_iter().for_each(|kept| after.handle_kept(kept));
     assert_eq!(binds(&mut after), [(2, Some(1), true)]);
     let Counts { opened, by_sni, by_extension, .. } = after.counts();
@@ -413,7 +414,8 @@ fn what_the_extension_said_before_a_restart_is_not_forgotten_over_votes_that_tel
             assert!(after.handle_claim(&claim(Some(group), ms), AT));
         }
     }
-    let groups: Vec<_> = after.connections.values().map(|k| k.evidence().unwrap().group).collect();
+    let groups: Vec<_> =
+        after.connections.values().map(|k| k.attribution().unwrap().group).collect();
     assert_eq!((groups, after.counts().mixed), (vec![Some(0), Some(1)], 0));
 }
 
@@ -422,7 +424,7 @@ fn a_name_that_is_hidden_has_to_be_one_of_the_address() {
     let mut resolver = two_sites();
     resolver.handle_claimant(USER, AT);
     tell(&mut resolver, 1, "cdn.video.com", &[198, 51, 100, 1]);
-    resolver.handle_heard(tcp(1), Heard::Opening { user: Some(USER) }, AT);
+    resolver.handle_heard(tcp(1), Heard::Opened { user: Some(USER) }, AT);
     hear(&mut resolver, tcp(1), &records(&hello_with(&[]), 900));
     let other = HostName::from_wire(b"bulk.net").unwrap();
     let forged = Claim { host: HostDigest::new(SALT, &other), ..claim(Some(1), 0) };
@@ -481,7 +483,7 @@ fn two_sites_at_one_address_are_told_apart() {
 fn segments_come_in_any_order() {
     let mut resolver = two_sites();
     let stream = records(&browser_hello("video.com"), 9_000);
-    resolver.handle_heard(tcp(1), Heard::Opening { user: Some(USER) }, AT);
+    resolver.handle_heard(tcp(1), Heard::Opened { user: Some(USER) }, AT);
     for offset in [1_400, 700, 0] {
         let bytes = &stream[offset..stream.len().min(offset + 700)];
         let heard = Heard::Stream { offset: offset as u32, bytes };
@@ -495,7 +497,7 @@ fn segments_come_in_any_order() {
 fn the_address_decides_where_nothing_else_does_and_only_if_its_names_agree() {
     let mut resolver = two_sites();
     tell(&mut resolver, 1, "video.com", &[198, 51, 100, 1]);
-    resolver.handle_heard(tcp(1), Heard::Opening { user: Some(USER) }, AT);
+    resolver.handle_heard(tcp(1), Heard::Opened { user: Some(USER) }, AT);
     assert_eq!(binds(&mut resolver), [(1, Some(0), false)], "until it speaks");
     hear(&mut resolver, tcp(1), &records(&hello_with(&[]), 900));
     assert_eq!(binds(&mut resolver), [(1, Some(0), true)]);
@@ -561,7 +563,7 @@ fn another_policy_binds_every_connection_anew() {
     hear(&mut resolver, tcp(1), &records(&browser_hello("video.com"), 9_000));
     hear(&mut resolver, tcp(2), &records(&browser_hello("new.org"), 9_000));
     let by_dns = connection(Transport::Tcp, 3, [198, 51, 100, 9]);
-    resolver.handle_heard(by_dns, Heard::Opening { user: Some(USER) }, AT);
+    resolver.handle_heard(by_dns, Heard::Opened { user: Some(USER) }, AT);
     binds(&mut resolver);
     resolver.handle_sites(sites(&[&["web:new.org"], &["app:x"], &["web:video.com"]]), AT);
     assert_eq!(binds(&mut resolver), [(1, Some(2), true), (2, Some(0), true), (3, Some(2), false)]);
@@ -587,7 +589,7 @@ fn tables_are_bounded_and_what_never_ends_is_given_up() {
     for i in 0..CONNECTIONS_MAX as u32 + 10 {
         let [_, a, b, c] = i.to_be_bytes();
         let connection = connection(Transport::Tcp, 9, [10 + a, b, c, 1]);
-        resolver.handle_heard(connection, Heard::Opening { user: Some(USER) }, AT);
+        resolver.handle_heard(connection, Heard::Opened { user: Some(USER) }, AT);
         assert!(resolver.connections.len() <= CONNECTIONS_MAX);
         while let Some(command) = resolver.poll_command() {
             forgotten += u32::from(matches!(command, Command::Forget(_)));
@@ -598,7 +600,7 @@ fn tables_are_bounded_and_what_never_ends_is_given_up() {
 }
 
 proptest! {
-    /// Whatever is heard: no panic, tables agree, and every decided connection was told of.
+    /// Whatever is heard: no panic, tables agree, and every decided connection was reported.
     #[test]
     fn anything_may_be_heard(
         events in vec((0_u16..6, 0_u8..5, 0_usize..3_000, vec(any::<u8>(), 0..40)), 0..60)
@@ -626,7 +628,7 @@ proptest! {
             }
             let part = &stream[offset..stream.len().min(offset + 700)];
             let heard = match kind {
-                0 => Heard::Opening { user: Some(USER) },
+                0 => Heard::Opened { user: Some(USER) },
                 1 => Heard::Stream { offset: offset as u32, bytes: part },
                 2 => Heard::Stream { offset: number as u32, bytes: &bytes },
                 3 => Heard::Datagram(if number % 2 == 0 { &packet } else { &bytes }),
@@ -639,8 +641,8 @@ proptest! {
             prop_assert!(pending.map(|(number, _)| number).eq(&resolver.pending));
             while let Some(command) = resolver.poll_command() {
                 let Command::Bind { number, group, .. } = command else { continue };
-                if let Some(evidence) = resolver.evidence(number) {
-                    prop_assert!(evidence.group.is_none() || group.is_some());
+                if let Some(attribution) = resolver.attribution(number) {
+                    prop_assert!(attribution.group.is_none() || group.is_some());
                 }
             }
         }

@@ -15,7 +15,7 @@ use super::{
 const ONE_QUEUE: By = By { name: "one queue", algorithm: "shaper", size: None };
 const ALL: [By; 4] = [POLICER, ONE_QUEUE, SHAPER, BC_PQP];
 
-/// Who sends the film, and as whom.
+/// The senders of the film, and their names.
 const SENDERS: [(&str, &str); 2] = [("bbr", "YouTube"), ("reno", "Netflix")];
 
 pub(super) const FIGURE_9A: Figure = Figure {
@@ -243,7 +243,7 @@ fn browsing(by: By) -> Point {
     by.at(one_queue(by, scenario("bcpqp-fig9-web")), 0)
 }
 
-/// The load time that so many of a hundred pages do not exceed.
+/// A percentile of the load times of pages.
 fn load_percentile(percent: usize) -> impl Fn(&Report) -> f64 {
     move |report| {
         let all = loads(std::slice::from_ref(report));

@@ -26,7 +26,7 @@ const SIGNALS: [&str; 2] = ["hard", "soft"];
 const OTHERS: [(&str, &str, u64); 3] =
     [("reno", "1.5", 10), ("reno", "7.5", 50), ("reno", "50", 20)];
 
-/// So many connections in one queue.
+/// Connections in one queue.
 fn sharing(congestion_control: &str, connections: u32, signal: &str) -> Point {
     scenario("bcpqp-one")
         .set("duration", "120s")

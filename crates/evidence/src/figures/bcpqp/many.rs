@@ -54,7 +54,7 @@ fn mixed(by: By, (mbit, count): Plan) -> Point {
     }
     for row in 0..KINDS / 3 {
         for (flow, part) in SHORT_FLOWS {
-            // Short ones alone want 1.25 times the rate, beside long ones a quarter of it.
+            // Short ones alone want 1.25 times the rate, together with long ones a quarter of it.
             let per_second = part * mbit * 1e6 / SHORT_BITS;
             let key = format!("flow.{}.rate_per_s", row * 10 + flow);
             point = point.set(&key, format_args!("{per_second:.3}"));
@@ -175,7 +175,7 @@ fn rates_6(played: &Played) -> Vec<Claim> {
     claims
 }
 
-/// "Close to a shaper", beside the shaper of the same run.
+/// "Close to a shaper", relative to the shaper of the same run.
 fn tails_6(played: &Played) -> Vec<Claim> {
     let within = |report: &Report| {
         let windows = windows_of(report, true);
@@ -215,7 +215,7 @@ fn tails_6(played: &Played) -> Vec<Claim> {
     claims
 }
 
-/// "10 times smaller", beside the policers of the same run.
+/// "10 times smaller", relative to the policers of the same run.
 fn bursts_6(played: &Played) -> Vec<Claim> {
     let most = |by, plan| played.measure(&mixed(by, plan), most_of(highest));
     let mut claims = vec![

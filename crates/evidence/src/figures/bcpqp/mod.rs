@@ -2,7 +2,7 @@
 //!
 //! Figure 7 and table 1 are processor cycles, which `make bench` measures.
 
-use fairweir_core::receiver::Control;
+use fairweir_scenario::Control;
 use fairweir_scenario::report::chart::{Line, Marks, Panel, colour};
 use fairweir_scenario::report::{Policed, Report};
 

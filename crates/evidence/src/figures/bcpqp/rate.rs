@@ -104,7 +104,7 @@ pub(super) const FIGURE_3: Figure = Figure {
     judge: judge_3,
 };
 
-/// Reno behind a phantom queue of so much.
+/// Reno behind a phantom queue of this size.
 fn queue(size: &'static str) -> Point {
     let size = Some(("queue", size));
     reno(By { name: "PQP", algorithm: "pqp", size }).set("duration", "120s")

@@ -1,4 +1,4 @@
-//! Who gets what of a rate.
+//! How a rate is shared.
 
 use fairweir_scenario::report::Report;
 use fairweir_scenario::report::chart::colour;

@@ -1,6 +1,7 @@
 //! Where shares are enforced, how long the queue is, and what the control cannot do.
 
-use fairweir_core::receiver::{Control, Enforce};
+use fairweir_core::receiver::Enforce;
+use fairweir_scenario::Control;
 use fairweir_scenario::report::Report;
 use fairweir_scenario::report::chart::{colour, label_of};
 
@@ -58,7 +59,7 @@ fn slow(control: Control) -> Point {
     Point::new("weights-5-1", control).set("link.rate", "5mbit")
 }
 
-/// So many connections that two segments for each are far more than the link holds.
+/// Two segments for each of these connections are far more than the link holds.
 fn crowd(control: Control) -> Point {
     let point = Point::new("weights-5-1", control).set("link.rate", "2mbit");
     point.set("flow.bulk.connections", 32).set("link.buffer", "1s")

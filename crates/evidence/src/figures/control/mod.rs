@@ -1,9 +1,9 @@
-//! The default control beside the other controls.
+//! The default control compared with the other controls.
 //!
-//! The bands are bars of our own. Each measurement is shown beside the same one with `crab`, the
+//! The bands are bars of our own. Each measurement is shown next to the same one with `crab`, the
 //! best control before it.
 
-use fairweir_core::receiver::Control;
+use fairweir_scenario::Control;
 use fairweir_scenario::report::Report;
 use fairweir_scenario::report::chart::{Line, Marks, Panel, colour, colour_of, label_of};
 

@@ -10,7 +10,7 @@ use super::super::read::{
     drops, error, film, load_median, queue_mean, queue_p99, scored_utilization,
 };
 
-/// All points beside each other, as a table in Markdown: means over the seeds.
+/// All points in a table in Markdown: means over the seeds.
 pub(in super::super) fn side_by_side(points: &[Point], played: &Played) -> String {
     let mut text = String::from(HEAD);
     let mut before = None;

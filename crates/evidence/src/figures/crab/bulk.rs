@@ -1,6 +1,6 @@
-//! Downloads that want all they can have, or so much and no more.
+//! Downloads that want all they can have, or a limited rate.
 
-use fairweir_core::receiver::Control;
+use fairweir_scenario::Control;
 use fairweir_scenario::report::Report;
 use fairweir_scenario::report::chart::colour;
 

@@ -1,6 +1,6 @@
-//! A film beside two long downloads.
+//! A film during two long downloads.
 
-use fairweir_core::receiver::Control;
+use fairweir_scenario::Control;
 use fairweir_scenario::report::Report;
 use fairweir_scenario::report::chart::{colour, label_of};
 
@@ -22,7 +22,7 @@ const WEIGHTS: [(u32, u32); 3] = [(5, 1), (1, 1), (1, 5)];
 /// Keys that differ from the scenario's, with their values.
 pub(super) type More = &'static [(&'static str, &'static str)];
 
-/// A film of so many seconds, played with a control.
+/// A film of some seconds, played with a control.
 fn one(control: Control, (video, bulk): (u32, u32), seconds: u64) -> Point {
     Point::new("crab-fig9", control)
         .set("duration", format_args!("{seconds}s"))

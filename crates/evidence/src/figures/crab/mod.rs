@@ -2,9 +2,9 @@
 //!
 //! | figure | where |
 //! |---|---|
-//! | 3, 9, 11a: a film beside downloads | `film` |
+//! | 3, 9, 11a: a film during downloads | `film` |
 //! | 13, 17: the same with other parameters | `tuning` |
-//! | 10: web pages beside downloads | `web` |
+//! | 10: web pages during downloads | `web` |
 //! | 7, 8, 11b, 12, 16: downloads | `bulk` |
 //! | 15: downloads that differ, and many of them | `robust` |
 //!

@@ -1,6 +1,6 @@
 //! How robust crab is: RTTs, congestion controls, many groups.
 
-use fairweir_core::receiver::Control;
+use fairweir_scenario::Control;
 use fairweir_scenario::report::Report;
 use fairweir_scenario::report::chart::{Line, Marks, Panel, colour, colour_of, label_of};
 

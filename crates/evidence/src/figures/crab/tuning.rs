@@ -1,6 +1,6 @@
-//! What crab's parameters change for a film beside two long downloads.
+//! What crab's parameters change for a film during two long downloads.
 
-use fairweir_core::receiver::Control;
+use fairweir_scenario::Control;
 use fairweir_scenario::report::Report;
 
 use super::super::claim::{Band, Claim, Measured, Unit};

@@ -1,6 +1,6 @@
-//! Web pages beside two long downloads.
+//! Web pages during two long downloads.
 
-use fairweir_core::receiver::Control;
+use fairweir_scenario::Control;
 use fairweir_scenario::report::Report;
 use fairweir_scenario::report::chart::{Line, Marks, Panel, colour_of, label_of};
 

@@ -83,7 +83,7 @@ const PRINTED_SIGNALS: f64 = 0.02;
 /// Of a packet, so that rates of the controller are in packets per second times this.
 pub(super) const PACKET: Bytes = Bytes::new(1_000);
 
-/// A rate of so many packets per second.
+/// A rate in packets per second.
 pub(super) fn packets(per_second: f64) -> Rate {
     Rate::bps((per_second * PACKET.as_u64() as f64 * 8.0).round() as u64)
 }

@@ -21,7 +21,7 @@ pub(super) const FIGURE_8: Figure = Figure {
     judge: judge_8,
 };
 
-/// Jain's index and the mean share of those who are not in the bundle: beyond the paper.
+/// Jain's index and the mean share of connections outside the bundle: beyond the paper.
 pub(super) const FIGURE_OTHERS: Figure = Figure {
     number: "others",
     title: "what others have with and without delegation, packets",
@@ -36,7 +36,7 @@ const CONTROLLERS: [&str; 2] = ["pi", "track"];
 struct Heavy {
     name: &'static str,
     stunts: usize,
-    /// Long ones beside the bundle, and short ones.
+    /// Long connections outside the bundle, and short ones.
     elephants: usize,
     mice: usize,
     /// Mean periods of long and of short ones.

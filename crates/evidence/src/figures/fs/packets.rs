@@ -1,7 +1,7 @@
-//! Figures with packets: a bundle beside 20 other connections in the simulator.
+//! Figures with packets: a bundle and 20 other connections in the simulator.
 
-use fairweir_core::receiver::Control;
 use fairweir_core::units::Rate;
+use fairweir_scenario::Control;
 use fairweir_scenario::report::chart::{Line, Marks, Panel, colour};
 use fairweir_scenario::report::{BundledFree, Report};
 

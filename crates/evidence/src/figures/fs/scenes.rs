@@ -1,6 +1,6 @@
-//! Who is on the bottleneck, where a figure needs other connections than a file of `scenarios/` has.
+//! The connections at the bottleneck, where a figure needs other connections than a file of `scenarios/` has.
 
-use fairweir_core::receiver::Control;
+use fairweir_scenario::Control;
 
 use super::super::play::Point;
 

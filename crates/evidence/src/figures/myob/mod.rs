@@ -2,9 +2,9 @@
 //!
 //! | figure | what |
 //! |---|---|
-//! | 6 | the optimum of the paper's rule beside an equal share |
-//! | 7 | Algorithms 1 and 2 beside that optimum |
-//! | float | agents with their own past, beside the equilibrium, the optimum and an equal share |
+//! | 6 | the optimum of the paper's rule compared with an equal share |
+//! | 7 | Algorithms 1 and 2 compared with that optimum |
+//! | float | agents with their own past, compared with the equilibrium, the optimum and an equal share |
 //! | lies | what a household gains by other bids than its agent's |
 //! | scale | markets of more gateways, over two weeks |
 //!
@@ -22,10 +22,12 @@ use super::play::Played;
 use super::read::jain;
 use super::{Figure, File, Judged};
 
+mod load;
 mod street;
 mod week;
 
-use week::{Bids, DAY, HOMES, LEARNED, LOADS, Load, SLOTS, Week, WeekRates};
+use load::{DAY, LEARNED, LOADS, Load};
+use week::{Bids, HOMES, SLOTS, Week, WeekRates};
 
 /// Every figure, in the paper's order, then ours.
 pub(super) const FIGURES: [Figure; 5] = [
@@ -245,7 +247,7 @@ fn judge_7(played: &Played) -> Judged {
     Judged { claims, files: files("7", "Algorithms 1 and 2", &best(&weeks).1[0].rates) }
 }
 
-/// What agents with their own past come to beside other rules.
+/// What agents with their own past reach, compared with other rules.
 struct Agents {
     rates: WeekRates,
     by_equilibrium: f64,

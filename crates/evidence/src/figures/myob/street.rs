@@ -10,7 +10,7 @@ use fairweir_core::units::Rate;
 use fairweir_scenario::play::cores;
 use fairweir_scenario::random::SplitMix64;
 
-use super::week::{CAP, DAY, LEARNED, Load, PEAK, SHARE, devices_of, peak, terms, utility};
+use super::load::{CAP, DAY, LEARNED, Load, PEAK, SHARE, devices_of, peak, terms, utility};
 use crate::figures::read::jain;
 
 /// Fewer households are not worth a thread.
@@ -96,7 +96,7 @@ pub(super) struct Weeks {
     pub(super) lost: f64,
 }
 
-/// Two weeks of a market of so many households; `None` if the ledger refuses.
+/// Two weeks of a market of `households`; `None` if the ledger refuses.
 pub(super) fn weeks(homes: usize, load: Load, seed: u64) -> Option<Weeks> {
     let mut street = Street::new(homes);
     let mut random: Vec<SplitMix64> =

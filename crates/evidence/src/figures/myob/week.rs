@@ -5,56 +5,21 @@
 //! evening, a household has the mean of its devices (table I; gateway 4 is named twice there and 5
 //! never, so every fourth has the same), and γ rises over the evening with log-normal noise.
 
-use fairweir_core::market::equilibrium::{Player, equilibrium};
-use fairweir_core::market::even::best_rates;
 use fairweir_core::market::ledger::{Credits, close};
-use fairweir_core::market::optimum::{Household, optimum};
-use fairweir_core::market::rates::{Mode, Terms};
-use fairweir_core::market::scenario::posterior;
-use fairweir_core::market::spending::{Slot, plan};
+use fairweir_core::market::spending::{Slot, best_spends};
 use fairweir_core::market::utility::{Kind, Utility};
-use fairweir_core::units::Rate;
+use fairweir_reference::market::equilibrium::{Player, equilibrium};
+use fairweir_reference::market::even::best_rates;
+use fairweir_reference::market::optimum::{Household, optimum};
+use fairweir_reference::market::scenario::posterior;
 use fairweir_scenario::random::SplitMix64;
 
+use super::load::{CAP, DAY, Load, SHARE, devices_of, peak, terms, utility};
 use super::street::Street;
 
 /// Households of the link (§VI).
 pub(super) const HOMES: usize = 16;
-/// Half hours from 18:00 to midnight.
-pub(super) const DAY: usize = 12;
 pub(super) const SLOTS: usize = 7 * DAY;
-/// "After learning the scenario distribution for the simulation's first four days".
-pub(super) const LEARNED: usize = 4 * DAY;
-/// Credits of each household, and its equal share in Mbit/s: 160 credits in all.
-pub(super) const SHARE: f64 = 10.0;
-/// The cap of balances.
-pub(super) const CAP: Credits = Credits::whole(32);
-/// The most that a plan of the market `float` has.
-pub(super) const PEAK: f64 = 32.0;
-const FLOOR_PERCENT: u64 = 10;
-
-/// How households want.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Load {
-    /// Whether a slot has one use, drawn by its probability, or all of them by their parts.
-    pub(super) one_use: bool,
-    /// The standard deviation of log γ.
-    pub(super) noise: f64,
-}
-
-/// The loads that every rule is played with; one of them in tests, which only see that every figure is
-/// computed.
-pub(super) const LOADS: &[Load] = if cfg!(test) { &[ALL[4]] } else { &ALL };
-
-const ALL: [Load; 6] = [
-    Load { one_use: false, noise: 0.25 },
-    Load { one_use: false, noise: 0.75 },
-    Load { one_use: false, noise: 1.5 },
-    Load { one_use: true, noise: 0.25 },
-    Load { one_use: true, noise: 0.75 },
-    Load { one_use: true, noise: 1.5 },
-];
-
 /// A week: what rates are worth, by household and slot.
 pub(super) struct Week {
     utilities: Vec<Vec<Utility>>,
@@ -71,7 +36,7 @@ fn unknown() -> WeekRates {
 /// What a household bids other than what its agent says.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Bids {
-    /// So many times as much.
+    /// Times this factor.
     Times(f64),
     /// All that it has.
     AllIn,
@@ -141,7 +106,7 @@ impl Week {
                     Slot::plain(own[ahead], expected)
                 };
                 let slots: Vec<Slot> = (0..DAY).map(slot).collect();
-                let spend = plan(balances[i].as_f64(), Some(CAP.as_f64()), &slots)[0];
+                let spend = best_spends(balances[i].as_f64(), Some(CAP.as_f64()), &slots)[0];
                 spends.push(Credits::nearest(spend).min(balances[i]));
                 predicted.push(receipts.map(|of| of[0]));
             }
@@ -179,7 +144,7 @@ impl Week {
                 ..Slot::plain(utility, receives)
             };
             let slots: Vec<Slot> = utilities.iter().zip(&published).map(slot).collect();
-            plan(SHARE, Some(CAP.as_f64()), &slots)
+            best_spends(SHARE, Some(CAP.as_f64()), &slots)
         };
         let plans: Vec<Vec<f64>> = self.utilities.iter().map(home).collect();
         let mut balances = vec![Credits::nearest(SHARE); HOMES];
@@ -240,15 +205,6 @@ impl Week {
     }
 }
 
-pub(super) fn terms(homes: usize) -> Terms {
-    let capacity = Rate::mbit((SHARE * homes as f64) as u64);
-    Terms { mode: Mode::Float, capacity, floor_percent: FLOOR_PERCENT }
-}
-
-pub(super) fn peak() -> Rate {
-    Rate::mbit(PEAK as u64)
-}
-
 /// What a gateway would receive in each slot of a day if all others had one use and all maximised
 /// the sum. They are n − 1 equal households with a γ of 1 ("falsely").
 fn receipts(own: &[Utility], balance: f64, kind: Kind) -> Vec<f64> {
@@ -270,56 +226,6 @@ fn receipts(own: &[Utility], balance: f64, kind: Kind) -> Vec<f64> {
         None => vec![SHARE / 2.0; own.len()],
     }
 }
-
-/// A household's utility in a slot.
-pub(super) fn utility(
-    load: Load,
-    devices: &[usize; 4],
-    slot: usize,
-    random: &mut SplitMix64,
-) -> Utility {
-    let evening = slot as f64 / (DAY - 1) as f64;
-    let count: usize = devices.iter().sum();
-    let mut parts = [0.0; 4];
-    for (device, profile) in devices.iter().zip(&PROFILES) {
-        for (k, part) in parts.iter_mut().enumerate() {
-            let now = profile.0[k] + evening * (profile.1[k] - profile.0[k]);
-            *part += now * *device as f64 / count as f64;
-        }
-    }
-    let gamma = (0.8 + 0.4 * evening) * (load.noise * normal(random)).exp();
-    if !load.one_use {
-        return Utility { weights: parts.map(|part| gamma * part) };
-    }
-    let mut drawn = random.fraction() * parts.iter().sum::<f64>();
-    let chosen = Kind::ALL.into_iter().find(|&kind| {
-        drawn -= parts[kind as usize];
-        drawn < 0.0
-    });
-    Utility::only(chosen.unwrap_or(Kind::Web), gamma)
-}
-
-/// Standard normal, by Box and Muller.
-fn normal(random: &mut SplitMix64) -> f64 {
-    let radius = (-2.0 * (1.0 - random.fraction()).ln()).sqrt();
-    radius * (std::f64::consts::TAU * random.fraction()).cos()
-}
-
-/// Table I: iPhones, Androids, Windows and Mac laptops.
-const DEVICES: [[usize; 4]; 4] = [[1, 1, 1, 1], [2, 0, 2, 1], [1, 1, 1, 2], [2, 0, 1, 1]];
-
-/// The devices of a household.
-pub(super) fn devices_of(home: usize) -> [usize; 4] {
-    DEVICES[home % DEVICES.len()]
-}
-
-/// Parts of streaming, social, downloads and web at 18:00 and at midnight, by device.
-const PROFILES: [([f64; 4], [f64; 4]); 4] = [
-    ([0.2, 0.4, 0.1, 0.3], [0.4, 0.3, 0.1, 0.2]),
-    ([0.25, 0.3, 0.15, 0.3], [0.4, 0.25, 0.15, 0.2]),
-    ([0.2, 0.15, 0.25, 0.4], [0.35, 0.1, 0.35, 0.2]),
-    ([0.25, 0.2, 0.2, 0.35], [0.45, 0.1, 0.25, 0.2]),
-];
 
 /// Tests only see that it is computed.
 const ROUNDS_MAX: usize = if cfg!(test) { 2 } else { 20 };

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use fairweir_core::policy::Transport;
+use fairweir_core::packet::Transport;
 use nix::sys::socket::{setsockopt, sockopt::RcvBufForce};
 use socket2::{Domain, Protocol, Socket, Type};
 

@@ -8,7 +8,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use fairweir_core::policy::Transport;
+use fairweir_core::packet::Transport;
 use fairweir_lab::browser::site::{self, image_header, site_of};
 use fairweir_scenario::CongestionControl;
 use rcgen::{CertifiedKey, KeyPair, PublicKeyData as _};

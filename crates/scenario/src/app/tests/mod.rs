@@ -281,7 +281,7 @@ proptest! {
         player.handle_start(start);
         let mut now = start;
         for (kbit, idle) in rates.into_iter().zip(idles) {
-            // Somebody may look at the clock at any time; it changes nothing.
+            // Asking for the state at any time changes nothing.
             now = now + Span::millis(idle);
             let Some(volume) = player.poll_request(now) else {
                 prop_assert!(player.next_timeout().unwrap() >= now);

@@ -3,7 +3,7 @@
 //! Virtual time is counted in bytes per unit of weight: the head of a lane starts at the virtual
 //! time at which the lane's last packet was finished, or now if the lane was empty, where now is
 //! the start of the packet that was served last. When nothing is left to serve, now goes on to the
-//! last finish, so that nobody pays for what it got while others did not want it. Of heads that start together the lane with the
+//! last finish, so that no lane pays for what it got while others did not want it. Of heads that start together the lane with the
 //! smallest index is served. O(log n) per packet, for n lanes in which something waits.
 //! Source: Goyal, Vin and Cheng, SIGCOMM 1996.
 

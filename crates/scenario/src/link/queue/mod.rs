@@ -6,6 +6,7 @@ use fairweir_core::share::Weight;
 use fairweir_core::units::{Bytes, Time};
 
 use super::codel::Codel;
+use super::lane::{Lane, Waiting};
 use super::{Discipline, Dropped, Packet};
 
 mod by_flow;
@@ -15,13 +16,6 @@ mod in_rounds;
 use by_flow::{BATCH_MAX, ByFlow, LANES};
 use by_start::ByStart;
 use in_rounds::InRounds;
-
-/// A packet that waits.
-#[derive(Clone, Debug)]
-pub(super) struct Waiting<T> {
-    pub(super) packet: Packet<T>,
-    pub(super) since: Time,
-}
 
 /// Lanes of waiting packets: one for all if the first is served first, else one per class or hash
 /// of flows.
@@ -33,13 +27,6 @@ pub(super) struct Queue<T> {
     len: usize,
 }
 
-#[derive(Clone, Debug)]
-pub(super) struct Lane<T> {
-    weight: u64,
-    waiting: VecDeque<Waiting<T>>,
-    backlog: u64,
-}
-
 /// Which lane is served next.
 #[derive(Clone, Debug)]
 enum Order {
@@ -48,44 +35,6 @@ enum Order {
     ByStart(ByStart),
     InRounds(InRounds),
     ByFlow(ByFlow),
-}
-
-impl<T> Default for Lane<T> {
-    fn default() -> Lane<T> {
-        Lane::new(Weight::ONE)
-    }
-}
-
-impl<T> Lane<T> {
-    fn new(weight: Weight) -> Lane<T> {
-        Lane { weight: weight.as_u32().into(), waiting: VecDeque::new(), backlog: 0 }
-    }
-
-    pub(super) fn backlog(&self) -> u64 {
-        self.backlog
-    }
-
-    pub(super) fn push(&mut self, waiting: Waiting<T>) {
-        self.backlog += waiting.packet.size.as_u64();
-        self.waiting.push_back(waiting);
-    }
-
-    pub(super) fn pop(&mut self) -> Option<Waiting<T>> {
-        let waiting = self.waiting.pop_front()?;
-        self.backlog -= waiting.packet.size.as_u64();
-        Some(waiting)
-    }
-
-    fn pop_last(&mut self) -> Option<Waiting<T>> {
-        let waiting = self.waiting.pop_back()?;
-        self.backlog -= waiting.packet.size.as_u64();
-        Some(waiting)
-    }
-
-    /// Size of the packet that is served next.
-    fn head(&self) -> Option<u64> {
-        self.waiting.front().map(|w| w.packet.size.as_u64())
-    }
 }
 
 impl<T> Queue<T> {

@@ -3,7 +3,7 @@
 /// What endless flows passed in the window that is under way, and the indices of those before.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Fairness {
-    /// Of each flow its connections, if it counts.
+    /// The connections of each flow, if it counts.
     connections: Vec<Option<u32>>,
     window: usize,
     bytes: Vec<u64>,
@@ -26,14 +26,14 @@ impl Fairness {
         self.bytes[member] += bytes;
     }
 
-    /// Of every window in which something passed, the last one too.
+    /// The indices of all windows in which something passed, including the last.
     pub(super) fn indices(&self) -> Vec<f64> {
         let mut all = self.indices.clone();
         all.extend(self.index());
         all
     }
 
-    /// Of the window that is under way, if there are flows to compare.
+    /// The index of the present window, if there are flows to compare.
     fn index(&self) -> Option<f64> {
         let flows = self.bytes.iter().zip(&self.connections);
         let rates = flows.filter_map(|(bytes, n)| Some(*bytes as f64 / f64::from((*n)?)));

@@ -19,7 +19,7 @@ use fairness::Fairness;
 const BIN: Span = Span::millis(50);
 /// How many make a window. Source: BC-PQP §6.1.
 const WINDOW_BINS: usize = 5;
-/// For which spans the envelope is told: 50 ms to 40 s.
+/// Spans of the envelope, in bins: 50 ms to 40 s.
 const ENVELOPE_BINS: [usize; 10] = [1, 2, 5, 10, 20, 40, 100, 200, 400, 800];
 
 /// What passed a policing point; bounded by the length of the run.
@@ -31,7 +31,7 @@ pub struct PoliceSamples {
     bins: Vec<u64>,
     phases: Vec<Phase>,
     flows: Vec<FlowSamples>,
-    /// Whether somebody else decides, who counts all flows together: as the first one's.
+    /// Whether the daemon decides, which counts all flows together, as the first one's.
     is_elsewhere: bool,
     fairness: Fairness,
 }
@@ -107,8 +107,8 @@ pub struct Policed {
     /// Jain's index of the endless flows in each steady window.
     #[serde(skip)]
     pub jains: Vec<f64>,
-    /// For several spans in seconds the least and the most that passed in any such span of the
-    /// steady time, by what the rate carries in it.
+    /// The least and the most that passed in any span of the steady time, for several lengths in
+    /// seconds, relative to what the rate carries in it.
     #[serde(skip)]
     pub envelope: Vec<(f64, f64, f64)>,
 }
@@ -160,7 +160,7 @@ impl PoliceSamples {
         }
     }
 
-    /// A packet came, and somebody else will decide.
+    /// A packet arrived, about which the daemon will decide.
     pub fn record_offer(&mut self, at: Time, member: usize) {
         let bin = (at.as_nanos() / BIN.as_nanos()) as usize;
         let Some(phase) = self.phases.get(bin) else { return };
@@ -290,7 +290,7 @@ impl PoliceSamples {
         Some(Windows { p99: ratio(*bytes.get(rank - 1)?), max: ratio(*bytes.last()?) })
     }
 
-    /// For how long a flow of the point was active in the steady time.
+    /// How long a flow of the point was active in the steady time.
     fn active(&self, scenario: &Scenario, member: usize) -> Span {
         let flow = &scenario.flows[scenario.police[self.point].flows[member]];
         let is_active = |bin: usize| {
@@ -347,7 +347,7 @@ fn is_steady(phases: &[Phase]) -> bool {
     phases.iter().all(|phase| *phase == Phase::Steady)
 }
 
-/// For each flow of a point its connections, if it always has more to send.
+/// The connections of each flow of a point, if it always has more to send.
 fn endless(scenario: &Scenario, point: usize) -> Vec<Option<u32>> {
     let flows = scenario.police[point].flows.iter().map(|&flow| &scenario.flows[flow]);
     flows

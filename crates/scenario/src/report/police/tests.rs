@@ -9,7 +9,7 @@ fn scenario() -> Scenario {
     Scenario::parse(text, "x").unwrap()
 }
 
-/// What is judged if the flows pass so many bytes in the bin that begins at a time in ms.
+/// What is judged if the flows pass some bytes in the bin that begins at a time in ms.
 fn judged(bytes: impl Fn(u64) -> [u64; 2]) -> Policed {
     let scenario = scenario();
     let mut samples = PoliceSamples::new(&scenario, 0);

@@ -2,7 +2,7 @@
 
 use fairweir_core::units::{Bytes, Rate, Span};
 
-use fairweir_core::sites::Site;
+use fairweir_core::host_name::Site;
 
 use super::super::{
     Browser, DemandStep, Http, Kind, OnOff, PING_INTERVAL, Page, Program, SHARED_HOSTS_MAX, Short,
@@ -59,13 +59,13 @@ const OBJECTS_MAX: u32 = 1_000;
 /// Median size of an object. With it a page of 55 objects has 2 MB in the mean, which is what pages
 /// have today. Source: Barford and Crovella, SIGMETRICS 1998, body of the file sizes.
 const OBJECT: Bytes = Bytes::kb(15);
-/// Of which more objects than one in a thousand would be cut off.
+/// Largest median: with a larger one, more than one object in a thousand would be cut off.
 const OBJECT_MEDIAN_MAX: Bytes = Bytes::kb(100);
 /// No ping is to be a flood.
 const PING_INTERVAL_MIN: Span = Span::millis(10);
 /// With six connections to each, a flow has slots enough.
 const HOSTS_MAX: u64 = 42;
-/// Mean times of somebody who browses. Source: CRAB §5.3.
+/// Mean times of a user who browses. Source: CRAB §5.3.
 const THINK: Span = Span::secs(5);
 const SESSION_GAP: Span = Span::secs(60);
 const PAGES_PER_SESSION: u64 = 10;
@@ -210,7 +210,7 @@ fn short(table: &mut Table<'_>, active: Span) -> Result<Short, ConfigError> {
     let wanted = format!("a number above 0 up to {RATE_PER_S_MAX}, such as 2.5");
     let rate = table.millionths("rate_per_s", RATE_PER_S_MAX, &wanted)?;
     let arrivals = table.integer("arrivals", 1, SHORTS_MAX)?.map(|p| p.value as u32);
-    // Of one download nothing has to be said about the next.
+    // A single download has no next one.
     let alone = (arrivals == Some(1)).then_some(1_000_000);
     let Some((value, place)) = rate.map(|p| (p.value, p.place)).or(alone.zip(Some(table.place())))
     else {

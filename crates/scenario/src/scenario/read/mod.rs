@@ -2,12 +2,14 @@
 
 use std::ops::RangeInclusive;
 
+use crate::Control;
 use fairweir_core::policy::{DEFAULT_GROUP, Match, Policy};
-use fairweir_core::receiver::{Control, Enforce, LATENCY_RANGE};
+use fairweir_core::receiver::{Enforce, LATENCY_RANGE};
 use fairweir_core::share::Weight;
 use fairweir_core::units::{Rate, Span, Time};
 
 use super::access::{Load, access};
+use super::value::{positive, step_time, time};
 use super::{
     Browser, CONNECTIONS_MAX, CongestionControl, DURATION_MAX, DemandStep, Device, FLOWS_MAX, Flow,
     Group, IPV6_MTU_MIN, Ip, Kind, Lie, Measurement, Reflector, Scenario, StartJitter, Told,
@@ -420,43 +422,6 @@ fn demand<'t>(table: &mut Table<'t>) -> Result<Option<Placed<'t, Option<Rate>>>,
         Ok(Rate::ZERO) => Err(place.error("a demand must be greater than zero")),
         Ok(rate) => Ok(Some(Placed { value: Some(rate), place })),
         Err(e) => Err(place.error(format!("{e}; or `unlimited`"))),
-    }
-}
-
-/// The key `at` of a step: after the last one and before the end.
-pub(super) fn step_time(step: &mut Table<'_>, last: Time, end: Time) -> Result<Time, ConfigError> {
-    let at = time(step, "at", last, end)?;
-    let at = at.ok_or_else(|| step.missing("at", "a time such as 40s"))?;
-    if at.value <= last {
-        let last = last.since(Time::ZERO);
-        return Err(at.place.error(format!("the steps are out of order: the last is at {last}")));
-    }
-    if at.value >= end {
-        let end = end.since(Time::ZERO);
-        return Err(at.place.error(format!("found a step after the end at {end}")));
-    }
-    Ok(at.value)
-}
-
-/// An instant that is not after `end`.
-fn time<'t>(
-    table: &mut Table<'t>,
-    key: &str,
-    from: Time,
-    end: Time,
-) -> Result<Option<Placed<'t, Time>>, ConfigError> {
-    let Some(Placed { value, place }) = table.parsed::<Span>(key)? else { return Ok(None) };
-    if Time::ZERO + value > end {
-        let (from, end) = (from.since(Time::ZERO), end.since(Time::ZERO));
-        return Err(place.error(format!("found {value}, allowed is from {from} to {end}")));
-    }
-    Ok(Some(Placed { value: Time::ZERO + value, place }))
-}
-
-pub(super) fn positive(placed: Placed<'_, Rate>) -> Result<Rate, ConfigError> {
-    match placed.value {
-        Rate::ZERO => Err(placed.place.error("a rate of zero carries nothing; expected more")),
-        rate => Ok(rate),
     }
 }
 

@@ -5,6 +5,7 @@ use fairweir_core::phantom::{Bundle, BundleSpec, Class, Criterion, Plan, PlanSpe
 use fairweir_core::units::{Rate, Span, Time};
 
 use super::super::police::{Algorithm, POLICE_COPIES_MAX, Police, PoliceSize, QueueBy};
+use super::super::value::step_time;
 use super::super::{FLOWS_MAX, Flow, Group};
 use fairweir_config::plan::{self, Members};
 use fairweir_config::{ConfigError, Place, Placed, Table, not_one_of};
@@ -18,7 +19,7 @@ pub(super) fn points(
     end: Time,
 ) -> Result<Vec<Police>, ConfigError> {
     let mut points: Vec<Police> = Vec::new();
-    // Whatever one point copies is none of the next one's.
+    // What one point copies does not belong to the next one.
     let in_file = flows.len();
     for table in tables {
         let place = table.place();
@@ -83,7 +84,7 @@ fn guarantees(table: &mut Table<'_>, end: Time) -> Result<Vec<(Time, Rate)>, Con
     let mut all: Vec<(Time, Rate)> = first.into_iter().collect();
     for mut step in table.tables("guarantees")? {
         let last = all.last().map_or(Time::ZERO, |(at, _)| *at);
-        let at = super::step_time(&mut step, last, end)?;
+        let at = step_time(&mut step, last, end)?;
         let rate = step.parsed("rate")?.ok_or_else(|| step.missing("rate", "a rate"))?;
         all.push((at, rate.value));
         step.finish()?;
@@ -109,7 +110,15 @@ fn point<'t>(
     let rate = table.parsed::<Rate>("rate")?;
     let rate = rate.ok_or_else(|| table.missing("rate", "a rate such as 10mbit"))?;
     let words = Algorithm::ALL.map(|algorithm| (algorithm.name(), algorithm));
-    let algorithm = table.word("algorithm", &words)?.map_or(Algorithm::BcPqp, |p| p.value);
+    let algorithm = table.word("algorithm", &words)?;
+    if let Some(unbuilt) = algorithm.as_ref().filter(|p| !p.value.is_built()) {
+        let what = format!(
+            "`{}` is a baseline, which only a build with the feature `evidence` plays",
+            unbuilt.value.name()
+        );
+        return Err(unbuilt.place.error(what));
+    }
+    let algorithm = algorithm.map_or(Algorithm::BcPqp, |p| p.value);
     let size = size(&mut table, algorithm)?;
     let without = table.word("without", &Deviation::ALL)?;
     if let Some(without) = without.as_ref().filter(|_| algorithm != Algorithm::BcPqp) {
@@ -220,7 +229,7 @@ fn size(table: &mut Table<'_>, algorithm: Algorithm) -> Result<PoliceSize, Confi
 struct Choosing<'f> {
     groups: &'f [Group],
     flows: &'f [Flow],
-    /// For each flow the class that named it.
+    /// The class that named each flow.
     chosen: Vec<Option<String>>,
     classes: u8,
 }

@@ -34,7 +34,7 @@ impl World<'_> {
             Want::Write { slot, volume, unsent_max } => {
                 let Some(index) = self.connection_at(flow, slot) else { return };
                 let connection = &mut self.connections[index];
-                // Before the handshake is done the server has nobody to write to.
+                // Before the handshake is done the server cannot write.
                 if !connection.established {
                     return;
                 }

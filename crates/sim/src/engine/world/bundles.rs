@@ -4,7 +4,7 @@ use fairweir_core::delegate::{Answer, Bundle, MemberId, Phase, Sample, Target};
 use fairweir_core::units::{Bytes, Span, Time};
 use fairweir_scenario::report::BundleSamples;
 
-use super::super::connection::Connection;
+use super::super::connection::{Connection, Membership};
 use super::{Source, World};
 use crate::tcp::{Ack, Signal, Signals};
 
@@ -18,15 +18,6 @@ pub(super) struct PlayedBundle {
     core: Option<Bundle>,
     pub(super) samples: BundleSamples,
     source: usize,
-}
-
-/// The place of a connection in the bundles.
-#[derive(Clone, Copy, Debug)]
-pub(in super::super) struct Membership {
-    bundle: usize,
-    id: MemberId,
-    /// Which of the free groups it is of; `None` for a stunt.
-    free: Option<usize>,
 }
 
 impl World<'_> {

@@ -114,7 +114,7 @@ impl World<'_> {
     /// A kernel leaves it where it is, so that it is overtaken; here paths keep the order. There is one stage
     /// where connections are decided late.
     fn move_waiting(&mut self, now: Time, body: Down, group: usize) {
-        let (DownKind::Opening | DownKind::Data(..)) = body.kind else { return };
+        let (DownKind::SynAck | DownKind::Data(..)) = body.kind else { return };
         let first = self.flows[self.flow_of(body)].seen_as.first;
         if group == first || std::mem::replace(&mut self.connections[body.to].is_moved, true) {
             return;
@@ -130,16 +130,14 @@ impl World<'_> {
     fn seen_as(&self, now: Time, body: Down) -> usize {
         let flow = &self.flows[self.flow_of(body)];
         match body.kind {
-            DownKind::Opening | DownKind::Data(..) => {
-                flow.group_of(&self.connections[body.to], now)
-            }
+            DownKind::SynAck | DownKind::Data(..) => flow.group_of(&self.connections[body.to], now),
             _ => flow.seen_as.decided,
         }
     }
 
     pub(super) fn flow_of(&self, body: Down) -> usize {
         match body.kind {
-            DownKind::Opening | DownKind::Data(..) => self.connections[body.to].flow,
+            DownKind::SynAck | DownKind::Data(..) => self.connections[body.to].flow,
             DownKind::Datagram | DownKind::Pong { .. } => body.to as usize,
             DownKind::Echoed { .. } => unreachable!("a probe is of no flow"),
         }
@@ -152,7 +150,7 @@ impl World<'_> {
             DownKind::Data(segment, stamps) => {
                 self.receive_segment(now, body.to, &segment, stamps);
             }
-            DownKind::Opening => {
+            DownKind::SynAck => {
                 let connection = &mut self.connections[body.to];
                 connection.under_way -= 1;
                 if connection.closed {
@@ -203,7 +201,7 @@ impl World<'_> {
                 self.connections[body.to].under_way -= 1;
                 self.connections.bury(body.to);
             }
-            DownKind::Opening => self.resend_later(now, Lost::SynAck(body.to)),
+            DownKind::SynAck => self.resend_later(now, Lost::SynAck(body.to)),
             DownKind::Datagram | DownKind::Pong { .. } | DownKind::Echoed { .. } => {}
         }
     }

@@ -1,4 +1,4 @@
-//! Both ends of the connections: what they send, their timers, opening and closing.
+//! Both ends of the connections: what they send, their timers, how they begin and end.
 
 use fairweir_core::units::Time;
 use fairweir_scenario::Flow;

@@ -7,7 +7,7 @@
 //! | `police` | what becomes of them at policing points on that way |
 //! | `up` | packets on their way from the home to the servers |
 //! | `resends` | handshakes and requests that were lost and are sent again |
-//! | `ends` | both ends of the connections: what they send, their timers, opening and closing |
+//! | `ends` | both ends of the connections: what they send, their timers, how they begin and end |
 //! | `bundles` | connections that answer each other's congestion signals |
 //! | `apps` | flows: what their applications want |
 //! | `probes` | the probe of the access link |
@@ -42,12 +42,11 @@ mod setup;
 mod up;
 mod windows;
 
-pub(super) use bundles::Membership;
 use bundles::PlayedBundle;
 use probes::HostProber;
 use resends::{Lost, Resends};
 
-/// How often somebody is told how far the run is, and asked whether it shall end.
+/// How often progress is reported and cancellation is checked.
 const PROGRESS_INTERVAL: Span = Span::secs(1);
 
 /// What a deadline is of.
@@ -110,7 +109,7 @@ struct Flow {
     has_window: bool,
     /// Whether its packets may be marked.
     ecn: bool,
-    /// Of its servers' timestamps, if they use them.
+    /// The clock of its servers' timestamps, if they use them.
     clock: Option<ServerClock>,
     seed: u64,
 }
@@ -182,7 +181,7 @@ pub(super) struct World<'s> {
     watcher: Watcher<'s>,
 }
 
-/// Who is shown what the control loop that packets meet first decides.
+/// Called with each decision of the control loop that packets meet first.
 pub(super) type Watcher<'s> = Option<Box<dyn FnMut(&Decision) + 's>>;
 
 impl<'s> World<'s> {
@@ -270,7 +269,7 @@ impl<'s> World<'s> {
         self.scenario.control.measurement == Measurement::Kernel
     }
 
-    /// Whether controls are told what no host can measure.
+    /// Whether controls get exact values, which no host can measure.
     fn is_exact(&self) -> bool {
         self.scenario.control.measurement == Measurement::Exact
     }

@@ -47,7 +47,7 @@ impl World<'_> {
     fn offer(&mut self, now: Time, packet: Packet<Down>) {
         let Down { to, kind } = packet.body;
         let flow = match kind {
-            DownKind::Opening | DownKind::Data(..) => self.connections[to].serial,
+            DownKind::SynAck | DownKind::Data(..) => self.connections[to].serial,
             DownKind::Datagram | DownKind::Pong { .. } => DATAGRAMS | u64::from(to),
             DownKind::Echoed { .. } => PROBES | u64::from(to),
         };
@@ -57,7 +57,7 @@ impl World<'_> {
     /// The number of a packet's connection within its flow.
     fn unit_of(&self, body: Down) -> u32 {
         match body.kind {
-            DownKind::Opening | DownKind::Data(..) => self.connections[body.to].slot,
+            DownKind::SynAck | DownKind::Data(..) => self.connections[body.to].slot,
             DownKind::Datagram | DownKind::Pong { .. } | DownKind::Echoed { .. } => 0,
         }
     }

@@ -1,7 +1,7 @@
 //! Handshakes and requests that were lost and are sent again.
 //!
-//! Who sent something knows when an answer is due, and the simulator knows that it was lost: so
-//! nothing is sent twice in vain, even if queues make the answer late.
+//! A sender knows when an answer is due, and the simulator knows what was lost: so nothing is sent
+//! twice in vain, even if queues delay the answer.
 
 use std::collections::BTreeMap;
 

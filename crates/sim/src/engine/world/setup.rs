@@ -1,14 +1,15 @@
 //! From a scenario to a world at time zero.
 
-use fairweir_core::receiver::{Control, Controller, ControllerSpec, CrabTuning, LATENCY};
+use fairweir_core::receiver::{self, Controller, ControllerSpec, CrabTuning, Decider, LATENCY};
 use fairweir_core::share::Weight;
 use fairweir_core::units::{Bytes, Span, Time};
+use fairweir_reference::CrabPrinted;
 use fairweir_scenario::app::{App, Chance};
 use fairweir_scenario::link::{Link, LinkSpec};
 use fairweir_scenario::police::Points;
 use fairweir_scenario::random::SplitMix64;
 use fairweir_scenario::report::Samples;
-use fairweir_scenario::{ETHERNET_HEADER, Kind, Scenario, Told};
+use fairweir_scenario::{Control, ETHERNET_HEADER, Kind, Scenario, Told};
 
 use super::super::PlayError;
 use super::super::connection::Connections;
@@ -104,7 +105,7 @@ impl<'s> World<'s> {
         classes: impl Iterator<Item = (usize, usize)>,
         random: &mut SplitMix64,
     ) -> Result<(), PlayError> {
-        if matches!(control, Control::None | Control::Wfq) || weights.is_empty() {
+        if control.at_home() == Some(receiver::Control::None) || weights.is_empty() {
             return Ok(());
         }
         let Told { capacity, remembered, strict_priority, enforce, latency, start, .. } =
@@ -113,12 +114,17 @@ impl<'s> World<'s> {
         let capacity = capacity.unwrap_or_else(|| self.scenario.link.capacity.nominal());
         let tuning = differing.applied_to(tuning);
         let count = weights.len();
-        let spec = ControllerSpec::new(control, Some(capacity))?
-            .with_strict_priority(strict_priority)
-            .with_tuning(tuning)
-            .with_enforce(enforce)
-            .with_latency(latency.unwrap_or(LATENCY));
-        let controller = Controller::new(&spec, weights, remembered)?;
+        let decider: Box<dyn Decider> = match control.at_home() {
+            Some(control) => {
+                let spec = ControllerSpec::new(control, Some(capacity))?
+                    .with_strict_priority(strict_priority)
+                    .with_tuning(tuning)
+                    .with_enforce(enforce)
+                    .with_latency(latency.unwrap_or(LATENCY));
+                Box::new(Controller::new(&spec, weights, remembered)?)
+            }
+            None => Box::new(CrabPrinted::new(&weights, remembered)?),
+        };
         let stage = self.home.stages.len();
         // The daemon's clock knows nothing of the scenario's.
         let phase = Span::nanos(1 + random.below(tuning.tick.as_nanos()));
@@ -135,7 +141,7 @@ impl<'s> World<'s> {
         });
         self.probers.push(prober);
         let packet_max = Bytes::new(u64::from(self.scenario.link.mtu) + ETHERNET_HEADER);
-        self.home.add(Stage::new(controller, count, packet_max, tuning.tick, source), classes);
+        self.home.add(Stage::new(decider, count, packet_max, tuning.tick, source), classes);
         Ok(())
     }
 

@@ -147,6 +147,6 @@ impl World<'_> {
         connection.under_way += 1;
         let flow = connection.flow;
         let size = self.flows[flow].sizes.syn();
-        self.send_down(now, flow, size, Down { to: index, kind: DownKind::Opening });
+        self.send_down(now, flow, size, Down { to: index, kind: DownKind::SynAck });
     }
 }

@@ -115,7 +115,7 @@ impl World<'_> {
     }
 }
 
-/// Places are used anew, so the serial number is a part of what a connection is known by.
+/// Places are reused, so the serial number is a part of what a connection is known by.
 fn id(index: u32, serial: u64) -> u64 {
     (serial << 32) | u64::from(index)
 }

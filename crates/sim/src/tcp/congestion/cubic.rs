@@ -74,7 +74,7 @@ impl Cubic {
         self.epoch = None;
         let window = cwnd;
         let cwnd = f64::from(cwnd);
-        // Fast convergence (§4.7): who gets less than before makes room for others.
+        // Fast convergence (§4.7): a flow that gets less than before makes room for others.
         let is_going_down = cwnd < self.window_max;
         self.window_max = if is_going_down { cwnd * (1.0 + BETA) / 2.0 } else { cwnd };
         ssthresh(window)
@@ -237,7 +237,7 @@ const SLOWEST: f64 = 100.0;
 const UPDATE_MIN: Span = Span::millis(1);
 /// While the window stands still, the target is computed so often.
 const UPDATE_MAX: Span = Span::nanos(31_250_000);
-/// For so long after the start of an epoch, RTTs are not looked at.
+/// Time after the start of an epoch in which RTTs are ignored.
 const SETTLE: Span = Span::secs(1);
 /// Linux's `hystart_low_window`.
 const HYSTART_WINDOW_MIN: u32 = 16;

@@ -3,7 +3,7 @@
 //!
 //! Sending: a packet goes if the congestion window, the receiver's window, Nagle's algorithm and
 //! pacing let it, what is to be sent again first. ACKs: what is delivered, what is lost, what that
-//! does to recovery and to the window, and all timers anew. After what came in was handled, packets
+//! does to recovery and to the window, and all timers. After what came in was handled, packets
 //! are drained by [`Connection::transmit`]; when there are no more, [`Connection::settle`] notes
 //! whether the window was used.
 
@@ -16,7 +16,7 @@ use super::pacing::Pacer;
 use super::rate::RateSampler;
 use super::recovery::{Prior, Recovery, State};
 use super::rtt::Rtt;
-use super::sender::SenderSpec;
+use super::spec::SenderSpec;
 use super::{Ack, Segment, Signal, Signals};
 
 mod timers;
@@ -181,7 +181,7 @@ impl Connection {
         Some(self.send(now, sent, payload, false))
     }
 
-    /// Sends the last packet again: the tail loss probe of who has nothing new.
+    /// Sends the last packet again: the tail loss probe of a sender without new data.
     fn transmit_copy(&mut self, now: Time) -> Option<Segment> {
         let Some(payload) = self.flight.last_payload() else {
             self.probe = Probe::None;
@@ -367,7 +367,7 @@ impl Connection {
         self.probe = Probe::None;
     }
 
-    /// Reduces the window to so many packets, for a signal of another connection.
+    /// Reduces the window to `packets`, for a signal of another connection.
     pub(super) fn cut_to(&mut self, cwnd: u32) {
         self.congestion.handle_congestion(&self.window);
         self.window.ssthresh = cwnd;
@@ -399,7 +399,7 @@ impl Connection {
         }
     }
 
-    /// The pacing rate of those who have none of their own: somewhat above what the window is worth
+    /// The pacing rate of controls without one of their own: somewhat above what the window is worth
     /// per RTT, so that pacing never is what holds it back.
     fn update_pacing(&mut self) {
         if !self.is_paced {
@@ -418,7 +418,7 @@ impl Connection {
     // --------------------------------------------------------------------------------------------
     // Timers
 
-    /// Something was acknowledged, so that all timers begin anew.
+    /// Something was acknowledged, so that all timers restart.
     fn arm(&mut self, now: Time) {
         let is_waiting = self.flight.in_flight() > 0;
         self.timers.rto = is_waiting.then(|| now + self.rtt.rto_backed_off());
@@ -466,7 +466,7 @@ impl Connection {
         if self.flight.in_flight() == 0 {
             return;
         }
-        // Who was sent within the last RTT may still arrive (RFC 8985 §6.3).
+        // Packets sent within the last RTT may still arrive (RFC 8985 §6.3).
         let sent_by = now - (self.rtt.latest() + self.rtt.reordering_window());
         let losses = self.flight.give_up(sent_by, self.recovery.point());
         self.recovery.handle_losses(&losses);

@@ -13,7 +13,7 @@ pub(super) struct Timers {
     pub(super) rto: Option<Time>,
 }
 
-/// Whose time it is; at one instant the mildest comes first.
+/// The timer that is due; at one instant the mildest comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Timer {
     Reorder,

@@ -236,7 +236,7 @@ fn equal_flows_share_equally_in_the_long_run() {
 // ------------------------------------------------------------------------------------------------
 // Loss recovery
 
-/// A sender with so many packets in flight, sent at 1 s, and the first of what they carried.
+/// A sender with packets in flight that were sent at 1 s, and the first of what they carried.
 fn sender_in_flight(congestion_control: CongestionControl, rounds: u32) -> (Sender, u64, u64) {
     let mut sender = Sender::new(&sender_spec(congestion_control));
     sender.handle_established(ms(0), Span::millis(100), NO_WINDOW);
@@ -808,7 +808,7 @@ fn after_a_timeout_that_others_answer_the_window_grows_back_by_slow_start() {
         }
         assert_eq!((asked, sender.ssthresh()), (1, Some(ssthresh)), "{answer:?}");
         assert!(sender.cwnd() <= 2, "it starts again: {}", sender.cwnd());
-        // The next timeout without an answer in between is none of the bundle's.
+        // The bundle does not answer the next timeout if nothing was acknowledged in between.
         let now = sender.next_timeout().unwrap();
         sender.handle_timeout_in_bundle(now, &mut |_| panic!("it is asked once"));
     }

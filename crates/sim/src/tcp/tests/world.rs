@@ -88,7 +88,7 @@ impl World {
         }
     }
 
-    /// Adds a connection that wants to send so much; its handshake begins now.
+    /// Adds a connection with payload to send; its handshake begins now.
     pub(super) fn connect(
         &mut self,
         congestion_control: CongestionControl,

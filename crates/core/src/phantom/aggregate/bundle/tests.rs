@@ -61,7 +61,7 @@ fn senders(plan: &Plan, free: u64, stunts: &[u64], others: &[u64]) -> Vec<Sender
         .collect()
 }
 
-/// Bytes that passed of each sender in so many seconds; `look` sees the policer before each packet.
+/// Bytes that passed of each sender in some seconds; `look` sees the policer before each packet.
 fn pass<P: Police>(
     police: &mut P,
     senders: &[Sender],

@@ -135,10 +135,10 @@ proptest! {
         let rates: Vec<Rate> = asked.iter().map(|&bps| Rate::bps(bps)).collect();
         let all: u64 = asked.iter().sum();
         let Some(weights) = numbers(weights(Rate::bps(bps), &rates)) else {
-            prop_assert!(all == 0 || u128::from(all) > u128::from(bps) * LOOSE);
+            prop_assert!(all == 0 || u128::from(all) > u128::from(bps) * ASKED_MAX);
             return Ok(());
         };
-        prop_assert!(u128::from(all) <= u128::from(bps) * LOOSE);
+        prop_assert!(u128::from(all) <= u128::from(bps) * ASKED_MAX);
         for (weight, asked) in weights.into_iter().zip(&asked) {
             let exact = *asked as f64 / all as f64 * rates.len() as f64 * f64::from(EVEN);
             let exact = exact.clamp(f64::from(EVEN / 8), f64::from(Weight::MAX));

@@ -1,9 +1,9 @@
 //! A link that may have been full when the control began.
 //!
-//! The problem: a queue that stood when the control began is part of every base, so the link seems
+//! The problem: a queue that exists when the control begins is part of every base, so the link seems
 //! idle until the queue grows beyond that. Where receive windows hold the queue, it may never grow.
-//! The method: if about the same rate arrives for the control's first second, and nobody has seen the
-//! link without a queue, that rate is *assumed* to be the capacity for a moment: the queue is drained,
+//! The method: if about the same rate arrives for the control's first second, and the link was never
+//! seen without a queue, that rate is *assumed* to be the capacity for a moment: the queue is drained,
 //! with all windows at half. If the delay is longer afterwards than in the drain, there is a
 //! queue, and the link learns its capacity as usual. Otherwise the assumption is dropped, and made
 //! again later and later, as long as the rate stays what it was. A download that begins later has
@@ -11,8 +11,9 @@
 
 use super::group::Connection;
 use super::{Fairweir, NO_CORRECTION};
+use crate::backoff::Backoff;
 use crate::receiver::{Enforce, TICK};
-use crate::units::{Rate, Span, Time};
+use crate::units::{Part, Rate, Span, Time};
 
 /// When a capacity is assumed.
 #[derive(Clone, Copy, Debug)]
@@ -25,13 +26,14 @@ pub(super) struct Assumption {
     made: Option<(Rate, Time)>,
     /// The next one is made no earlier.
     next_at: Time,
-    wait: Span,
+    wait: Backoff,
 }
 
 impl Assumption {
     pub(super) fn new() -> Assumption {
         let steady = Some((Rate::ZERO, 0));
-        Assumption { steady, began_busy: false, made: None, next_at: Time::ZERO, wait: WAIT_FIRST }
+        let wait = Backoff::new(WAIT_FIRST, WAIT_MAX);
+        Assumption { steady, began_busy: false, made: None, next_at: Time::ZERO, wait }
     }
 
     /// Whether one is made at present.
@@ -47,20 +49,20 @@ impl Assumption {
     /// Takes in what arrived in a tick.
     fn handle_total(&mut self, total: Rate) {
         let Some((mean, ticks)) = self.steady else { return };
-        let near = |(a, b)| (mean.scale(a, b)..=mean.scale(b, a)).contains(&total);
+        let near = |part: Part| (mean * part..=mean * part.inverse()).contains(&total);
         self.steady = match ticks {
             0 => Some((total, 1)),
             // The first tick is counted from some instant within it.
-            1 => near(FIRST).then_some((total, 2)),
+            1 => near(FIRST_TICK).then_some((total, 2)),
             _ => near(STEADY).then(|| (mean.smoothed(total, 4), ticks + 1)),
         };
-        self.began_busy |= ticks == 1 && near(STEADY) && total > RATE_MIN;
+        self.began_busy |= ticks == 1 && near(STEADY) && total > ASSUMED_MIN;
     }
 
     /// What arrives all the time, if it is time to assume that no more fits.
     fn due(&self, now: Time) -> Option<Rate> {
         let (rate, ticks) = self.steady?;
-        (ticks >= STEADY_TICKS && rate > RATE_MIN && now >= self.next_at).then_some(rate)
+        (ticks >= ASSUMED_STEADY_TICKS && rate > ASSUMED_MIN && now >= self.next_at).then_some(rate)
     }
 }
 
@@ -72,7 +74,7 @@ impl Fairweir {
         }
         let is_learned = self.link.confirmed().is_some() || !self.is_queue_ours();
         if let Some((assumed, until)) = self.assumption.made {
-            let is_less = |c: Rate| c < assumed.scale(STEADY.0, STEADY.1);
+            let is_less = |c: Rate| c < assumed * STEADY;
             let is_false = self.is_queue_ours() && self.link.capacity().is_some_and(is_less);
             let is_dropped = is_false || (now >= until && !is_learned);
             if is_dropped {
@@ -94,12 +96,11 @@ impl Fairweir {
             self.opening = NO_CORRECTION;
             let promised = self.promised_ticks(rate);
             let ticks = promised + 2 * self.drain_ticks() + AFTER_TICKS;
-            let Assumption { wait, .. } = self.assumption;
             self.assumption.made = Some((rate, now + TICK * ticks));
             self.begin_drain(now, false);
             self.drain.ticks_left += promised as u32;
-            self.assumption.next_at = now + wait;
-            self.assumption.wait = (wait * WAIT_GROWS).min(WAIT_MAX);
+            self.assumption.next_at = now + self.assumption.wait.span();
+            self.assumption.wait.grow(WAIT_GROWS);
         }
     }
 
@@ -113,20 +114,21 @@ impl Fairweir {
     }
 }
 
-/// A rate is steady while each tick's is within this part of the mean, or its inverse, for so long.
-const STEADY: (u64, u64) = (9, 10);
-const STEADY_TICKS: u32 = 5;
-/// The second tick's rate may be so different from the first one's.
-const FIRST: (u64, u64) = (3, 4);
-/// Less than that is not worth an assumption.
-const RATE_MIN: Rate = Rate::kbit(250);
-/// In so many ticks after a drain a queue shows.
+/// A rate is steady while each tick's is between this part of the mean and the inverse of it.
+const STEADY: Part = Part::of(9, 10);
+/// Ticks after which a rate counts as steady.
+const ASSUMED_STEADY_TICKS: u32 = 5;
+/// The same for the second tick relative to the first, which is counted from some instant within it.
+const FIRST_TICK: Part = Part::of(3, 4);
+/// Least rate that is assumed to be a capacity.
+const ASSUMED_MIN: Rate = Rate::kbit(250);
+/// Ticks after a drain within which a queue can be seen.
 const AFTER_TICKS: u64 = 4;
-/// A connection matters that has one of so many parts of what arrives.
+/// A connection matters if its rate times this is at least what arrives.
 const MATTERS: u64 = 4;
-/// No longer is waited until promises are used up.
+/// Ticks that a drain waits at most for promised windows to be used up.
 const PROMISED_TICKS_MAX: u64 = 10;
-/// How soon another one may follow.
+/// Time to the next assumption, and the factor by which it grows.
 const WAIT_FIRST: Span = Span::secs(3);
 const WAIT_GROWS: u64 = 3;
 const WAIT_MAX: Span = Span::secs(300);

@@ -1,8 +1,8 @@
-//! How long the queue may be beside others who fill it.
+//! How long the queue may be while other hosts fill it.
 //!
-//! The problem: a queue that is kept short looks the same beside a link that becomes slower and
-//! beside a sender elsewhere that grows: less and less arrives while the queue is at its target. A
-//! host that takes the second for the first yields everything. The method: the more of its
+//! The problem: a link that becomes slower and a sender elsewhere that grows look the same to a host
+//! that keeps the queue short: less and less arrives while the queue is at its target. A host that
+//! takes the second for the first yields everything. The method: the more of its
 //! *level*, what it believed to carry before, the link seems to have lost, the longer the queue may
 //! be:
 //!
@@ -10,9 +10,9 @@
 //! target · (0.95 · level / capacity)⁵
 //! ```
 //!
-//! So a host beside a sender that fills the buffer loses only until the queue is as long as that
-//! sender makes it, its groups still divided by windows, and two hosts with this control meet where
-//! both have lost the same part. A link that did become slower carries as much with a short queue.
+//! So a host that competes with a sender that fills the buffer loses only until the queue is as long
+//! as that sender makes it, and windows still divide its groups. Two hosts with this control meet
+//! where both have lost the same part. A link that did become slower carries as much with a short queue.
 //! That is *tried* as soon as the capacity has fallen, and again later: if less and less arrives
 //! meanwhile, others take it; if not, the capacity is the new level. If others take it although much is
 //! lost already, or the queue does not become short either, or again and again while packets are lost,
@@ -22,20 +22,21 @@
 //! Source: docs/control.md; Copa and Nimbus have competitive modes for the same reason, for senders.
 
 use super::steady::Steady;
-use crate::units::{Rate, Span, Time};
+use crate::backoff::Backoff;
+use crate::units::{Part, Rate, Span, Time};
 
-/// What the link was believed to carry, and how long the queue may be since it seems to be less.
+/// What the link was believed to carry, and how much longer the queue may be because it seems to carry less.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Contest {
     level: Rate,
-    /// By how much longer the queue may be, in thousandths.
+    /// Factor on the length of the queue, in thousandths.
     stretch: u64,
     lossy_at: Option<Time>,
     trial: Option<Trial>,
     steady: Steady,
     /// No trial before this, and how long after the next that fails.
     next_at: Time,
-    wait: Span,
+    wait: Backoff,
 }
 
 /// The queue is short to see whether less arrives.
@@ -60,7 +61,7 @@ pub(super) struct Tick {
     pub(super) capacity: Option<Rate>,
     /// What arrives, over a round trip.
     pub(super) arrived: Rate,
-    /// How long the queue is, and how long it shall be without others.
+    /// How long the queue is, and its target without others.
     pub(super) queue: Option<Span>,
     pub(super) target: Span,
     /// Whether packets were lost on their way to this host.
@@ -78,11 +79,11 @@ impl Contest {
             trial: None,
             steady: Steady::default(),
             next_at: Time::ZERO,
-            wait: WAIT_MIN,
+            wait: Backoff::new(TRIAL_WAIT_MIN, TRIAL_WAIT_MAX),
         }
     }
 
-    /// A queue of this length, as long as it may be now.
+    /// The length that a queue of target `queue` may have now.
     pub(super) fn stretched(&self, queue: Span) -> Span {
         queue * self.stretch / UNSTRETCHED
     }
@@ -92,8 +93,8 @@ impl Contest {
         self.stretch >= 2 * UNSTRETCHED
     }
 
-    /// Takes in a tick. If it is doubted that this host keeps what it would have without control, tells
-    /// what it had.
+    /// Takes in a tick. Returns what this host had if it is doubtful that it keeps what it would have
+    /// without control.
     pub(super) fn handle_tick(&mut self, tick: &Tick) -> Option<Rate> {
         let Some(capacity) = tick.capacity.filter(|&c| c > Rate::ZERO) else {
             *self = Contest::new();
@@ -104,20 +105,20 @@ impl Contest {
             self.lossy_at = Some(tick.at);
         }
         if self.level == Rate::ZERO {
-            self.next_at = tick.at + self.wait;
+            self.next_at = tick.at + self.wait.span();
         }
         let mut doubted = None;
-        if capacity >= self.level.scale(LOST.0, LOST.1) {
+        if capacity >= self.level * LEVEL_LOST {
             self.level = self.level.smoothed(capacity, FORGOTTEN_TICKS).max(capacity);
             self.trial = None;
             if tick.at > self.next_at {
-                self.wait = WAIT_MIN;
+                self.wait.reset();
             }
         } else {
             doubted = self.try_short_queue(tick, capacity);
         }
         let most = if self.is_lossy(tick.at) { STRETCH_MAX } else { STRETCH_CLEAN };
-        let grown = self.stretch * GROWS.0 / GROWS.1;
+        let grown = self.stretch * GROWS;
         let is_tried = self.trial.is_some();
         self.stretch = if is_tried { UNSTRETCHED } else { self.wanted(capacity, most).min(grown) };
         doubted
@@ -130,7 +131,7 @@ impl Contest {
 
     /// The stretch for what was lost, `most` at most.
     fn wanted(&self, capacity: Rate, most: u64) -> u64 {
-        let left = self.level.scale(KEPT.0, KEPT.1);
+        let left = self.level * LEVEL_KEPT;
         let mut wanted = UNSTRETCHED;
         for _ in 0..POWER {
             let next =
@@ -143,8 +144,8 @@ impl Contest {
     fn try_short_queue(&mut self, tick: &Tick, capacity: Rate) -> Option<Rate> {
         let is_lossy = self.is_lossy(tick.at);
         let Some(trial) = &mut self.trial else {
-            // What others take and leave is never the same for long.
-            if tick.at >= self.next_at || self.steady.ticks() == STEADY_TICKS {
+            // What others take and leave changes all the time.
+            if tick.at >= self.next_at || self.steady.ticks() == TRIAL_STEADY_TICKS {
                 self.trial = Some(Trial {
                     since: tick.at,
                     begun: capacity,
@@ -158,25 +159,25 @@ impl Contest {
         };
         let lasts = tick.at.since(trial.since);
         let begins = lasts < TRIAL_BEGINS + tick.rtt;
-        // What was seen before the queue was short says nothing.
+        // Values from before the queue was short do not count.
         trial.most = if begins { capacity } else { trial.most.max(capacity) };
         trial.least = if begins { capacity } else { trial.least.min(capacity) };
         trial.arrived = if begins { tick.arrived } else { trial.arrived.max(tick.arrived) };
         let before = trial.queue.unwrap_or(Span::MAX);
         trial.queue = tick.queue.filter(|_| !begins).map(|queue| queue.min(before)).or(trial.queue);
-        // Who yields to others is not given more in return.
-        let rises = capacity > trial.least.scale(RISES.0, RISES.1);
-        if trial.least < trial.most.scale(FALLS.0, FALLS.1) {
-            let is_filled = trial.queue.is_some_and(|queue| queue > tick.target * FILLED);
-            let is_lasting = is_lossy && self.wait >= WAIT_LASTING;
-            let is_much = trial.begun < self.level.scale(MUCH.0, MUCH.1);
+        // A host that yields to others does not receive more in return.
+        let rises = capacity > trial.least * RISES;
+        if trial.least < trial.most * FALLS {
+            let is_filled = trial.queue.is_some_and(|queue| queue > tick.target * QUEUE_FILLED);
+            let is_lasting = is_lossy && self.wait.span() >= WAIT_LASTING;
+            let is_much = trial.begun < self.level * MUCH;
             // The capacity of a link that became slower is found in steps; what arrives falls at once.
-            let is_taken = tick.arrived < trial.arrived.scale(FALLS.0, FALLS.1);
+            let is_taken = tick.arrived < trial.arrived * FALLS;
             let is_doubted = is_taken && (is_much || is_filled || is_lasting);
             let doubted = is_doubted.then_some(trial.begun);
             self.trial = None;
-            self.next_at = tick.at + self.wait;
-            self.wait = (self.wait * 2).min(WAIT_MAX);
+            self.next_at = tick.at + self.wait.span();
+            self.wait.double();
             return doubted;
         }
         if rises || lasts > TRIAL + tick.rtt * 4 {
@@ -188,35 +189,41 @@ impl Contest {
 }
 
 /// A capacity below this part of the level is a loss.
-const LOST: (u64, u64) = (90, 100);
-/// A loss counts from this part of the level on. Source: docs/control.md, as the others here.
-const KEPT: (u64, u64) = (95, 100);
+const LEVEL_LOST: Part = Part::percent(90);
+/// Part of the level from which on a loss counts. Source of this and the others here: docs/control.md.
+const LEVEL_KEPT: Part = Part::percent(95);
+/// Power of what is left by which the queue may be longer.
 const POWER: u32 = 5;
-/// A level that is a little too high is forgotten over so many ticks.
+/// Ticks over which a level that is a little too high is forgotten.
 const FORGOTTEN_TICKS: u64 = 100;
+/// The stretch of a queue at its target.
 const UNSTRETCHED: u64 = 1_000;
-/// The longest, where others fill the buffer: something was lost so lately. And where they do not.
+/// The largest stretch where others fill the buffer, so that packets were lost lately.
 const STRETCH_MAX: u64 = 40_000;
+/// The largest stretch where nothing was lost lately.
 const STRETCH_CLEAN: u64 = 4_000;
+/// How long packets count as lost lately.
 const LOSSY_FOR: Span = Span::secs(10);
-/// It grows no faster in a tick: the capacity of a mobile link falls and comes back sooner.
-const GROWS: (u64, u64) = (130, 100);
-/// A trial lasts so long and four round trips, the first part of it for the queue to become short.
+/// Largest growth of the stretch in a tick: the capacity of a mobile link falls and comes back sooner.
+const GROWS: Part = Part::percent(130);
+/// Length of a trial, to which four round trips are added.
 const TRIAL: Span = Span::millis(2_000);
+/// First part of a trial, in which the queue becomes short.
 const TRIAL_BEGINS: Span = Span::millis(300);
-/// Others take what is missing if this part is left at least.
-const FALLS: (u64, u64) = (92, 100);
-const RISES: (u64, u64) = (105, 100);
-/// At once if it stays the same for so many ticks.
-const STEADY_TICKS: u32 = 8;
-/// The next trial, and each time later.
-const WAIT_MIN: Span = Span::secs(4);
-const WAIT_MAX: Span = Span::secs(64);
+/// Others take what is missing if the capacity falls below this part of itself in a trial.
+const FALLS: Part = Part::percent(92);
+/// A trial ends if the capacity rises by this factor.
+const RISES: Part = Part::percent(105);
+/// Ticks with the same capacity after which a trial begins at once.
+const TRIAL_STEADY_TICKS: u32 = 8;
+/// Time to the next trial; doubled each time it fails.
+const TRIAL_WAIT_MIN: Span = Span::secs(4);
+const TRIAL_WAIT_MAX: Span = Span::secs(64);
 /// Much is lost if less than this part of the level was left when the trial began.
-const MUCH: (u64, u64) = (70, 100);
-/// Others fill the queue if it never becomes shorter than so many targets in a trial.
-const FILLED: u64 = 3;
-/// The third trial that fails in a row.
+const MUCH: Part = Part::percent(70);
+/// Others fill the queue if it stays longer than this many targets throughout a trial.
+const QUEUE_FILLED: u64 = 3;
+/// The wait that two failed trials in a row lead to: the third one that fails raises a doubt.
 const WAIT_LASTING: Span = Span::secs(16);
 
 #[cfg(test)]

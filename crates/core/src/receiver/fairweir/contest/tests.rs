@@ -204,7 +204,7 @@ fn a_capacity_that_does_not_change_is_tried_at_once() {
         host.ticks(2, Rate::mbit(percent));
     }
     assert!(host.contest.is_on());
-    host.ticks(STEADY_TICKS + 2, Rate::mbit(30));
+    host.ticks(TRIAL_STEADY_TICKS + 2, Rate::mbit(30));
     assert_eq!(host.ticks(20, Rate::mbit(30)), LATENCY);
     assert_eq!(host.contest.level, Rate::mbit(30));
 }

@@ -3,26 +3,27 @@
 //! The problem: a policer has no queue, and a short buffer is full before the queue can be seen. The
 //! capacity cannot be learned from delays there. The method: packets that are lost while nothing
 //! queues mean either that more was sent than the bottleneck lets through, or noise of the path.
-//! Which of the two a *test* tells: for a few seconds a little less is let through than what
-//! arrived. If the losses end, what arrived was the *ceiling*; if they go on, they are noise, and
-//! everything is as before.
+//! A *test* finds out which: for a few seconds a little less is let through than arrived. If the
+//! losses end, what arrived was the *ceiling*; if they go on, they are noise, and nothing changes.
 //!
 //! Below the ceiling no packet is lost. From time to time it is raised until packets are lost
-//! again; each time that confirms it, the next waits longer, since a loss costs the sender that has
-//! it half of its rate. Source: docs/control.md; the idea of the capacity between losses: long-term
+//! again. After each confirmation the next raise waits longer, since a loss costs a sender half of
+//! its rate. Source: docs/control.md; the idea of the capacity between losses: long-term
 //! sampling in Linux' BBR.
 
 use std::collections::VecDeque;
 
-use crate::units::{Rate, Span, Time};
+use crate::backoff::Backoff;
+use crate::streak::Streak;
+use crate::units::{Part, Rate, Span, Time};
 
 /// What is known of losses.
 #[derive(Clone, Debug)]
 pub(super) struct Losses {
     recent: VecDeque<Interval>,
     state: State,
-    /// After how long a test that found noise is repeated.
-    patience: Span,
+    /// Pause after a test that found noise.
+    patience: Backoff,
 }
 
 /// One tick.
@@ -37,7 +38,7 @@ pub(super) struct Interval {
     /// How long packets waited on average, and for how long they may; `None` if it is not known.
     pub(super) queue: Option<Span>,
     pub(super) queue_target: Span,
-    /// Whether somebody would take more.
+    /// Whether a group would take more.
     pub(super) is_wanted: bool,
     /// What a queue has shown the link to carry.
     pub(super) shown: Option<Rate>,
@@ -45,7 +46,7 @@ pub(super) struct Interval {
 
 #[derive(Clone, Copy, Debug)]
 enum State {
-    /// Losses mean nothing until then.
+    /// Losses are ignored until then.
     Watch { from: Time },
     /// A little less is let through than what arrived, to see whether losses end.
     Test(Test),
@@ -57,7 +58,7 @@ enum State {
 struct Test {
     since: Time,
     to: Rate,
-    /// In how many of a thousand ticks of connections packets were lost before.
+    /// Ticks of connections with losses before the test, in thousandths of all.
     lossy_before: u64,
     /// What arrived before, and what was believed.
     rate_before: Rate,
@@ -71,22 +72,22 @@ struct Ceiling {
     /// Since when there is one, and what arrived before that.
     since: Time,
     rate_before: Rate,
-    /// The last at which nothing was lost for a whole hold.
+    /// The last rate at which nothing was lost for a whole hold.
     good: Option<Rate>,
-    /// The last to which it was raised until packets were lost.
+    /// The last rate to which it was raised until packets were lost.
     top: Option<Rate>,
     /// It is not raised until then.
     held_until: Time,
-    hold: Span,
-    /// By how many thousandths it rises in a second.
+    hold: Backoff,
+    /// Thousandths by which it rises per second.
     step: u64,
     cut_at: Time,
-    /// Holds in a row in which packets were lost all the same.
-    strikes: u32,
+    /// Holds in which packets were lost all the same.
+    strikes: Streak,
     /// What was believed before the first of them.
     before: Option<Rate>,
-    /// Ticks in a row in which it seemed to cost too much.
-    harmed_ticks: u32,
+    /// Ticks in which it seemed to cost too much.
+    harmed_ticks: Streak,
 }
 
 /// What a tick means for the capacity.
@@ -102,10 +103,10 @@ pub(super) enum LossVerdict {
 
 impl Ceiling {
     /// Lowers it, and holds it there.
-    fn cut(&mut self, now: Time, rate: Rate, hold: Span) {
-        self.rate = rate.max(RATE_MIN);
-        (self.cut_at, self.held_until) = (now, now + hold);
-        (self.hold, self.step) = (hold, STEP_MIN);
+    fn cut(&mut self, now: Time, rate: Rate) {
+        self.rate = rate.max(LOSS_RATE_MIN);
+        (self.cut_at, self.held_until) = (now, now + self.hold.span());
+        self.step = STEP_MIN;
     }
 }
 
@@ -114,7 +115,7 @@ impl Losses {
         Losses {
             recent: VecDeque::with_capacity(RECENT),
             state: State::Watch { from: Time::ZERO },
-            patience: PATIENCE_MIN,
+            patience: Backoff::new(PATIENCE_MIN, PATIENCE_MAX),
         }
     }
 
@@ -129,8 +130,8 @@ impl Losses {
         matches!(self.state, State::Test(_))
     }
 
-    /// Somebody says that the bottleneck lets another rate through from `now` on. What was lost before says
-    /// nothing of that, so it is tested anew if packets are lost then.
+    /// The bottleneck is said to let another rate through from `now` on. Earlier losses say nothing about
+    /// that rate, so it is tested again if packets are lost.
     pub(super) fn suppose_another(&mut self, now: Time) {
         if self.is_limiting() {
             self.state = State::Watch { from: now + SETTLE };
@@ -138,7 +139,7 @@ impl Losses {
         self.recent.clear();
     }
 
-    /// Takes in a tick in which `capacity` was in force.
+    /// Takes in a tick during which `capacity` was in force.
     pub(super) fn handle_interval(&mut self, now: Interval, capacity: Option<Rate>) -> LossVerdict {
         if self.recent.len() == RECENT {
             self.recent.pop_front();
@@ -157,11 +158,11 @@ impl Losses {
         }
         let lossy = self.recent.iter().filter(|i| i.lossy > 0).count();
         let rate_before = self.mean_rate(RATE_TICKS);
-        let to = rate_before.scale(TESTED.0, TESTED.1);
-        if lossy < LOSSY_MIN || now.lossy == 0 || to < RATE_MIN {
+        let to = rate_before * TESTED;
+        if lossy < LOSSY_MIN || now.lossy == 0 || to < LOSS_RATE_MIN {
             return LossVerdict::None;
         }
-        if now.shown.is_some_and(|shown| rate_before < shown.scale(BELOW.0, BELOW.1)) {
+        if now.shown.is_some_and(|shown| rate_before < shown * CEILING_BELOW) {
             // The link can carry more, and has a queue.
             return LossVerdict::None;
         }
@@ -191,21 +192,21 @@ impl Losses {
                     good: None,
                     top: None,
                     held_until: now.at,
-                    hold: HOLD_MIN,
+                    hold: Backoff::new(HOLD_MIN, HOLD_MAX),
                     step: STEP_MIN,
                     cut_at: now.at,
-                    strikes: 0,
+                    strikes: Streak::default(),
                     before: test.before,
-                    harmed_ticks: 0,
+                    harmed_ticks: Streak::default(),
                 });
                 return LossVerdict::Limit(test.to);
             }
-            // Perhaps more was let through than the bottleneck carries: a bucket was full before.
+            // Perhaps more was let through than the bottleneck carries, since a bucket was full before.
             if test.repeats == TESTS_MAX {
                 return self.back_off(now.at, test.before);
             }
             test.rate_before = arrived;
-            test.to = arrived.scale(TESTED.0, TESTED.1).max(RATE_MIN);
+            test.to = (arrived * TESTED).max(LOSS_RATE_MIN);
             (test.since, test.repeats) = (now.at, test.repeats + 1);
             self.recent.clear();
         }
@@ -221,47 +222,47 @@ impl Losses {
         }
         let passed = now.at.since(ceiling.since);
         let arrived = self.mean_rate(RECENT);
-        let harmless = ceiling.rate_before.scale(HARMLESS.0, HARMLESS.1);
+        let harmless = ceiling.rate_before * HARMLESS;
         let is_harmful = arrived < harmless && ceiling.rate < harmless;
         let is_judged = (JUDGED_FROM..JUDGED_UNTIL).contains(&passed) && now.is_wanted;
-        ceiling.harmed_ticks = if is_judged && is_harmful { ceiling.harmed_ticks + 1 } else { 0 };
-        if ceiling.harmed_ticks >= HARMED_TICKS {
+        if ceiling.harmed_ticks.count(is_judged && is_harmful) >= HARMED_TICKS {
             return self.back_off(now.at, ceiling.before);
         }
         let is_held = now.at < ceiling.held_until;
         let is_settling = now.at.since(ceiling.cut_at) < SETTLE;
         let arrived = self.mean_rate(RATE_TICKS);
-        let is_below = arrived < ceiling.rate.scale(BELOW.0, BELOW.1)
-            && ceiling.top.is_none()
-            && passed < JUDGED_FROM;
+        let is_below =
+            arrived < ceiling.rate * CEILING_BELOW && ceiling.top.is_none() && passed < JUDGED_FROM;
         if now.lossy > 0 && (is_settling || is_below) {
-            // It was lost before the cut, or by what limits one connection.
+            // Lost before the cut, or by something that limits one connection only.
         } else if now.lossy > 0 && is_held {
-            if ceiling.strikes == 0 && ceiling.good.is_some() {
+            if ceiling.strikes == Streak::default() && ceiling.good.is_some() {
                 ceiling.before = Some(ceiling.rate);
             }
-            ceiling.strikes += 1;
-            if ceiling.strikes > STRIKES_MAX {
+            if ceiling.strikes.count(true) > STRIKES_MAX {
                 return self.back_off(now.at, ceiling.before);
             }
-            let least =
-                ceiling.rate.scale(STRIKE_LEAST.0, STRIKE_LEAST.1).max(self.floor(&ceiling));
-            let rate = arrived.min(ceiling.rate.scale(CUT.0, CUT.1)).max(least);
-            ceiling.cut(now.at, rate, HOLD_MIN);
+            let least = (ceiling.rate * STRIKE_LEAST).max(self.floor(&ceiling));
+            let rate = arrived.min(ceiling.rate * CUT).max(least);
+            ceiling.hold.reset();
+            ceiling.cut(now.at, rate);
         } else if now.lossy > 0 {
             // It was raised until packets were lost.
             ceiling.top = Some(ceiling.rate);
-            let cut = ceiling.rate.scale(CUT.0, CUT.1);
+            let cut = ceiling.rate * CUT;
             let good = ceiling.good.max(self.earlier_rate()).unwrap_or(cut).min(cut);
-            let is_near = good >= ceiling.rate.scale(NEAR.0, NEAR.1);
+            let is_near = good >= ceiling.rate * GOOD_NEAR;
             let lowered = if is_near { good } else { (good + cut) / 2 };
-            let hold = if is_near { (ceiling.hold * 2).min(HOLD_MAX) } else { HOLD_MIN };
-            ceiling.cut(now.at, lowered.max(self.floor(&ceiling)), hold);
+            match is_near {
+                true => ceiling.hold.double(),
+                false => ceiling.hold.reset(),
+            }
+            ceiling.cut(now.at, lowered.max(self.floor(&ceiling)));
         } else if !is_held {
             if ceiling.step == STEP_MIN {
                 ceiling.good = Some(ceiling.rate);
-                ceiling.strikes = 0;
-                self.patience = PATIENCE_MIN;
+                ceiling.strikes.end();
+                self.patience.reset();
             }
             let is_used = now.rate >= ceiling.rate.scale(90, 100);
             if now.is_wanted && is_used {
@@ -279,8 +280,8 @@ impl Losses {
         LossVerdict::Limit(ceiling.rate)
     }
 
-    /// One connection of several does not lower the ceiling to less than half of what arrived before:
-    /// a server can leave out segments of its own.
+    /// The least ceiling that losses may lead to. If only one connection of several loses packets, half
+    /// of what arrived before: a server can leave out segments of its own.
     fn floor(&self, ceiling: &Ceiling) -> Rate {
         let several = |of: fn(&Interval) -> u32| self.recent.iter().any(|i| of(i) > 1);
         match several(|i| i.active) && !several(|i| i.lossy) {
@@ -289,32 +290,32 @@ impl Losses {
         }
     }
 
-    /// Losses are noise: for some time they mean nothing.
+    /// Losses are noise: they are ignored for some time.
     fn back_off(&mut self, now: Time, before: Option<Rate>) -> LossVerdict {
-        self.state = State::Watch { from: now + self.patience };
-        self.patience = (self.patience * 2).min(PATIENCE_MAX);
+        self.state = State::Watch { from: now + self.patience.span() };
+        self.patience.double();
         self.recent.clear();
         LossVerdict::Back(before)
     }
 
-    /// Whether packets did not wait, as far as is known.
+    /// Whether packets did not wait, as far as that is known.
     fn is_without_queue(&self) -> bool {
-        // Where there was a queue before, it takes longer to believe that there is none.
+        // Where there was a queue before, it takes more ticks to conclude that there is none.
         let is_shown = self.recent.back().is_some_and(|i| i.shown.is_some());
         let ticks = if is_shown { RECENT } else { RECENT_MIN };
         let mut last = self.recent.iter().rev().take(ticks);
         last.len() == ticks && last.all(|i| i.queue.is_none_or(|queue| queue < i.queue_target))
     }
 
-    /// Whether far more waits than shall.
+    /// Whether the queue is far above its target.
     fn is_queue_deep(&self) -> bool {
         let last = self.recent.iter().rev().take(DEEP_TICKS);
         let deep = last.filter(|i| i.queue.is_some_and(|q| q > i.queue_target * 3)).count();
         deep == DEEP_TICKS
     }
 
-    /// What arrived some time ago, when nothing had been lost yet, but for a hundredth: a bucket
-    /// takes so long until it is empty.
+    /// 99 % of what arrived [`LATENT_TICKS`] ago, before anything was lost: a bucket empties only after
+    /// that time.
     fn earlier_rate(&self) -> Option<Rate> {
         let earlier = self.recent.iter().take(RECENT - LATENT_TICKS);
         let (count, is_clean) = (earlier.len() as u64, earlier.clone().all(|i| i.lossy == 0));
@@ -322,7 +323,7 @@ impl Losses {
         (is_clean && self.recent.len() == RECENT).then(|| (sum / count).scale(99, 100))
     }
 
-    /// In how many of a thousand ticks of connections packets were lost.
+    /// Ticks of connections with losses, in thousandths of all.
     fn lossy_part(&self) -> u64 {
         let lossy: u32 = self.recent.iter().map(|i| i.lossy).sum();
         let active: u32 = self.recent.iter().map(|i| i.active).sum();
@@ -338,49 +339,52 @@ impl Losses {
 
 /// Ticks that are kept.
 const RECENT: usize = 25;
-/// So many without a queue there must be, and so many with losses among those that are kept.
+/// Ticks without a queue before losses count.
 const RECENT_MIN: usize = 6;
+/// Ticks with losses, among those that are kept, before losses count.
 const LOSSY_MIN: usize = 4;
-/// In so many ticks in a row a queue counts.
+/// Ticks in a row with a deep queue before there is one.
 const DEEP_TICKS: usize = 3;
-/// A policer's bucket takes so long until it is empty, if a little too much arrives.
+/// Ticks until a policer's bucket is empty if a little too much arrives.
 const LATENT_TICKS: usize = 15;
-/// The rate is the mean of so many ticks.
+/// Ticks whose mean is the rate that arrives.
 const RATE_TICKS: usize = 5;
-/// What is let through of it while it is tested, for how long, and how often again if less than
-/// that arrives.
-const TESTED: (u64, u64) = (93, 100);
+/// Part of the rate that is let through in a test.
+const TESTED: Part = Part::percent(93);
+/// How long a test lasts.
 const TEST: Span = Span::millis(4_400);
+/// How often a test is repeated, at what arrived in it.
 const TESTS_MAX: u32 = 1;
-/// What is lost so soon after a cut was sent before.
+/// What is lost within this time after a cut was sent before it.
 const SETTLE: Span = Span::millis(1_400);
-/// For so long losses mean nothing after a test that found noise.
+/// How long losses are ignored after a test that found noise.
 const PATIENCE_MIN: Span = Span::secs(15);
 const PATIENCE_MAX: Span = Span::secs(600);
-/// For so long a ceiling is not raised, the longer the more often it was confirmed.
+/// How long a ceiling is not raised; doubled with each confirmation.
 const HOLD_MIN: Span = Span::millis(3_400);
 const HOLD_MAX: Span = Span::secs(60);
-/// And then by so many thousandths a second, the longer the faster.
+/// By how much it then rises, in thousandths a second; faster the longer it rises.
 const STEP_MIN: u64 = 10;
 const STEP_MAX: u64 = 80;
-/// If less than this part of it arrives, it is not what drops, unless that goes on.
-const BELOW: (u64, u64) = (85, 100);
-/// After this so much must arrive of what arrived before there was a ceiling.
+/// Below this part of the ceiling it is not the ceiling that drops packets, unless the losses go on.
+const CEILING_BELOW: Part = Part::percent(85);
+/// A ceiling is judged between these times after it was found, by what arrives.
 const JUDGED_FROM: Span = Span::secs(12);
 const JUDGED_UNTIL: Span = Span::secs(30);
-const HARMLESS: (u64, u64) = (88, 100);
-/// A sender that was cut to half by one loss needs so long to grow back.
+/// It is harmless if this part of what arrived before arrives.
+const HARMLESS: Part = Part::percent(88);
+/// Ticks in a row of harm before a ceiling is given up: a sender that one loss halved grows back meanwhile.
 const HARMED_TICKS: u32 = 25;
-/// How far it is lowered by a loss.
-const CUT: (u64, u64) = (98, 100);
-/// What was good is as good as what was lost at from this part on.
-const NEAR: (u64, u64) = (85, 100);
-/// It falls no further at once.
-const STRIKE_LEAST: (u64, u64) = (80, 100);
-/// If packets are lost in so many holds in a row, it is noise.
+/// Part of the ceiling that is left after a loss.
+const CUT: Part = Part::percent(98);
+/// From this part of the ceiling on, the last good rate is as good as the ceiling.
+const GOOD_NEAR: Part = Part::percent(85);
+/// Part of the ceiling that is left at least after a loss within a hold.
+const STRIKE_LEAST: Part = Part::percent(80);
+/// Holds in a row with losses beyond which losses are noise.
 const STRIKES_MAX: u32 = 4;
-/// Below this losses say nothing.
-const RATE_MIN: Rate = Rate::kbit(500);
+/// Least rate at which losses count; of fewer packets they say little.
+const LOSS_RATE_MIN: Rate = Rate::kbit(500);
 
 #[cfg(test)]
 mod tests;

@@ -5,7 +5,7 @@ use crate::receiver::TICK;
 
 const QUEUE: Span = Span::millis(5);
 
-/// What a tick says beside the rate.
+/// What a tick says in addition to the rate.
 #[derive(Clone, Copy, Debug)]
 struct Heard {
     lossy: u32,
@@ -148,7 +148,7 @@ fn losses_that_go_on_are_noise_and_mean_nothing_the_longer_the_more_often() {
             }
             (true, true) => {
                 let LossVerdict::Limit(limit) = verdict else { panic!("{verdict:?}") };
-                let least = Rate::mbit(20).scale(TESTED.0, TESTED.1).scale(TESTED.0, TESTED.1);
+                let least = Rate::mbit(20) * TESTED * TESTED;
                 assert!(limit >= least, "{limit}");
             }
             (false, false) => assert_eq!(verdict, LossVerdict::None),
@@ -213,19 +213,19 @@ fn a_queue_or_a_link_that_carried_more_explains_losses() {
 fn below_the_least_rate_nothing_happens() {
     let mut line = Line::new(None);
     for _ in 0..5 * 120 {
-        assert_eq!(line.tick(RATE_MIN, LOSSY), LossVerdict::None);
+        assert_eq!(line.tick(LOSS_RATE_MIN, LOSSY), LossVerdict::None);
     }
     assert!(!line.losses.is_limiting());
 }
 
 #[test]
 fn a_ceiling_is_cut_to_no_less_than_the_least_rate() {
-    let mut line = Line::limited(RATE_MIN.scale(108, 100));
+    let mut line = Line::limited(LOSS_RATE_MIN.scale(108, 100));
     for _ in 0..5 * 30 {
-        let rate = line.capacity.unwrap_or(RATE_MIN);
+        let rate = line.capacity.unwrap_or(LOSS_RATE_MIN);
         let verdict = line.tick(rate, LOSSY);
         let is_fine = match verdict {
-            LossVerdict::Limit(limit) => limit >= RATE_MIN,
+            LossVerdict::Limit(limit) => limit >= LOSS_RATE_MIN,
             LossVerdict::None | LossVerdict::Back(_) => true,
         };
         assert!(is_fine, "{verdict:?}");
@@ -245,7 +245,7 @@ fn any_heard() -> impl Strategy<Value = Heard> {
         .prop_map(|(lossy, queue, is_wanted, shown)| Heard { lossy, queue, is_wanted, shown })
 }
 
-/// Ticks of a kind: behind a policer of so many kbit/s, with losses, without, or with anything.
+/// Ticks of a kind: behind a policer of some kbit/s, with losses, without, or with anything.
 type Phase = (u64, u8, Vec<(u64, Heard)>);
 
 fn any_phase() -> impl Strategy<Value = Phase> {
@@ -273,7 +273,7 @@ proptest! {
         phases in prop::collection::vec(any_phase(), 1..8)
     ) {
         let mut line = Line::new(None);
-        let mut highest = RATE_MIN;
+        let mut highest = LOSS_RATE_MIN;
         let mut limit_last = None;
         let ticks = phases.into_iter().flat_map(|(kbit, kind, ticks)| {
             ticks.into_iter().map(move |tick| (kbit, kind, tick))
@@ -286,7 +286,7 @@ proptest! {
                 limit_last = None;
                 continue;
             };
-            prop_assert!(limit >= RATE_MIN, "{limit}");
+            prop_assert!(limit >= LOSS_RATE_MIN, "{limit}");
             let last = limit_last.unwrap_or(limit);
             if limit > last && !line.losses.is_testing() {
                 // It only grows while it is used and nothing is lost, and by a little.

@@ -1,7 +1,7 @@
 //! What arrives while everything passes.
 //!
-//! The problem: what a host would have without control shows only without control, and senders whose
-//! windows were narrow grow slowly: what arrives after a second says little. The method: what
+//! The problem: what a host would have without control can only be seen without control, and senders
+//! whose windows were narrow grow slowly, so what arrives after a second says little. The method: what
 //! arrives is measured in spans, until it no longer grows. Two cases end it sooner. A link
 //! without others carries the same in every tick, to a packet or two. And if
 //! everything passes and much less arrives than with control, it is the link that carries less.
@@ -12,7 +12,7 @@
 //! Source: docs/control.md, "Rivals".
 
 use super::steady::Steady;
-use crate::units::{Rate, Span, Time};
+use crate::units::{Part, Rate, Span, Time};
 
 /// A release that is under way.
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +26,7 @@ pub(super) struct Release {
     since: Time,
     sum: u64,
     ticks: u64,
-    /// In so many of them the queue was long.
+    /// Those of them with a long queue.
     long_ticks: u64,
     before: Option<Rate>,
     /// The most that arrived in a tick since senders have reacted.
@@ -52,12 +52,12 @@ pub(super) enum Shown {
 }
 
 impl Release {
-    /// Everything passes from now on because others have shown themselves. The link carried so much before.
+    /// Everything passes from now on because there are rivals. Before, the link carried `carried`.
     pub(super) fn beside_others(now: Time, carried: Rate) -> Release {
         Release::begin(now, carried, false)
     }
 
-    /// The same because there may be others: with control so much arrived.
+    /// The same because there may be rivals. With control `got` arrived.
     pub(super) fn to_compare(now: Time, got: Rate) -> Release {
         Release::begin(now, got, true)
     }
@@ -77,7 +77,7 @@ impl Release {
         }
     }
 
-    /// Takes in what arrived in a tick, and whether the queue was longer than it shall be.
+    /// Takes in what arrived in a tick, and whether the queue was longer than its target.
     pub(super) fn handle_tick(&mut self, now: Time, total: Rate, is_queue_long: bool) -> Shown {
         if let Some(shown) = self.see_early(now, total, is_queue_long) {
             return shown;
@@ -93,9 +93,8 @@ impl Release {
         }
         let mean = Rate::bps(self.sum / self.ticks.max(1));
         let most = self.before.map_or(mean, |before| before.max(mean));
-        let grew =
-            |by: (u64, u64)| self.before.is_none_or(|before| mean > before.scale(by.0, by.1));
-        let is_more = !self.is_doubted || most >= self.had.scale(MORE.0, MORE.1);
+        let grew = |by: Part| self.before.is_none_or(|before| mean > before * by);
+        let is_more = !self.is_doubted || most >= self.had * MORE;
         let is_silent = self.long_ticks * 2 < self.ticks || mean < self.had / SILENT;
         if grew(if is_more { GREW } else { GREW_DOUBTED }) {
             // Senders still grow: another such span is measured.
@@ -104,14 +103,14 @@ impl Release {
             return Shown::Nothing;
         }
         match (self.is_doubted, is_more, is_silent) {
-            (false, ..) => Shown::Due(most.max(self.had.scale(LEAST.0, LEAST.1))),
+            (false, ..) => Shown::Due(most.max(self.had * LEAST)),
             (true, true, _) => Shown::Due(most),
             (true, false, true) => Shown::Silence,
             (true, false, false) => Shown::NoMore(mean),
         }
     }
 
-    /// What shows before a span is over.
+    /// What can be concluded before a span is over.
     fn see_early(&mut self, now: Time, total: Rate, is_queue_long: bool) -> Option<Shown> {
         let passed = now.since(self.begun);
         if passed < REACTED {
@@ -126,33 +125,35 @@ impl Release {
         if passed < EARLY {
             return None;
         }
-        if self.is_doubted && self.most < self.had.scale(LESS.0, LESS.1) {
+        if self.is_doubted && self.most < self.had * LESS {
             return Some(Shown::Less(total));
         }
-        let is_more = self.is_doubted && total > self.had.scale(MORE.0, MORE.1);
-        (steady_ticks >= OWN_TICKS && !is_more).then_some(Shown::Own(total))
+        let is_more = self.is_doubted && total > self.had * MORE;
+        (steady_ticks >= RELEASED_OWN_TICKS && !is_more).then_some(Shown::Own(total))
     }
 }
 
-/// Senders have begun to grow again after this. What arrives then is measured until [`MEASURED`] and for
-/// as long again, until it no longer grows by more than this; by less if others are only supposed.
+/// Time after which senders have begun to grow again. What arrives then is measured until [`MEASURED`],
+/// and for the same time again while it grows.
 pub(super) const GROWN: Span = Span::millis(2_000);
 pub(super) const MEASURED: Span = Span::millis(4_000);
-const GREW: (u64, u64) = (105, 100);
-const GREW_DOUBTED: (u64, u64) = (103, 100);
+/// Growth from span to span beyond which another one is measured.
+const GREW: Part = Part::percent(105);
+/// The same if rivals are only suspected.
+const GREW_DOUBTED: Part = Part::percent(103);
 /// The due is at least this part of what the link carried.
-pub(super) const LEAST: (u64, u64) = (6, 10);
-/// Others are there if so much more arrives than with control.
-const MORE: (u64, u64) = (115, 100);
+pub(super) const LEAST: Part = Part::of(6, 10);
+/// There are rivals if more than this multiple arrives without control.
+const MORE: Part = Part::percent(115);
 /// The link is slower if less than this part of it arrives.
-const LESS: (u64, u64) = (85, 100);
-/// Below one of so many parts of what it had, a host wants less.
+const LESS: Part = Part::percent(85);
+/// A host wants less if less than what it had divided by this arrives.
 const SILENT: u64 = 8;
 /// What is seen before this is of the time before; it is concluded early after this at the earliest.
 const REACTED: Span = Span::millis(600);
 const EARLY: Span = Span::millis(2_000);
-/// A link that was the same for so many ticks is the host's own.
-const OWN_TICKS: u32 = 8;
+/// Ticks with the same rate after which a link is the host's own.
+const RELEASED_OWN_TICKS: u32 = 8;
 
 #[cfg(test)]
 mod tests;

@@ -49,12 +49,12 @@ impl Host {
         }
     }
 
-    /// Until there is another course, with so much arriving.
+    /// Ticks with `total` until there is another course.
     fn until_not(&mut self, course: &Course, total: Rate) -> Course {
         (0..200).map(|_| self.tick(total)).find(|next| next != course).expect("it ends")
     }
 
-    /// Until the queue is tried again, with so much arriving: how long that takes, and the capacity.
+    /// Ticks with `total` until the queue is tried again: how long that takes, and the capacity.
     fn until_tried(&mut self, total: Rate) -> (Span, Rate) {
         let begun = self.now;
         loop {
@@ -66,7 +66,7 @@ impl Host {
     }
 }
 
-/// About so much, and what classes are open beyond it.
+/// About this rate, and how far classes are open beyond it.
 fn assert_divides(course: Course, due: Rate) {
     let Course::Divide(rate) = course else { panic!("{course:?}") };
     let divided = due.scale(1_000 + SLACK_MIN, 1_000);
@@ -133,7 +133,7 @@ fn the_due_follows_a_total_that_exceeds_it() {
 #[test]
 fn the_due_is_a_part_of_what_the_link_carried_at_least() {
     let (_, divided) = Host::measured(Rate::mbit(3));
-    let least = CARRIED.scale(LEAST.0, LEAST.1);
+    let least = CARRIED * LEAST;
     assert_eq!(divided, least.scale(1_000 + SLACK_MIN, 1_000));
 }
 
@@ -193,7 +193,7 @@ fn the_queue_is_tried_again_after_a_stay_that_doubles_while_rivals_stay() {
     }
     host.until_tried(Rate::mbit(18));
     // They come back late.
-    host.now = host.now + AGAIN;
+    host.now = host.now + BACK_WITHIN;
     host.shown();
     while host.tick(Rate::mbit(18)) == Course::Release {}
     let (waited, _) = host.until_tried(Rate::mbit(18));
@@ -217,7 +217,7 @@ fn what_rivals_take_while_the_queue_is_tried_is_not_measured_anew() {
     // It is tried again, later than before.
     let (waited, _) = host.until_tried(Rate::mbit(20));
     assert!(waited >= STAY_MIN * 2, "{waited}");
-    // What nobody takes for long enough is this host's.
+    // What no rival takes for long enough is this host's.
     while host.now.since(begun) < Span::secs(100) {
         assert_eq!(host.tick(Rate::mbit(20)), Course::Alone);
     }
@@ -312,5 +312,9 @@ fn classes_that_hold_nothing_back_on_a_link_of_its_own_are_given_up() {
         }
     };
     assert_eq!(course, Course::Accept(Rate::mbit(6)));
-    assert!(host.now.since(begun) <= TICK * u64::from(OWN_TICKS + 6), "{}", host.now.since(begun));
+    assert!(
+        host.now.since(begun) <= TICK * u64::from(DIVIDED_OWN_TICKS + 6),
+        "{}",
+        host.now.since(begun)
+    );
 }

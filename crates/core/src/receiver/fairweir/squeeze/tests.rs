@@ -18,7 +18,7 @@ struct Video {
 
 const FEIGNED: Video = Video { holes: 2, queue: Span::millis(8) };
 
-/// A control of three groups, the first of which shall have most, on a link of 30 Mbit/s that it knows.
+/// A control of three groups, the first of which has the largest share, on a link of 30 Mbit/s that it knows.
 fn learned() -> Fairweir {
     learned_by(&[5, 1, 1], &[Rate::mbit(10); 3])
 }

@@ -63,7 +63,7 @@ impl Aggregation {
 
 /// A lump is remembered for this many rounds up to twice as many.
 const HALF_ROUNDS: u32 = 5;
-/// After so many packets the comparison begins anew.
+/// Packets after which the comparison begins again.
 const ACKED_MAX: u32 = 1 << 20;
 /// The allowance is at most what passes in 100 ms.
 const ALLOWANCE_MAX_S: f64 = 0.1;

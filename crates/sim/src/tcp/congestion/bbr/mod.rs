@@ -43,7 +43,7 @@ pub(in crate::tcp) struct Bbr {
     /// Delivery rates in packets/s.
     rates: MaxFilter,
     round: u32,
-    /// The round ends when what was sent after so much was delivered is acknowledged.
+    /// The round ends when a packet is acknowledged that was sent after this volume was delivered.
     round_end: u32,
     is_new_round: bool,
     rtt_min: Span,
@@ -56,7 +56,7 @@ pub(in crate::tcp) struct Bbr {
     /// The window before recovery or PROBE_RTT.
     cwnd_before: u32,
     state_before: State,
-    /// For the first round of a recovery, a packet goes for each delivered.
+    /// In the first round of a recovery one packet is sent for each that is delivered.
     is_conserving: bool,
     /// Sending began again, and no ACK has come since.
     is_restarting: bool,
@@ -126,7 +126,7 @@ impl Bbr {
         self.cwnd_before = if is_small { self.cwnd_before.max(cwnd) } else { cwnd };
     }
 
-    /// Whether STARTUP is over is judged anew, from the rate after the timeout.
+    /// Whether STARTUP is over is judged again, from the rate after the timeout.
     pub(super) fn handle_timeout(&mut self) {
         self.state_before = State::Loss;
         self.pipe.forget_rate();
@@ -342,7 +342,7 @@ impl Bbr {
     }
 }
 
-/// 2/ln 2: the smallest gain that doubles the rate each round (§4.2.1); so much in Linux.
+/// 2/ln 2: the smallest gain that doubles the rate each round (§4.2.1), as Linux rounds it.
 const HIGH_GAIN: f64 = 2.885;
 const WINDOW_GAIN: f64 = 2.0;
 /// Gains of PROBE_BW, each for about an RTT.

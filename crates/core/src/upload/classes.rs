@@ -1,0 +1,124 @@
+//! The classes of an upload: what each group has of its own, and what it may borrow.
+
+use crate::receiver::{ClassRate, ClassSpec};
+use crate::share::{Claims, Node, Tree, Weight};
+use crate::units::{Bytes, Rate, Span};
+
+/// The classes of all groups, beneath one parent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UploadClasses {
+    /// What all may send together.
+    pub parent: ClassSpec,
+    /// Acknowledgements and small ICMP, which go first.
+    pub first: ClassSpec,
+    /// The groups, in the policy's order.
+    pub groups: Vec<UploadClass>,
+    /// The classes that contain groups, outer ones first.
+    pub branches: Vec<UploadClass>,
+}
+
+/// A class, and what it is beneath.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UploadClass {
+    /// Its rates.
+    pub spec: ClassSpec,
+    /// Index of the branch that it is in; `None` is the parent of all.
+    pub within: Option<usize>,
+}
+
+/// Divides `total` by weight and demand: what each group lately had to send, in the policy's order, or `None`
+/// if it wants more than it gets. `first` is the rate of what goes first, as measured, and `packet` the
+/// largest packet of the device in L2 bytes.
+///
+/// What goes first has a fifth more than it sends, from 1/20 to 1/2 of the total, and never borrows:
+/// a flood of packets that look like acknowledgements leaves half of the link. The groups have the rest
+/// by weight, and borrow what others leave, again by weight: from their siblings first.
+///
+/// Properties: the rates of all classes sum to the total, up to what HTB needs as a minimum; no class
+/// may send more than the total; rates are in proportion to weights within 1 bit/s.
+///
+/// # Panics
+/// If `weights` is empty, or has not as many leaves as there are demands.
+pub fn classes(
+    total: Rate,
+    first: Rate,
+    (weights, demands): (&Tree, &[Option<Rate>]),
+    packet: Bytes,
+) -> UploadClasses {
+    assert!(!weights.is_empty(), "a policy has at least its default group");
+    assert_eq!(weights.len(), demands.len(), "each group has a demand");
+    let first = first.scale(6, 5).clamp(total / FIRST_PARTS_MIN, total / FIRST_PARTS_MAX);
+    let weight_min = smallest(weights.nodes());
+    let first = leaf(first, first, (0, weight_min), (weight_min, packet));
+    let mut classes = UploadClasses {
+        parent: ClassSpec::parent(Some(total)),
+        first,
+        groups: Vec::new(),
+        branches: Vec::new(),
+    };
+    let rates = weights.divide(total.saturating_sub(first.rate), Claims { demands, taken: &[] });
+    classes.add(weights.nodes(), &mut rates.into_iter(), (total, packet), None);
+    classes
+}
+
+impl UploadClasses {
+    /// Adds the classes of one level, whose leaves have the next `rates` and may have `ceil`; returns what
+    /// they have together.
+    fn add(
+        &mut self,
+        nodes: &[Node],
+        rates: &mut dyn Iterator<Item = Rate>,
+        (ceil, packet): (Rate, Bytes),
+        within: Option<usize>,
+    ) -> Rate {
+        let weight_min = smallest(nodes);
+        let spec = |node: &Node, rate| leaf(rate, ceil, (1, node.weight()), (weight_min, packet));
+        let mut sum = Rate::ZERO;
+        for node in nodes {
+            sum += match node {
+                Node::Leaf(_) => {
+                    let rate = rates.next().unwrap_or_default();
+                    self.groups.push(UploadClass { spec: spec(node, rate), within });
+                    rate
+                }
+                Node::Branch(_, beneath) => {
+                    let branch = self.branches.len();
+                    self.branches.push(UploadClass { spec: spec(node, Rate::ZERO), within });
+                    let rate = self.add(beneath, rates, (ceil, packet), Some(branch));
+                    self.branches[branch].spec = ClassSpec { queue: None, ..spec(node, rate) };
+                    rate
+                }
+            };
+        }
+        sum
+    }
+}
+
+fn smallest(nodes: &[Node]) -> Weight {
+    nodes.iter().map(Node::weight).min().unwrap_or(Weight::ONE)
+}
+
+fn leaf(
+    rate: Rate,
+    ceil: Rate,
+    (priority, weight): (u8, Weight),
+    (weight_min, packet): (Weight, Bytes),
+) -> ClassSpec {
+    let class = ClassRate { rate, ceil, priority, weight };
+    let spec = ClassSpec::leaf(&class, weight_min, packet);
+    ClassSpec { quantum: spec.quantum.min(packet * QUANTUM_PACKETS_MAX), ..spec }
+}
+
+/// How much may be sent at once at one of the rates of an upload, after a pause: 1 ms, since what is
+/// sent at once waits in the queue that is to stay empty, but two packets at least.
+pub fn burst(rate: Rate, packet: Bytes) -> Bytes {
+    (rate * BURST_SPAN).max(packet * 2)
+}
+
+/// What goes first has from 1/20 to 1/2 of the total.
+const FIRST_PARTS_MIN: u64 = 20;
+const FIRST_PARTS_MAX: u64 = 2;
+/// Most packets that a group that borrows sends in its turn: 24 ms at 10 Mbit/s, in which the
+/// other groups that borrow wait.
+const QUANTUM_PACKETS_MAX: u64 = 20;
+const BURST_SPAN: Span = Span::millis(1);
