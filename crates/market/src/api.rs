@@ -20,15 +20,15 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::book::{AHEAD, Event, Refused, Rules};
+use crate::http::{Request, Response, problem};
 use crate::identity::Authority;
-use crate::keeper::{Gone, Keeper, Pending, Session};
+use crate::keeper::{Gone, Keeper, Session};
 use crate::messages::{
     Account, Bid, BidBody, Bids, Clock, Dated, EnrolBody, Enrolled, Leased, Left, Prices,
 };
-use crate::server::{Later, Request, Response, problem};
 use crate::{code_hash, hex, sha256};
 
-/// Prices of smaller markets would tell what one household did.
+/// Gateways from which on prices are published. In a smaller market they would reveal what one household did.
 const PUBLISHED_FROM: usize = 8;
 
 /// The time, in seconds of Unix time.
@@ -42,11 +42,11 @@ pub fn now_ms() -> u64 {
     since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// Has a request done, and returns how to wait for its answer.
-pub fn handle(request: Request, keeper: &Keeper, authority: &Authority) -> Later {
+/// Answers a request, once what it changed is committed.
+pub fn handle(request: Request, keeper: &Keeper, authority: &Authority) -> Response {
     let path = request.path.clone();
     let parts: Vec<&str> = path.split('/').skip(1).collect();
-    let asked = match (request.method.as_str(), &parts[..]) {
+    let done = match (request.method.as_str(), &parts[..]) {
         ("GET", ["v1", "clock"]) => ask(keeper, clock),
         ("POST", ["v1", "enrolments"]) => enrol(&request, keeper, authority),
         ("GET", ["v1", "prices"]) => {
@@ -86,33 +86,26 @@ pub fn handle(request: Request, keeper: &Keeper, authority: &Authority) -> Later
         }),
         _ => Err(problem(404, "there is no such resource or method", None)),
     };
-    Box::new(|| {
-        let done =
-            asked.and_then(|pending| pending.wait().unwrap_or_else(|gone| Err(absent(gone))));
-        done.map_or_else(|problem| problem, |body| Response { status: 200, body })
-    })
+    done.map_or_else(|problem| problem, |body| Response { status: 200, body })
 }
 
 type Done = Result<Value, Response>;
 
-/// What the keeper is doing, or why it was not asked.
-type Asked = Result<Pending<Done>, Response>;
-
-fn ask(keeper: &Keeper, of: impl FnOnce(&mut Session<'_>) -> Done + Send + 'static) -> Asked {
-    keeper.send(of).map_err(absent)
+fn ask(keeper: &Keeper, of: impl FnOnce(&mut Session<'_>) -> Done + Send + 'static) -> Done {
+    keeper.ask(of).unwrap_or_else(|gone| Err(absent(gone)))
 }
 
 fn absent(gone: Gone) -> Response {
     problem(503, gone, None)
 }
 
-/// What only a gateway may ask, and if it is named only that one.
+/// Runs `of` for the gateway that the certificate is of; if `name` is given, only for that one.
 fn of_gateway(
     request: Request,
     name: Option<&str>,
     keeper: &Keeper,
     of: impl FnOnce(&mut Session<'_>, &str) -> Done + Send + 'static,
-) -> Asked {
+) -> Done {
     let Some(certificate) = request.certificate else {
         return Err(problem(401, "a certificate of this market is needed", None));
     };
@@ -229,10 +222,10 @@ fn lease(session: &mut Session<'_>, name: &str) -> Done {
     })
 }
 
-fn enrol(request: &Request, keeper: &Keeper, authority: &Authority) -> Asked {
+fn enrol(request: &Request, keeper: &Keeper, authority: &Authority) -> Done {
     let EnrolBody { code, public_key } = read(&request.body)?;
     let hash = code_hash(&code);
-    // Signing costs more than a look.
+    // Signing costs more than looking the code up.
     let known = hash.clone();
     let has = keeper.ask(move |session| session.book().has_code(&known, now_s()));
     if !has.map_err(absent)? {

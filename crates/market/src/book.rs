@@ -15,7 +15,7 @@ use fairweir_core::units::Rate;
 use serde::{Deserialize, Serialize};
 
 use crate::guarantees::{Lease, Leases};
-use crate::{hex, messages, sha256};
+use crate::{hex, sha256};
 
 /// What a market is founded with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -23,17 +23,17 @@ use crate::{hex, messages, sha256};
 #[serde(deny_unknown_fields)]
 pub struct Rules {
     /// The link, and how spends become rates.
-    #[cfg_attr(test, schemars(with = "crate::openapi::Terms"))]
+    #[cfg_attr(test, schemars(with = "crate::schemas::Terms"))]
     pub terms: Terms,
     /// Credits per gateway.
-    #[cfg_attr(test, schemars(with = "crate::openapi::Amount"))]
+    #[cfg_attr(test, schemars(with = "crate::schemas::Amount"))]
     pub share: Credits,
     /// The largest balance.
-    #[cfg_attr(test, schemars(with = "crate::openapi::Amount"))]
+    #[cfg_attr(test, schemars(with = "crate::schemas::Amount"))]
     pub cap: Credits,
     /// The length of a slot, in seconds.
     pub slot_s: u64,
-    /// Bids end so long before their slot begins, in seconds; below the slot's length.
+    /// Seconds between the end of a slot's bids and its beginning; at most the slot's length.
     pub close_before_s: u64,
     /// When slot 0 begins, in seconds of Unix time.
     pub epoch_s: u64,
@@ -156,23 +156,23 @@ pub enum Refused {
     Ledger(#[from] LedgerError),
 }
 
-/// Slots for which bids are taken.
+/// Slots for which bids are taken: the first open one and those after it.
 pub const AHEAD: u64 = 48;
 
-/// Bids of a gateway that count between two closes: each is kept for ever. An agent changes the bids of
-/// 24 slots when one was closed, and when the household asks for something.
+/// Changes of bids by a gateway between two closes. Each is stored for good. An agent changes the bids of up
+/// to 24 slots after a close, and when the household asks for something.
 pub const BIDS_MAX: u32 = 480;
 
-/// Statements and prices of so many slots are kept.
+/// Slots whose statements and prices are in the book.
 const KEPT: usize = 48;
 
-/// Open codes at most.
+/// The most codes that are open.
 const CODES_MAX: usize = 100_000;
 
-/// A contract is no longer, in bytes.
+/// The longest word for a contract, in bytes.
 const CONTRACT_MAX: usize = 64;
 
-/// How long it is known what a gateway had when it left, in seconds: 7 days.
+/// How long the balance of a gateway that left is remembered, in seconds: 7 days.
 const LEFT_S: u64 = 7 * 86_400;
 
 /// A gateway's account.
@@ -183,7 +183,7 @@ pub struct Gateway {
     contract: String,
     certificate: String,
     peak: Option<Rate>,
-    bids: BTreeMap<u64, Bid>,
+    bids: BTreeMap<u64, Placed>,
     /// Bids since the last close.
     bid_count: u32,
     statements: VecDeque<(u64, Statement)>,
@@ -191,8 +191,23 @@ pub struct Gateway {
     rate: Rate,
 }
 
+/// A bid for a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Bid {
+    /// Which slot.
+    pub slot: u64,
+    /// What the gateway would pay.
+    #[cfg_attr(test, schemars(with = "crate::schemas::Amount"))]
+    pub spend: Credits,
+    /// The higher one counts.
+    pub sequence: u64,
+}
+
+/// The bid that counts for a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-struct Bid {
+struct Placed {
     spend: Credits,
     sequence: u64,
 }
@@ -217,7 +232,7 @@ pub struct Closed {
     /// Which.
     pub slot: u64,
     /// For each Mbit/s beyond the floor.
-    #[cfg_attr(test, schemars(with = "crate::openapi::Amount"))]
+    #[cfg_attr(test, schemars(with = "crate::schemas::Amount"))]
     pub price: Credits,
     /// The hash chain's root.
     pub root: String,
@@ -293,7 +308,7 @@ impl Book {
             }
             Event::Join { hash, certificate, at_s } => self.join(hash, certificate, *at_s),
             Event::Bid { gateway, slot, spend, sequence } => {
-                let bid = messages::Bid { slot: *slot, spend: *spend, sequence: *sequence };
+                let bid = Bid { slot: *slot, spend: *spend, sequence: *sequence };
                 return self.bid(gateway, bid);
             }
             Event::Leave { gateway, at_s } => self.leave(gateway, *at_s),
@@ -454,7 +469,7 @@ impl Book {
     ///
     /// # Errors
     /// Why one would be refused.
-    pub fn check_bids(&self, gateway: &str, bids: &[messages::Bid]) -> Result<(), Refused> {
+    pub fn check_bids(&self, gateway: &str, bids: &[Bid]) -> Result<(), Refused> {
         let mut count = self.gateways[self.seat(gateway)?].bid_count;
         for &bid in bids {
             count += u32::from(self.check_bid(gateway, bid)?);
@@ -466,8 +481,8 @@ impl Book {
     }
 
     /// Whether a bid would change something.
-    fn check_bid(&self, gateway: &str, bid: messages::Bid) -> Result<bool, Refused> {
-        let messages::Bid { slot, spend, sequence } = bid;
+    fn check_bid(&self, gateway: &str, bid: Bid) -> Result<bool, Refused> {
+        let Bid { slot, spend, sequence } = bid;
         let seat = self.seat(gateway)?;
         let open = self.open;
         if slot < open {
@@ -491,12 +506,12 @@ impl Book {
         }
     }
 
-    fn bid(&mut self, gateway: &str, bid: messages::Bid) -> Result<bool, Refused> {
+    fn bid(&mut self, gateway: &str, bid: Bid) -> Result<bool, Refused> {
         self.check_bids(gateway, &[bid])?;
         let changes = self.check_bid(gateway, bid)?;
         let seat = self.seat(gateway)?;
-        let messages::Bid { slot, spend, sequence } = bid;
-        self.gateways[seat].bids.insert(slot, Bid { spend, sequence });
+        let Bid { slot, spend, sequence } = bid;
+        self.gateways[seat].bids.insert(slot, Placed { spend, sequence });
         self.gateways[seat].bid_count += u32::from(changes);
         Ok(changes)
     }
@@ -573,12 +588,9 @@ impl Gateway {
     }
 
     /// Its bids for open slots, by slot.
-    pub fn bids(&self) -> impl Iterator<Item = messages::Bid> {
-        let bid = |(&slot, &Bid { spend, sequence }): (&u64, &Bid)| messages::Bid {
-            slot,
-            spend,
-            sequence,
-        };
+    pub fn bids(&self) -> impl Iterator<Item = Bid> {
+        let bid =
+            |(&slot, &Placed { spend, sequence }): (&u64, &Placed)| Bid { slot, spend, sequence };
         self.bids.iter().map(bid)
     }
 }
@@ -597,7 +609,7 @@ impl Book {
         book.apply(&Event::Found(rules.clone())).unwrap();
         book.names = gateways;
         for i in 1..=gateways {
-            let bid = Bid { spend: Credits::micro(i % 9_999_999), sequence: 1 };
+            let bid = Placed { spend: Credits::micro(i % 9_999_999), sequence: 1 };
             book.gateways.push(Gateway {
                 name: format!("gw-{i}"),
                 contract: format!("contract-{i}"),

@@ -1,19 +1,18 @@
 //! The gateway's end, over mutual TLS: what belongs together is asked on one connection.
 
-use std::io::{self, BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
-use std::time::Instant;
 
+use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::household::Answers;
+use crate::http::Connection;
 use crate::identity::{Enrolment, Identity, IdentityError, unhex};
 use crate::messages::{Bid, Bids, Enrolled};
-use crate::server::{Hurried, PATIENCE};
 
 /// A market's server, as a gateway sees it.
 pub struct Client {
@@ -43,9 +42,6 @@ pub enum ClientError {
         title: String,
     },
 }
-
-/// The longest answer: 48 statements and prices.
-const ANSWER_MAX: u64 = 256 << 10;
 
 impl Client {
     /// A client of the server at `address`, whose certificate has `name`, with a TLS of
@@ -78,10 +74,10 @@ impl Client {
     /// If the server refuses, or does not answer in time.
     pub fn look(&self, gateway: &str) -> Result<Answers, ClientError> {
         let mut connection = self.connect()?;
-        let clock = connection.read("/v1/clock")?;
-        let account = connection.read(&format!("/v1/gateways/{gateway}/statements"))?;
-        let prices = connection.read("/v1/prices")?;
-        let lease = match connection.read(&format!("/v1/gateways/{gateway}/lease")) {
+        let clock = read(&mut connection, "/v1/clock")?;
+        let account = read(&mut connection, &format!("/v1/gateways/{gateway}/statements"))?;
+        let prices = read(&mut connection, "/v1/prices")?;
+        let lease = match read(&mut connection, &format!("/v1/gateways/{gateway}/lease")) {
             Ok(lease) => Some(lease),
             Err(ClientError::Refused { status: 404, .. }) => None,
             Err(e) => return Err(e),
@@ -126,111 +122,33 @@ impl Client {
         path: &str,
         body: Option<&Value>,
     ) -> Result<Value, ClientError> {
-        self.connect()?.ask(method, path, body)
+        ask(&mut self.connect()?, method, path, body)
     }
 
-    /// Sends bytes as they are on a connection of their own; returns the status and the body.
-    ///
-    /// # Errors
-    /// If the server does not answer in time.
-    pub fn exchange(&self, bytes: &[u8]) -> Result<(u16, Vec<u8>), ClientError> {
-        let mut connection = self.connect()?;
-        connection.send(bytes)?;
-        connection.receive()
-    }
-
-    /// Connects. The server ends a connection after [`PATIENCE`].
-    ///
-    /// # Errors
-    /// If the server is not reached in time.
-    pub fn connect(&self) -> Result<Connection, ClientError> {
-        let until = Instant::now() + PATIENCE;
-        let stream = TcpStream::connect_timeout(&self.address, PATIENCE)?;
-        stream.set_nodelay(true)?;
-        let connection = ClientConnection::new(Arc::clone(&self.tls), self.name.clone());
-        let connection = connection.map_err(io::Error::other)?;
-        let stream = StreamOwned::new(connection, Hurried { stream, until });
-        Ok(Connection { stream: BufReader::new(stream) })
+    fn connect(&self) -> io::Result<Connection> {
+        Connection::open(self.address, self.name.clone(), Arc::clone(&self.tls))
     }
 }
 
-/// A connection to a market's server.
-pub struct Connection {
-    stream: BufReader<StreamOwned<ClientConnection, Hurried>>,
+fn read<T: DeserializeOwned>(connection: &mut Connection, path: &str) -> Result<T, ClientError> {
+    let answer = ask(connection, "GET", path, None)?;
+    serde_json::from_value(answer).map_err(|e| invalid(&format!("{path}: {e}")).into())
 }
 
-impl Connection {
-    fn read<T: DeserializeOwned>(&mut self, path: &str) -> Result<T, ClientError> {
-        let answer = self.ask("GET", path, None)?;
-        serde_json::from_value(answer).map_err(|e| invalid(&format!("{path}: {e}")).into())
+fn ask(
+    connection: &mut Connection,
+    method: &str,
+    path: &str,
+    body: Option<&Value>,
+) -> Result<Value, ClientError> {
+    let body = body.map(Value::to_string).unwrap_or_default();
+    let (status, answer) = connection.ask(method, path, body)?;
+    let value: Value = serde_json::from_slice(&answer).map_err(|_| invalid("no JSON"))?;
+    if status >= 400 {
+        let title = value["title"].as_str().unwrap_or_default().to_owned();
+        return Err(ClientError::Refused { status, title });
     }
-
-    fn ask(
-        &mut self,
-        method: &str,
-        path: &str,
-        body: Option<&Value>,
-    ) -> Result<Value, ClientError> {
-        let body = body.map(Value::to_string).unwrap_or_default();
-        let text = format!(
-            "{method} {path} HTTP/1.1\r\nhost: market\r\ncontent-length: {}\r\n\r\n{body}",
-            body.len()
-        );
-        self.send(text.as_bytes())?;
-        let (status, answer) = self.receive()?;
-        let value: Value = serde_json::from_slice(&answer).map_err(|_| invalid("no JSON"))?;
-        if status >= 400 {
-            let title = value["title"].as_str().unwrap_or_default().to_owned();
-            return Err(ClientError::Refused { status, title });
-        }
-        Ok(value)
-    }
-
-    /// Sends one request or several.
-    ///
-    /// # Errors
-    /// If the server does not take them in time.
-    pub fn send(&mut self, requests: &[u8]) -> Result<(), ClientError> {
-        Ok(self.stream.get_mut().write_all(requests)?)
-    }
-
-    /// The status and the body of the next answer.
-    ///
-    /// # Errors
-    /// If there is none in time, or not a whole one.
-    pub fn receive(&mut self) -> Result<(u16, Vec<u8>), ClientError> {
-        let head_max = 4 << 10;
-        let mut head = (&mut self.stream).take(head_max);
-        let mut line = String::new();
-        let (mut status, mut length) = (None, None);
-        loop {
-            line.clear();
-            if head.read_line(&mut line)? == 0 {
-                return Err(invalid("a cut or invalid answer").into());
-            }
-            match line.trim_end() {
-                "" => break,
-                first if status.is_none() => {
-                    status = Some(first.split(' ').nth(1).and_then(|word| word.parse().ok()));
-                }
-                header => {
-                    let said = header.strip_prefix("content-length: ");
-                    length = length.or(said.and_then(|word| word.parse::<u64>().ok()));
-                }
-            }
-        }
-        match (status.flatten(), length) {
-            (Some(status), Some(length)) if length <= ANSWER_MAX => {
-                let mut body = Vec::new();
-                (&mut self.stream).take(length).read_to_end(&mut body)?;
-                if body.len() as u64 == length {
-                    return Ok((status, body));
-                }
-                Err(invalid("a cut or invalid answer").into())
-            }
-            _ => Err(invalid("a cut or invalid answer").into()),
-        }
-    }
+    Ok(value)
 }
 
 /// The first address of a host and port.

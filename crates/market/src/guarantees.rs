@@ -1,4 +1,4 @@
-//! Where the rates of a slot go.
+//! The rates of a slot, and what enforces them.
 
 use fairweir_core::units::Rate;
 

@@ -38,7 +38,7 @@ pub enum IdentityError {
     /// Not a public key.
     #[error("the public key must be a P-256 point of 65 bytes in hexadecimal digits")]
     PublicKey,
-    /// A certificate that is no number.
+    /// A certificate that is not in hexadecimal digits.
     #[error("a certificate is not in hexadecimal digits")]
     Digits,
     /// No random numbers.

@@ -4,15 +4,15 @@
 //! | module | its job |
 //! |---|---|
 //! | [`book`] | gateways, bids, slots: what may happen, and what it does (pure) |
-//! | [`keeper`] | one thread by which all that happens is committed before it is answered |
+//! | [`keeper`] | one thread that commits every change before it is answered |
 //! | [`store`] | the database: SQLite or PostgreSQL, used by any number of servers |
 //! | [`identity`] | the market's own certificate authority, and one certificate per gateway |
-//! | [`server`] | HTTP over mutual TLS, bounded in every direction |
+//! | [`http`] | HTTP over mutual TLS, both ends, bounded in every direction |
 //! | [`api`] | requests to operations, operations to answers |
-//! | [`messages`] | what a server and a gateway say to each other |
+//! | [`messages`] | the JSON of requests and answers |
 //! | [`client`] | the gateway's end |
 //! | [`household`] | what a gateway's agent bids, and why (pure) |
-//! | [`guarantees`] | where the rates of a slot go |
+//! | [`guarantees`] | the rates of a slot, and what enforces them |
 //!
 //! The arithmetic is `fairweir_core::market`.
 #![forbid(unsafe_code)]
@@ -22,12 +22,14 @@ pub mod book;
 pub mod client;
 pub mod guarantees;
 pub mod household;
+pub mod http;
 pub mod identity;
 pub mod keeper;
 pub mod messages;
 #[cfg(test)]
 mod openapi;
-pub mod server;
+#[cfg(test)]
+mod schemas;
 pub mod store;
 
 use std::fmt::Write as _;
@@ -45,7 +47,7 @@ fn sha256(bytes: &[u8]) -> String {
     hex(ring::digest::digest(&ring::digest::SHA256, bytes).as_ref())
 }
 
-/// What is kept of a one-time code.
+/// The hash by which a one-time code is stored.
 pub fn code_hash(code: &str) -> String {
     sha256(code.as_bytes())
 }

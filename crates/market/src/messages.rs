@@ -1,9 +1,10 @@
-//! What a server and a gateway say to each other, as JSON.
+//! The JSON of requests and answers between a gateway and the server.
 
 use fairweir_core::market::ledger::{Credits, Statement};
 use fairweir_core::units::Rate;
 use serde::{Deserialize, Serialize};
 
+pub use crate::book::Bid;
 use crate::book::{Closed, Rules};
 
 /// The answer to `GET /v1/clock`.
@@ -39,7 +40,7 @@ pub struct Account {
     /// The gateway's pseudonym.
     pub gateway: String,
     /// What it has.
-    #[cfg_attr(test, schemars(with = "crate::openapi::Amount"))]
+    #[cfg_attr(test, schemars(with = "crate::schemas::Amount"))]
     pub balance: Credits,
     /// The most that its plan gives it.
     #[cfg_attr(test, schemars(with = "Option<u64>"))]
@@ -57,7 +58,7 @@ pub struct Dated {
     /// Which slot.
     pub slot: u64,
     /// What it did.
-    #[cfg_attr(test, schemars(with = "crate::openapi::Statement"))]
+    #[cfg_attr(test, schemars(with = "crate::schemas::Statement"))]
     pub statement: Statement,
 }
 
@@ -74,27 +75,13 @@ pub struct Leased {
     pub rate_bps: Rate,
 }
 
-/// A bid for a slot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
-#[serde(deny_unknown_fields)]
-pub struct Bid {
-    /// Which slot.
-    pub slot: u64,
-    /// What the gateway would pay.
-    #[cfg_attr(test, schemars(with = "crate::openapi::Amount"))]
-    pub spend: Credits,
-    /// The higher one counts.
-    pub sequence: u64,
-}
-
 /// The body of `PUT /v1/gateways/NAME/bids/SLOT`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct BidBody {
     /// What the gateway would pay.
-    #[cfg_attr(test, schemars(with = "crate::openapi::Amount"))]
+    #[cfg_attr(test, schemars(with = "crate::schemas::Amount"))]
     pub spend: Credits,
     /// The higher one counts.
     pub sequence: u64,

@@ -3,7 +3,6 @@
 //!
 //! `FAIRWEIR_WRITE=1 cargo test -p fairweir-market --lib openapi` writes the file.
 
-use std::borrow::Cow;
 use std::path::Path;
 use std::{env, fs};
 
@@ -11,57 +10,10 @@ use fairweir_core::market::ledger;
 use fairweir_core::market::rates::{self, Mode};
 use fairweir_core::units::Rate;
 use schemars::generate::SchemaSettings;
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::{JsonSchema, Schema, SchemaGenerator};
 use serde_json::{Map, Value, json};
 
 use crate::messages::{Account, BidBody, Bids, Clock, EnrolBody, Enrolled, Leased, Left, Prices};
-
-/// Credits as a decimal string of micro-credits, at most 10^6 credits.
-pub(crate) struct Amount;
-
-impl JsonSchema for Amount {
-    fn schema_name() -> Cow<'static, str> {
-        "Amount".into()
-    }
-
-    fn json_schema(_: &mut SchemaGenerator) -> Schema {
-        json_schema!({
-            "type": "string",
-            "pattern": "^(0|[1-9][0-9]{0,11}|1000000000000)$",
-            "description": "micro-credits, at most 10^12",
-        })
-    }
-}
-
-/// As `fairweir_core::market::rates::Terms`; a test compares them.
-#[derive(JsonSchema)]
-#[schemars(deny_unknown_fields)]
-#[allow(dead_code, reason = "a schema only")]
-pub(crate) struct Terms {
-    /// How spends become rates: `float`, `even` or `plain`.
-    mode: String,
-    /// What the link carries, in bit/s.
-    capacity: u64,
-    /// The part of the capacity that is divided evenly, in percent.
-    floor_percent: u64,
-}
-
-/// As `fairweir_core::market::ledger::Statement`; a test compares them.
-#[derive(JsonSchema)]
-#[schemars(deny_unknown_fields)]
-#[allow(dead_code, reason = "a schema only")]
-pub(crate) struct Statement {
-    /// The balance before.
-    opening: Amount,
-    /// What was paid for the slot.
-    spent: Amount,
-    /// The part of what the others paid.
-    received: Amount,
-    /// What the cap gave, or took if negative, in micro-credits.
-    moved: i64,
-    /// The balance after.
-    closing: Amount,
-}
 
 /// `application/problem+json`.
 #[derive(JsonSchema)]

@@ -56,6 +56,28 @@ impl Postgres {
         format!("postgres:///postgres?user=market&host={}", self.dir.path().display())
     }
 
+    /// Its socket.
+    pub fn socket(&self) -> PathBuf {
+        self.dir.path().join(".s.PGSQL.5432")
+    }
+
+    /// Runs statements as another client; returns the rows, or what the server says.
+    pub fn sql(&self, sql: &str) -> Result<String, String> {
+        let mut psql = self.command("psql");
+        psql.args([
+            "--no-psqlrc",
+            "--quiet",
+            "--no-align",
+            "--tuples-only",
+            "-v",
+            "ON_ERROR_STOP=1",
+        ]);
+        psql.args(["-U", "market", "-d", "postgres", "-h"]).arg(self.dir.path());
+        let done = psql.args(["-c", sql]).stdout(Stdio::piped()).output().unwrap();
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        if done.status.success() { Ok(text(done.stdout)) } else { Err(text(done.stderr)) }
+    }
+
     /// Ends it as a crash does.
     pub fn kill(&mut self) {
         let mut process = self.process.take().unwrap();

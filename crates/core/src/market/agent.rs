@@ -78,11 +78,6 @@ impl Agent {
         }
     }
 
-    /// Other terms for the slots to come, as when gateways join.
-    pub fn set_terms(&mut self, floor: f64, peak: f64) {
-        self.spec = AgentSpec { floor, peak, ..self.spec };
-    }
-
     /// The price that it expects of a slot.
     pub fn price(&self, slot: u64) -> f64 {
         self.expects(slot).price

@@ -8,7 +8,7 @@ use fairweir_market::guarantees::{Guarantees, Leases};
 
 use crate::words::chained;
 
-/// How long the policer may take to answer; meanwhile the market answers nobody but gateways.
+/// How long the policer may take to answer; meanwhile the market serves gateways only.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A segment of the policer on this host.

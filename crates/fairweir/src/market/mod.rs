@@ -2,7 +2,7 @@
 //!
 //! The server is a service of [`fairweir_daemon`]: the operator's requests, status and metrics come by its sockets,
 //! and it closes slots at its deadlines. Gateways come by the network, to threads of
-//! `fairweir_market::server`. All of them hand their work to the one keeper of the database.
+//! `fairweir_market::http`. All of them hand their work to the one keeper of the database.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -18,9 +18,9 @@ use fairweir_linux::monotonic_now;
 use fairweir_market::api::{handle, now_ms, now_s};
 use fairweir_market::book::{Book, Event, Rules};
 use fairweir_market::guarantees::{Guarantees, Known, Leases, Unenforced};
+use fairweir_market::http::Server;
 use fairweir_market::identity::{Authority, new_code};
 use fairweir_market::keeper::{Gone, Keeper};
-use fairweir_market::server::Server;
 use fairweir_market::store;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -216,8 +216,8 @@ impl Market {
 }
 
 impl Market {
-    /// Sets the rates of the slot that runs, and now and then again: the policer may have been started
-    /// anew.
+    /// Sets the rates of the running slot, and repeats that now and then because the policer may have been
+    /// restarted.
     fn enforce(&mut self, now: Time) {
         let Some(leases) = self.known.at(now_s()) else { return };
         let is_known =

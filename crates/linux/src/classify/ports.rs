@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use fairweir_core::policy::{PortMatch, Side, Transport};
+use fairweir_core::packet::{Side, Transport};
+use fairweir_core::policy::PortMatch;
 
 use crate::bpf::abi::PORTS;
 

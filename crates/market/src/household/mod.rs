@@ -31,7 +31,7 @@ pub const HORIZON: usize = 24;
 /// per gateway: they only matter if the agent is away.
 const CHANGE_MIN_PERCENT: u64 = 5;
 
-/// For how long a rate is told at once, in milliseconds: so long it stays in force after the agent died.
+/// How long a rate stays in force that other daemons were told, in milliseconds: also after the agent died.
 const TOLD_MS: u64 = 3_000;
 
 /// How slots lie in the days of the household.
@@ -39,7 +39,7 @@ const TOLD_MS: u64 = 3_000;
 pub enum Calendar {
     /// The local time of an instant, in seconds of Unix time.
     Local(fn(u64) -> Moment),
-    /// Days of so many seconds since the epoch, for trials.
+    /// Days of a given length since the epoch, for trials.
     Compressed {
         /// The length of a day, at least 1.
         day_s: u64,

@@ -1,8 +1,8 @@
-//! One thread that owns the book: what happens is in the database before it is answered.
+//! One thread owns the book and commits every change before it is answered.
 //!
-//! Everybody sends it [`Task`]s. It takes what has arrived, applies it, commits it in one transaction
-//! ([`crate::store`]), and answers. If the database refuses, nothing of that is answered: the book in memory
-//! may be ahead of it, or other servers ahead of both, so the book is read anew.
+//! Other threads send it [`Task`]s. It applies those that wait, commits them in one transaction
+//! ([`crate::store`]) and then answers them. If the database fails, no task is answered and the book is read
+//! again, because the book in memory may be ahead of the database.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
@@ -13,16 +13,16 @@ use tracing::{info, warn};
 use crate::book::{Book, Event, Refused};
 use crate::store::{Database, Settled, Store, StoreError, Written};
 
-/// Tasks that wait at most; who sends one more waits.
+/// The most tasks that wait; sending another one blocks.
 const WAITING_MAX: usize = 4_096;
 
-/// Tasks that are committed together at most.
+/// The most tasks in one transaction.
 const BATCH_MAX: usize = 1_024;
 
-/// After a failure the database is tried again.
+/// Time between two attempts to open the database after a failure.
 const RETRY: Duration = Duration::from_millis(200);
 
-/// What somebody wants of the book.
+/// Something to do with the book.
 pub type Task = Box<dyn FnOnce(&mut Session<'_>) -> Answer + Send>;
 
 /// Sends the answer, once what was done is committed.
@@ -40,10 +40,10 @@ impl Session<'_> {
         self.book
     }
 
-    /// Does an event, and has it written.
+    /// Applies an event, and adds it to what is committed.
     ///
     /// # Errors
-    /// Why it is refused; then nothing is done.
+    /// Why it is refused; then nothing has changed.
     pub fn apply(&mut self, event: Event) -> Result<(), Refused> {
         if !self.book.apply(&event)? {
             return Ok(());
@@ -57,7 +57,7 @@ impl Session<'_> {
     }
 }
 
-/// Where tasks are sent.
+/// Where tasks are sent; all clones share one thread.
 #[derive(Clone)]
 pub struct Keeper {
     tasks: SyncSender<Task>,
@@ -80,11 +80,18 @@ impl Keeper {
     /// # Errors
     /// If the database cannot be read or written, or what it has did not happen.
     pub fn start(database: Database) -> Result<(Keeper, JoinHandle<()>), StoreError> {
-        let opened = Store::open(&database)?;
+        Keeper::of(move || Store::open(&database))
+    }
+
+    /// The same with another way to open the database.
+    pub(crate) fn of(
+        open: impl Fn() -> Result<(Store, Book), StoreError> + Send + 'static,
+    ) -> Result<(Keeper, JoinHandle<()>), StoreError> {
+        let opened = open()?;
         let (tasks, waiting) = sync_channel(WAITING_MAX);
-        let run = move || keep(&database, opened, &waiting);
+        let run = move || keep(&open, opened, &waiting);
         let thread = thread::Builder::new().name("market-keeper".to_owned()).spawn(run);
-        Ok((Keeper { tasks }, thread.map_err(StoreError::Runtime)?))
+        Ok((Keeper { tasks }, thread.map_err(StoreError::Thread)?))
     }
 
     /// Has something done, and waits until it is committed.
@@ -95,49 +102,28 @@ impl Keeper {
         &self,
         of: impl FnOnce(&mut Session<'_>) -> T + Send + 'static,
     ) -> Result<T, Gone> {
-        self.send(of)?.wait()
-    }
-
-    /// Has something done after all that was sent before. Who sends several and then waits has them committed
-    /// together.
-    ///
-    /// # Errors
-    /// If the keeper has ended.
-    pub fn send<T: Send + 'static>(
-        &self,
-        of: impl FnOnce(&mut Session<'_>) -> T + Send + 'static,
-    ) -> Result<Pending<T>, Gone> {
         let (answer, answered) = sync_channel(1);
         let task: Task = Box::new(move |session| {
             let value = of(session);
             Box::new(move || drop(answer.send(value)))
         });
         self.tasks.send(task).map_err(|_| Gone::Keeper)?;
-        Ok(Pending(answered))
+        answered.recv().map_err(|_| Gone::Database)
     }
 }
 
-/// What was sent to the keeper.
-pub struct Pending<T>(Receiver<T>);
-
-impl<T> Pending<T> {
-    /// Waits until it is committed.
-    ///
-    /// # Errors
-    /// If the database fails; then it may or may not have been done.
-    pub fn wait(self) -> Result<T, Gone> {
-        self.0.recv().map_err(|_| Gone::Database)
-    }
-}
-
-fn keep(database: &Database, opened: (Store, Book), waiting: &Receiver<Task>) {
+fn keep(
+    open: &dyn Fn() -> Result<(Store, Book), StoreError>,
+    opened: (Store, Book),
+    waiting: &Receiver<Task>,
+) {
     let mut opened = Some(opened);
     while let Ok(first) = waiting.recv() {
         let Some((store, book)) = &mut opened else {
-            // Who waits hears at once that it cannot be done now.
+            // All that wait are told at once that the database is away.
             drop(first);
             while waiting.try_recv().is_ok() {}
-            match Store::open(database) {
+            match open() {
                 Ok(again) => {
                     info!("the database answers again");
                     opened = Some(again);

@@ -128,7 +128,7 @@ fn bids(is_postgres: bool, clients: u64, each: u64, every: Duration) -> (Duratio
     let (tasks, waiting) = sync_channel(WAITING_MAX);
     let keeper = Keeper { tasks };
     let book = Book::of_size(10_000, rules());
-    let thread = thread::spawn(move || keep(&database, (store, book), &waiting));
+    let thread = thread::spawn(move || keep(&|| Store::open(&database), (store, book), &waiting));
     let waits = std::sync::Mutex::new(Vec::new());
     let begun = Instant::now();
     thread::scope(|scope| {

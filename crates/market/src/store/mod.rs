@@ -9,8 +9,8 @@
 //! After an error it is not known whether a transaction was committed: the caller drops store and book
 //! and opens them again.
 
+use std::error::Error;
 use std::fs;
-use std::future::Future;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,13 +18,15 @@ use std::time::Duration;
 use fairweir_core::market::ledger::{Credits, Statement};
 use fairweir_daemon::StateDir;
 use serde::Serialize;
-use sqlx::any::{AnyArguments, AnyRow};
-use sqlx::query::Query;
-use sqlx::{Any, AnyConnection, Connection as _, Executor as _, Row as _};
-use tokio::runtime::{Builder, Runtime};
-use tokio::time::timeout;
 
 use crate::book::{Book, Event};
+use rows::{Failed, Rows, Value};
+use sqlite::Sqlite;
+
+#[cfg(feature = "postgres")]
+mod postgres;
+mod rows;
+mod sqlite;
 
 /// Where a market is kept.
 #[derive(Clone, Debug)]
@@ -44,17 +46,23 @@ pub enum StoreError {
         /// What was tried.
         attempted: &'static str,
         /// Why not.
-        source: sqlx::Error,
+        source: Box<dyn Error + Send + Sync>,
     },
     /// It does not answer.
-    #[error("cannot {0}: no answer from the database within {PATIENCE_S} s")]
+    #[error("cannot {}: no answer from the database within {} s", .0, PATIENCE.as_secs())]
     Late(&'static str),
     /// The state directory.
     #[error(transparent)]
     State(#[from] fairweir_daemon::Error),
-    /// The kernel gives no event loop.
-    #[error("cannot start an event loop: {0}")]
-    Runtime(std::io::Error),
+    /// The kernel gives no thread.
+    #[error("cannot start a thread: {0}")]
+    Thread(std::io::Error),
+    /// PostgreSQL, without the feature of that name.
+    #[error(
+        "this program was built without PostgreSQL; `cargo build --release -p fairweir --features postgres` \
+         builds one with it"
+    )]
+    NoPostgres,
     /// Not a URL of a database that is known.
     #[error("the database must be a URL that begins with postgres://")]
     Url,
@@ -64,7 +72,7 @@ pub enum StoreError {
     /// A version of the tables that this program does not know.
     #[error("the tables have version {0}, and this program knows {VERSION}")]
     Version(i64),
-    /// What the database has did not happen.
+    /// The events or rows contradict each other, or the rules of the market.
     #[error("event {number}: {why}")]
     Invalid {
         /// Which one.
@@ -73,8 +81,6 @@ pub enum StoreError {
         why: String,
     },
 }
-
-type Sql<'q> = Query<'q, Any, AnyArguments<'q>>;
 
 /// A closed slot, as its rows say.
 #[derive(Clone, Debug, PartialEq)]
@@ -95,8 +101,7 @@ pub(crate) struct Written {
 
 /// An open database.
 pub(crate) struct Store {
-    runtime: Runtime,
-    connection: AnyConnection,
+    rows: Box<dyn Rows>,
     /// The file and its number, to see when it is removed.
     file: Option<(PathBuf, u64)>,
     /// The last event that the book has.
@@ -113,12 +118,12 @@ const VERSION: i64 = 1;
 const SCHEMA: &str = include_str!("schema.sql");
 
 /// How long a step may take, such as writing 10,000 rows or reading a book.
-const PATIENCE_S: u64 = 30;
+const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Events that are read at a time.
+/// The most events that are read at a time.
 const PAGE: i64 = 10_000;
 
-/// Rows that are written at a time.
+/// The most rows that are written at a time.
 const ROWS_MAX: usize = 10_000;
 
 /// Events after which the whole book is written.
@@ -164,21 +169,34 @@ impl Settled {
 impl Store {
     /// Opens a database and reads the book; makes the tables if there are none.
     pub(crate) fn open(database: &Database) -> Result<(Store, Book), StoreError> {
-        let mut store = Store::connect(database, true)?;
-        store.migrate()?;
-        let snapshot = store.snapshot()?;
+        Store::connect(database, true)?.read()
+    }
+
+    /// A store over an open connection.
+    pub(crate) fn over(rows: Box<dyn Rows>) -> Store {
+        Store { rows, file: None, seen: 0, kept: 0 }
+    }
+
+    /// Reads the book; makes the tables if there are none.
+    pub(crate) fn read(mut self) -> Result<(Store, Book), StoreError> {
+        self.migrate()?;
+        let snapshot = self.snapshot()?;
         let (number, mut book) = snapshot.unwrap_or_default();
-        (store.seen, store.kept) = (number, number);
-        store.catch_up(&mut book)?;
-        Ok((store, book))
+        (self.seen, self.kept) = (number, number);
+        self.catch_up(&mut book)?;
+        Ok((self, book))
     }
 
     fn connect(database: &Database, writes: bool) -> Result<Store, StoreError> {
-        sqlx::any::install_default_drivers();
-        let runtime = Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(StoreError::Runtime)?;
-        let (url, setting, path) = match database {
-            Database::Postgres(url) => (url.clone(), POSTGRES, None),
+        let failed = |failed| failed_to("open the database", failed);
+        match database {
+            #[cfg(feature = "postgres")]
+            Database::Postgres(url) => {
+                let rows = postgres::Postgres::connect(url, PATIENCE).map_err(failed)?;
+                Ok(Store::over(Box::new(rows)))
+            }
+            #[cfg(not(feature = "postgres"))]
+            Database::Postgres(_) => Err(StoreError::NoPostgres),
             Database::Sqlite(dir) => {
                 let path = dir.path_of(FILE);
                 // Makes it and the directory for this user alone. One that exists is not opened here:
@@ -186,42 +204,28 @@ impl Store {
                 if writes && !path.exists() {
                     drop(dir.append(FILE)?);
                 }
-                let mode = if writes { "rw" } else { "ro" };
-                (format!("sqlite:{}?mode={mode}", escaped(&path)), SQLITE, Some(path))
+                let rows = Sqlite::open(&path, writes, PATIENCE).map_err(failed)?;
+                let file = number_of(&path).map(|number| (path, number));
+                Ok(Store { file, ..Store::over(Box::new(rows)) })
             }
-        };
-        let connection = patient(&runtime, "open the database", AnyConnection::connect(&url))?;
-        let file = path.and_then(|path| number_of(&path).map(|number| (path, number)));
-        let mut store = Store { runtime, connection, file, seen: 0, kept: 0 };
-        if writes || matches!(database, Database::Postgres(_)) {
-            store.execute("set up the connection", setting)?;
         }
-        Ok(store)
     }
 
-    fn is_postgres(&self) -> bool {
-        self.connection.backend_name() == "PostgreSQL"
+    pub(crate) fn execute(&mut self, attempted: &'static str, sql: &str) -> Result<(), StoreError> {
+        self.rows.execute(sql).map_err(|failed| failed_to(attempted, failed))
     }
 
-    pub(crate) fn execute(
+    fn query(
         &mut self,
         attempted: &'static str,
-        sql: &'static str,
-    ) -> Result<(), StoreError> {
-        patient(&self.runtime, attempted, self.connection.execute(sql)).map(drop)
-    }
-
-    fn run(&mut self, attempted: &'static str, query: Sql<'_>) -> Result<(), StoreError> {
-        patient(&self.runtime, attempted, query.execute(&mut self.connection)).map(drop)
-    }
-
-    fn rows(&mut self, attempted: &'static str, query: Sql<'_>) -> Result<Vec<AnyRow>, StoreError> {
-        patient(&self.runtime, attempted, query.fetch_all(&mut self.connection))
+        sql: &str,
+        values: &[Value],
+    ) -> Result<Vec<Vec<Value>>, StoreError> {
+        self.rows.query(sql, values).map_err(|failed| failed_to(attempted, failed))
     }
 
     fn migrate(&mut self) -> Result<(), StoreError> {
-        let begin = if self.is_postgres() { LOCK_SCHEMA } else { "begin immediate" };
-        self.execute("begin", begin)?;
+        self.execute("begin", self.rows.dialect().begin_schema)?;
         let table = "create table if not exists fairweir_market (version bigint not null)";
         self.execute("make the tables", table)?;
         match self.version()? {
@@ -229,34 +233,33 @@ impl Store {
             Some(version) => return Err(StoreError::Version(version)),
             None => {
                 self.execute("make the tables", SCHEMA)?;
-                let version = sqlx::query("insert into fairweir_market (version) values ($1)");
-                self.run("make the tables", version.bind(VERSION))?;
+                let version = "insert into fairweir_market (version) values ($1)";
+                self.query("make the tables", version, &[VERSION.into()])?;
             }
         }
         self.execute("commit", "commit")
     }
 
     fn version(&mut self) -> Result<Option<i64>, StoreError> {
-        let rows =
-            self.rows("read the version", sqlx::query("select version from fairweir_market"))?;
-        rows.first().map(|row| column(row, 0)).transpose()
+        let rows = self.query("read the version", "select version from fairweir_market", &[])?;
+        rows.first().map(|row| number(row, 0)).transpose()
     }
 
     fn snapshot(&mut self) -> Result<Option<(i64, Book)>, StoreError> {
         let last = "select number, book from snapshot order by number desc limit 1";
-        let rows = self.rows("read the book", sqlx::query(last))?;
+        let rows = self.query("read the book", last, &[])?;
         let Some(row) = rows.first() else { return Ok(None) };
-        let number = column(row, 0)?;
-        let book = serde_json::from_str(&column::<String>(row, 1)?);
+        let number = number(row, 0)?;
+        let book = serde_json::from_str(text(row, 1)?);
         let invalid = |e: serde_json::Error| StoreError::Invalid { number, why: e.to_string() };
         Ok(Some((number, book.map_err(invalid)?)))
     }
 
-    /// Some of the events after `number`, in order.
-    fn page(&mut self, number: i64) -> Result<Vec<(i64, String)>, StoreError> {
+    /// Some of the events after a number, in order.
+    fn page(&mut self, after: i64) -> Result<Vec<(i64, String)>, StoreError> {
         let sql = "select number, body from event where number > $1 order by number limit $2";
-        let rows = self.rows("read events", sqlx::query(sql).bind(number).bind(PAGE))?;
-        rows.iter().map(|row| Ok((column(row, 0)?, column(row, 1)?))).collect()
+        let rows = self.query("read events", sql, &[after.into(), PAGE.into()])?;
+        rows.iter().map(|row| Ok((number(row, 0)?, text(row, 1)?.to_owned()))).collect()
     }
 
     /// Applies what others have added.
@@ -275,8 +278,7 @@ impl Store {
 
     /// Begins a transaction that excludes other writers.
     pub(crate) fn begin(&mut self) -> Result<(), StoreError> {
-        let begin = if self.is_postgres() { LOCK_EVENTS } else { "begin immediate" };
-        self.execute("begin", begin)
+        self.execute("begin", self.rows.dialect().begin_write)
     }
 
     /// Ends the transaction; what was written is on the disk.
@@ -294,10 +296,9 @@ impl Store {
     }
 
     fn add(&mut self, written: &Written) -> Result<(), StoreError> {
-        let sql = if self.is_postgres() { POSTGRES_EVENTS } else { SQLITE_EVENTS };
+        let sql = self.rows.dialect().add_events;
         for part in written.events.chunks(ROWS_MAX) {
-            let query = sqlx::query(sql).bind(self.seen).bind(json(part));
-            self.run("write events", query)?;
+            self.query("write events", sql, &[self.seen.into(), json(part).into()])?;
             self.seen += part.len() as i64;
         }
         written.slots.iter().try_for_each(|settled| self.add_settled(settled))
@@ -305,16 +306,17 @@ impl Store {
 
     fn add_settled(&mut self, settled: &Settled) -> Result<(), StoreError> {
         let sql = "insert into settlement values ($1, $2, $3, $4, $5, $6, $7)";
-        let query = sqlx::query(sql)
-            .bind(settled.slot as i64)
-            .bind(settled.statements.len() as i64)
-            .bind(settled.sum(|s| micro(s.spent)))
-            .bind(settled.sum(|s| micro(s.received)))
-            .bind(settled.sum(|s| s.moved))
-            .bind(settled.credits as i64)
-            .bind(settled.root.as_str());
-        self.run("write a settlement", query)?;
-        let sql = if self.is_postgres() { POSTGRES_STATEMENTS } else { SQLITE_STATEMENTS };
+        let values = [
+            (settled.slot as i64).into(),
+            (settled.statements.len() as i64).into(),
+            settled.sum(|s| micro(s.spent)).into(),
+            settled.sum(|s| micro(s.received)).into(),
+            settled.sum(|s| s.moved).into(),
+            (settled.credits as i64).into(),
+            settled.root.clone().into(),
+        ];
+        self.query("write a settlement", sql, &values)?;
+        let sql = self.rows.dialect().add_statements;
         for (i, part) in settled.statements.chunks(ROWS_MAX).enumerate() {
             let row = |(gateway, s): &(String, Statement)| {
                 let [opening, spent] = [s.opening, s.spent].map(micro);
@@ -323,8 +325,7 @@ impl Store {
             };
             let rows = json(&part.iter().map(row).collect::<Vec<_>>());
             let (slot, seat) = (settled.slot as i64, (i * ROWS_MAX) as i64);
-            let query = sqlx::query(sql).bind(slot).bind(seat).bind(rows);
-            self.run("write statements", query)?;
+            self.query("write statements", sql, &[slot.into(), seat.into(), rows.into()])?;
         }
         Ok(())
     }
@@ -341,12 +342,10 @@ impl Store {
         let text = serde_json::to_string(book).expect("invariant: a book is JSON");
         self.begin()?;
         // Another server may have written it.
-        self.run(
-            "write the book",
-            sqlx::query("delete from snapshot where number <= $1").bind(self.seen),
-        )?;
+        let sql = "delete from snapshot where number <= $1";
+        self.query("write the book", sql, &[self.seen.into()])?;
         let sql = "insert into snapshot (number, book) values ($1, $2)";
-        self.run("write the book", sqlx::query(sql).bind(self.seen).bind(text))?;
+        self.query("write the book", sql, &[self.seen.into(), text.into()])?;
         self.execute("commit", "commit")?;
         self.kept = self.seen;
         Ok(())
@@ -354,22 +353,22 @@ impl Store {
 
     fn settled(&mut self, slot: u64) -> Result<Option<Settled>, StoreError> {
         let sql = "select root, credits from settlement where slot = $1";
-        let rows = self.rows("read a settlement", sqlx::query(sql).bind(slot as i64))?;
+        let rows = self.query("read a settlement", sql, &[(slot as i64).into()])?;
         let Some(row) = rows.first() else { return Ok(None) };
-        let (root, credits) = (column(row, 0)?, column::<i64>(row, 1)? as u64);
+        let (root, credits) = (text(row, 0)?.to_owned(), number(row, 1)? as u64);
         let sql = "select gateway, opening, spent, received, moved, closing from statement \
                    where slot = $1 order by seat";
-        let rows = self.rows("read statements", sqlx::query(sql).bind(slot as i64))?;
-        let amount = |row: &AnyRow, i| column::<i64>(row, i).map(|n| Credits::micro(n as u64));
-        let statement = |row: &AnyRow| -> Result<(String, Statement), StoreError> {
+        let rows = self.query("read statements", sql, &[(slot as i64).into()])?;
+        let amount = |row: &[Value], i| number(row, i).map(|n| Credits::micro(n as u64));
+        let statement = |row: &Vec<Value>| -> Result<(String, Statement), StoreError> {
             let statement = Statement {
                 opening: amount(row, 1)?,
                 spent: amount(row, 2)?,
                 received: amount(row, 3)?,
-                moved: column(row, 4)?,
+                moved: number(row, 4)?,
                 closing: amount(row, 5)?,
             };
-            Ok((column(row, 0)?, statement))
+            Ok((text(row, 0)?.to_owned(), statement))
         };
         let statements = rows.iter().map(statement).collect::<Result<_, _>>()?;
         Ok(Some(Settled { slot, root, credits, statements }))
@@ -399,7 +398,7 @@ pub fn events(database: &Database, mut each: impl FnMut(&str)) -> Result<(), Sto
 pub fn verify(database: &Database) -> Result<Book, StoreError> {
     let mut store = Store::connect(database, false)?;
     // All of one moment, while servers go on.
-    store.execute("begin", if store.is_postgres() { POSTGRES_MOMENT } else { "begin" })?;
+    store.execute("begin", store.rows.dialect().begin_read)?;
     match store.version()? {
         Some(VERSION) => {}
         version => return Err(StoreError::Version(version.unwrap_or_default())),
@@ -427,12 +426,13 @@ pub fn verify(database: &Database) -> Result<Book, StoreError> {
             }
         }
     }
-    let number = store.seen;
     let sql = "select count(*) from settlement where slot >= $1";
-    let rows = store.rows("count", sqlx::query(sql).bind(book.open_slot() as i64))?;
-    let later: i64 = rows.first().map_or(Ok(0), |row| column(row, 0))?;
-    if later > 0 || snapshot.is_some_and(|(at, _)| at > number) {
-        return Err(StoreError::Invalid { number, why: "the last events are missing".to_owned() });
+    let rows = store.query("count", sql, &[(book.open_slot() as i64).into()])?;
+    let later = rows.first().map_or(Ok(0), |row| number(row, 0))?;
+    let last = store.seen;
+    if later > 0 || snapshot.is_some_and(|(at, _)| at > last) {
+        let why = "the last events are missing".to_owned();
+        return Err(StoreError::Invalid { number: last, why });
     }
     Ok(book)
 }
@@ -447,25 +447,33 @@ fn apply(book: &mut Book, seen: i64, number: i64, body: &str) -> Result<Event, S
     Ok(event)
 }
 
-/// Runs a step, but not for ever: a server that hangs must not hold the others.
-fn patient<T>(
-    runtime: &Runtime,
-    attempted: &'static str,
-    step: impl Future<Output = Result<T, sqlx::Error>>,
-) -> Result<T, StoreError> {
-    let done = runtime.block_on(async { timeout(Duration::from_secs(PATIENCE_S), step).await });
-    let done = done.map_err(|_| StoreError::Late(attempted))?;
-    done.map_err(|source| StoreError::Sql { attempted, source })
+fn failed_to(attempted: &'static str, failed: Failed) -> StoreError {
+    match failed {
+        Failed::Late => StoreError::Late(attempted),
+        Failed::Refused(source) => StoreError::Sql { attempted, source },
+    }
 }
 
-fn column<'r, T>(row: &'r AnyRow, i: usize) -> Result<T, StoreError>
-where
-    T: sqlx::Decode<'r, Any> + sqlx::Type<Any>,
-{
-    row.try_get(i).map_err(|source| StoreError::Sql { attempted: "read a row", source })
+fn number(row: &[Value], i: usize) -> Result<i64, StoreError> {
+    match row.get(i) {
+        Some(Value::Number(number)) => Ok(*number),
+        _ => Err(not_of_type(i, "an integer")),
+    }
 }
 
-/// Rows go into the database as one value: binding each column was more than ten times as slow.
+fn text(row: &[Value], i: usize) -> Result<&str, StoreError> {
+    match row.get(i) {
+        Some(Value::Text(text)) => Ok(text),
+        _ => Err(not_of_type(i, "text")),
+    }
+}
+
+fn not_of_type(column: usize, wanted: &str) -> StoreError {
+    let source = format!("column {column} is not {wanted}").into();
+    StoreError::Sql { attempted: "read a row", source }
+}
+
+/// Rows as a dialect's statements take them.
 fn json(rows: &[impl Serialize]) -> String {
     serde_json::to_string(rows).expect("invariant: rows are JSON")
 }
@@ -479,38 +487,5 @@ fn number_of(path: &Path) -> Option<u64> {
     fs::metadata(path).ok().map(|file| file.ino())
 }
 
-/// A path in a URL.
-fn escaped(path: &Path) -> String {
-    let byte = |&byte: &u8| match byte {
-        b'/' | b'.' | b'-' | b'_' => char::from(byte).to_string(),
-        byte if byte.is_ascii_alphanumeric() => char::from(byte).to_string(),
-        byte => format!("%{byte:02X}"),
-    };
-    path.as_os_str().as_encoded_bytes().iter().map(byte).collect()
-}
-
-/// A commit is on the disk; another writer is waited for.
-const SQLITE: &str =
-    "pragma journal_mode = wal; pragma synchronous = full; pragma busy_timeout = 20000";
-
-/// A server that is stopped while it holds the lock loses it.
-const POSTGRES: &str = "set idle_in_transaction_session_timeout = '10s'; set synchronous_commit = on; \
-                        set client_min_messages = warning";
-
-const POSTGRES_MOMENT: &str = "begin transaction isolation level repeatable read read only";
-
-/// Readers go on meanwhile.
-const LOCK_EVENTS: &str = "begin; lock table event in exclusive mode";
-
-/// Of this program, whatever the database has; a number without meaning.
-const LOCK_SCHEMA: &str = "begin; do $$ begin perform pg_advisory_xact_lock(7204513866); end $$";
-
-const SQLITE_EVENTS: &str = "insert into event select $1 + key + 1, value from json_each($2)";
-const POSTGRES_EVENTS: &str = "insert into event select $1 + n, body \
-    from json_array_elements_text($2::json) with ordinality as row (body, n)";
-
-const SQLITE_STATEMENTS: &str = "insert into statement select $1, $2 + key, value ->> 0, value ->> 1, \
-    value ->> 2, value ->> 3, value ->> 4, value ->> 5 from json_each($3)";
-const POSTGRES_STATEMENTS: &str = "insert into statement select $1, $2 + n - 1, e ->> 0, \
-    (e ->> 1)::bigint, (e ->> 2)::bigint, (e ->> 3)::bigint, (e ->> 4)::bigint, (e ->> 5)::bigint \
-    from json_array_elements($3::json) with ordinality as row (e, n)";
+#[cfg(test)]
+mod tests;

@@ -17,14 +17,11 @@ use fairweir_market::book::{AHEAD, Book, Event, Rules};
 use fairweir_market::keeper::{Gone, Keeper};
 use fairweir_market::store::{Database, events, verify};
 use fairweir_testing::{Postgres, can_run};
-use sqlx::{AnyConnection, Connection as _, Executor as _, Row as _};
 use tempfile::TempDir;
 
 /// A database that can be tampered with.
 struct Place {
     database: Database,
-    /// As the tampering opens it.
-    url: String,
     dir: TempDir,
     server: Option<Postgres>,
 }
@@ -36,54 +33,56 @@ impl Place {
 
     fn sqlite_in(dir: TempDir) -> Place {
         let database = Database::of(&StateDir::new(dir.path()), None).unwrap();
-        let url = format!("sqlite:{}/market.db", dir.path().display());
-        Place { database, url, dir, server: None }
+        Place { database, dir, server: None }
     }
 
     fn postgres() -> Option<Place> {
-        Some(Place::postgres_at(Postgres::start()?))
+        let is_built = can_run(cfg!(feature = "postgres"), "the feature `postgres`");
+        is_built.then(Postgres::start).flatten().map(Place::postgres_at)
     }
 
     fn postgres_at(server: Postgres) -> Place {
         let dir = tempfile::tempdir().unwrap();
-        let url = server.url();
-        let database = Database::of(&StateDir::new(dir.path()), Some(&url)).unwrap();
-        Place { database, url, dir, server: Some(server) }
+        let database = Database::of(&StateDir::new(dir.path()), Some(&server.url())).unwrap();
+        Place { database, dir, server: Some(server) }
     }
 
     fn all() -> impl Iterator<Item = Place> {
         [Some(Place::sqlite()), Place::postgres()].into_iter().flatten()
     }
 
+    /// The file, of SQLite.
+    fn file(&self) -> PathBuf {
+        self.dir.path().join("market.db")
+    }
+
     /// Does what no server does.
-    fn tamper(&self, sql: &str) -> Result<(), sqlx::Error> {
-        sqlx::any::install_default_drivers();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let mut connection = AnyConnection::connect(&self.url).await?;
-            connection.execute(sql).await.map(drop)
-        })
+    fn tamper(&self, sql: &str) -> Result<(), String> {
+        match &self.server {
+            Some(server) => server.sql(sql).map(drop),
+            None => {
+                let file = rusqlite::Connection::open(self.file()).unwrap();
+                file.execute_batch(sql).map_err(|e| e.to_string())
+            }
+        }
     }
 
     /// All columns that the database has, as `table.column`.
     fn columns(&self) -> BTreeSet<String> {
-        let sql = match self.server {
+        match &self.server {
+            Some(server) => {
+                let sql = "select table_name || '.' || column_name from information_schema.columns \
+                           where table_schema = 'public'";
+                server.sql(sql).unwrap().lines().map(str::to_owned).collect()
+            }
             None => {
-                "select m.name || '.' || c.name from sqlite_master m, pragma_table_info(m.name) c \
-                 where m.type = 'table'"
+                let sql = "select m.name || '.' || c.name from sqlite_master m, \
+                           pragma_table_info(m.name) c where m.type = 'table'";
+                let file = rusqlite::Connection::open(self.file()).unwrap();
+                let mut columns = file.prepare(sql).unwrap();
+                columns.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
             }
-            Some(_) => {
-                "select cast(table_name || '.' || column_name as text) from \
-                 information_schema.columns where table_schema = 'public'"
-            }
-        };
-        sqlx::any::install_default_drivers();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let mut connection = AnyConnection::connect(&self.url).await.unwrap();
-            let rows = connection.fetch_all(sql).await.unwrap();
-            rows.iter().map(|row| row.get(0)).collect()
-        })
+        }
     }
 }
 
@@ -303,6 +302,25 @@ fn what_happened_is_there_again_and_verified() {
         let mut count = 0;
         events(&place.database, |_| count += 1).unwrap();
         assert_eq!(count, 1 + 4 * 2 + 5 * 5 + 1 + 1);
+    }
+}
+
+/// The tables that a version with another driver wrote are read, verified and added to.
+#[test]
+fn a_market_of_the_version_before_goes_on() {
+    for place in Place::all() {
+        place.tamper(include_str!("version-1.sql")).unwrap();
+        let root = "9eef58f39282a0c5a4758bef669cafb7bc7b2c568b1b1f3d41d430d1d74e1dbc";
+        let before = verify(&place.database).unwrap();
+        assert_eq!((before.open_slot(), before.root()), (8, root));
+        let server = start(&place);
+        assert_eq!(book(&server.0), before);
+        assert_eq!(bid(&server.0, 1, 8, 1), Ok(true));
+        assert_eq!(close(&server.0, 8), Ok(true));
+        let after = book(&server.0);
+        stop(server);
+        assert_eq!(verify(&place.database).unwrap(), after);
+        assert_eq!((after.open_slot(), after.credits()), (9, 20_000_000));
     }
 }
 

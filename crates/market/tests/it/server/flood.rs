@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 
 use super::*;
 
-const REQUESTS: usize = 100_000;
 /// Sent before their answers are read.
 const BATCH: usize = 50;
 
@@ -41,6 +40,7 @@ fn attack(i: usize) -> (Request, u16) {
 /// of the error that is wanted and the answer. Gateway 3 bids meanwhile; nothing else may change.
 fn flood<Send: FnMut(usize) -> Vec<(u16, Answer)>>(
     market: &Market,
+    requests: usize,
     threads: usize,
     sender: impl Fn() -> Send + Sync,
     honest: impl Fn(u64) -> u16 + Sync,
@@ -58,7 +58,7 @@ fn flood<Send: FnMut(usize) -> Vec<(u16, Answer)>>(
             let mut statuses = BTreeMap::new();
             loop {
                 let batch = next.fetch_add(1, Ordering::Relaxed) as usize;
-                if batch >= REQUESTS / BATCH {
+                if batch >= requests / BATCH {
                     return statuses;
                 }
                 for (wanted, (status, body)) in send(batch) {
@@ -90,12 +90,12 @@ fn flood<Send: FnMut(usize) -> Vec<(u16, Answer)>>(
         }
         (gateway.join().unwrap(), statuses, seconds)
     });
-    assert_eq!(statuses.values().sum::<usize>(), REQUESTS);
+    assert_eq!(statuses.values().sum::<usize>(), requests);
     let slowest = waits.iter().max().unwrap();
     eprintln!(
-        "{REQUESTS} requests in {seconds:.2} s, {:.0}/s: {statuses:?}; meanwhile {} bids of a gateway, the \
+        "{requests} requests in {seconds:.2} s, {:.0}/s: {statuses:?}; meanwhile {} bids of a gateway, the \
          slowest after {slowest:?}",
-        REQUESTS as f64 / seconds,
+        requests as f64 / seconds,
         waits.len(),
     );
     let after = market.keeper.ask(|session| session.book().clone()).unwrap();
@@ -108,7 +108,7 @@ fn honest_bid(sequence: u64) -> Value {
     json!({ "spend": "1", "sequence": sequence })
 }
 
-/// `cargo test -p fairweir-market --test it -- --nocapture a_hundred_thousand_requests`
+/// `cargo test -p fairweir-market --test it -- --nocapture thousand_requests`
 ///
 /// Requests go to the API without TLS, by as many threads as the server has connections for.
 #[test]
@@ -126,7 +126,7 @@ fn a_hundred_thousand_requests_have_one_clear_error_each_and_change_nothing() {
         |batch: usize| {
             let sent = (batch * BATCH..(batch + 1) * BATCH).map(|i| {
                 let (request, wanted) = attack(i);
-                let answer = handle(request, &market.keeper, &authority)();
+                let answer = handle(request, &market.keeper, &authority);
                 (wanted, (answer.status, answer.body))
             });
             sent.collect()
@@ -139,36 +139,31 @@ fn a_hundred_thousand_requests_have_one_clear_error_each_and_change_nothing() {
             body: honest_bid(sequence).to_string().into_bytes(),
             certificate: Some(format!("{:064x}", 3)),
         };
-        handle(request, &market.keeper, &authority)().status
+        handle(request, &market.keeper, &authority).status
     };
-    flood(&market, CONNECTIONS_MAX, sender, honest);
+    flood(&market, 100_000, CONNECTIONS_MAX, sender, honest);
 }
 
-/// Requests of a client on its connections, which carry some batches each.
+/// Requests of a client, each batch on a connection of its own.
 struct Attacker<'a> {
-    client: &'a Client,
+    market: &'a Market,
+    identity: &'a Identity,
     /// Which of every twelve attacks a client with this certificate sends.
     attacks: &'static [usize],
-    connection: Option<Connection>,
 }
 
 impl Attacker<'_> {
-    fn send(&mut self, batch: usize) -> Vec<(u16, Answer)> {
+    fn send(&self, batch: usize) -> Vec<(u16, Answer)> {
         let sent: Vec<_> =
             (0..BATCH).map(|i| attack(12 * batch + self.attacks[i % self.attacks.len()])).collect();
         let text: Vec<u8> = sent.iter().flat_map(|(request, _)| as_text(request)).collect();
-        let connection =
-            self.connection.get_or_insert_with(|| self.client.connect().expect("a connection"));
-        connection.send(&text).unwrap();
+        let mut connection = self.market.connect(self.identity);
+        connection.send(&text);
         let answers = sent.iter().map(|(_, wanted)| {
-            let (status, body) = connection.receive().unwrap();
+            let (status, body) = connection.receive();
             (*wanted, (status, serde_json::from_slice(&body).unwrap()))
         });
-        let answers = answers.collect();
-        if batch.is_multiple_of(20) {
-            self.connection = None;
-        }
-        answers
+        answers.collect()
     }
 }
 
@@ -179,21 +174,21 @@ fn as_text(request: &Request) -> Vec<u8> {
     [head.as_bytes(), body].concat()
 }
 
-/// `cargo test -p fairweir-market --test it -- --nocapture a_hundred_thousand_requests`
+/// `cargo test -p fairweir-market --test it -- --nocapture thousand_requests`
 ///
 /// The same over mutual TLS, several requests on a connection before the first answer is read.
 #[test]
-fn a_hundred_thousand_requests_by_tls_change_nothing_either() {
+fn twenty_thousand_requests_by_tls_change_nothing_either() {
     let market = Market::start();
-    let [own, other, third] = ["c1", "c2", "c3"].map(|contract| market.enrol(contract).0);
-    let nobody = market.client(&Identity::generate().unwrap());
-    let kinds: [(&Client, &'static [usize]); 3] =
+    let [own, other, third] = ["c1", "c2", "c3"].map(|contract| market.enrol_as(contract).0);
+    let (third, nobody) = (market.client(&third), Identity::generate().unwrap());
+    let kinds: [(&Identity, &'static [usize]); 3] =
         [(&nobody, &[0, 11]), (&other, &[2, 10]), (&own, &[3, 4, 5, 6, 7, 8, 9])];
     let sender = || {
-        let mut attackers =
-            kinds.map(|(client, attacks)| Attacker { client, attacks, connection: None });
+        let attacker = |(identity, attacks)| Attacker { market: &market, identity, attacks };
+        let attackers = kinds.map(attacker);
         move |batch: usize| attackers[batch % 3].send(batch)
     };
     let honest = |sequence: u64| bid(&third, "gw-3", 1, &honest_bid(sequence));
-    flood(&market, OF_CLIENT_MAX / 4, sender, honest);
+    flood(&market, 20_000, OF_CLIENT_MAX / 2, sender, honest);
 }

@@ -90,7 +90,7 @@ fn wrong(value: &Value) -> Vec<Value> {
 #[test]
 fn what_the_description_does_not_allow_is_one_clear_error_and_changes_nothing() {
     let market = Market::start();
-    let (client, name) = market.enrol("c");
+    let (identity, name) = market.enrol_as("c");
     let before = book(&market);
     let document: Value = serde_json::from_slice(&fs::read(description()).unwrap()).unwrap();
     let mut count = 0;
@@ -98,7 +98,8 @@ fn what_the_description_does_not_allow_is_one_clear_error_and_changes_nothing() 
         let length = body.len();
         let head =
             format!("{method} {path} HTTP/1.1\r\nhost: market\r\ncontent-length: {length}\r\n\r\n");
-        let (status, answer) = client.exchange(&[head.as_bytes(), body].concat()).unwrap();
+        let (status, answer) =
+            market.connect(&identity).exchange(&[head.as_bytes(), body].concat());
         let said: Value = serde_json::from_slice(&answer).unwrap();
         let what = || format!("{method} {path} {}: {said}", String::from_utf8_lossy(body));
         assert!((400..500).contains(&status), "{status} {}", what());
@@ -148,8 +149,7 @@ fn what_the_description_does_not_allow_is_one_clear_error_and_changes_nothing() 
 #[ignore = "long: some minutes; needs schemathesis"]
 fn schemathesis_finds_nothing() {
     let market = Market::start();
-    let mut identity = Identity::generate().unwrap();
-    let name = market.client(&identity).enrol(&mut identity, &market.code("c")).unwrap();
+    let (identity, name) = market.enrol_as("c");
     let dir = tempfile::tempdir().unwrap();
     let state = StateDir::new(dir.path());
     Enrolment::new("localhost", "localhost", &market.authority, &name, &identity)

@@ -1,7 +1,7 @@
 //! A market on loopback: gateways enrol, bid and read over mutual TLS, and others try what they must
 //! not do.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,12 +13,13 @@ use fairweir_core::units::Rate;
 use fairweir_daemon::StateDir;
 use fairweir_market::api::{handle, now_s};
 use fairweir_market::book::{Event, Rules};
-use fairweir_market::client::{Client, ClientError, Connection};
+use fairweir_market::client::{Client, ClientError};
 use fairweir_market::code_hash;
+use fairweir_market::http::{CONNECTIONS_MAX, OF_CLIENT_MAX, PATIENCE, Request, Server};
 use fairweir_market::identity::{Authority, Identity, new_code};
 use fairweir_market::keeper::{Keeper, Session};
-use fairweir_market::server::{CONNECTIONS_MAX, OF_CLIENT_MAX, Request, Server};
 use fairweir_market::store::Database;
+use rustls::{ClientConnection, StreamOwned};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -70,9 +71,24 @@ impl Market {
     }
 
     fn enrol(&self, contract: &str) -> (Client, String) {
+        let (identity, name) = self.enrol_as(contract);
+        (self.client(&identity), name)
+    }
+
+    fn enrol_as(&self, contract: &str) -> (Identity, String) {
         let mut identity = Identity::generate().unwrap();
         let name = self.client(&identity).enrol(&mut identity, &self.code(contract)).unwrap();
-        (self.client(&identity), name)
+        (identity, name)
+    }
+
+    /// A connection on which anything can be sent.
+    fn connect(&self, identity: &Identity) -> Raw {
+        let tls = identity.client_config(&self.authority).unwrap();
+        let stream = TcpStream::connect(self.server.address()).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream.set_read_timeout(Some(2 * PATIENCE)).unwrap();
+        let connection = ClientConnection::new(tls, "localhost".try_into().unwrap()).unwrap();
+        Raw(BufReader::new(StreamOwned::new(connection, stream)))
     }
 
     fn close(&self) {
@@ -85,6 +101,33 @@ impl Market {
 
     fn credits(&self) -> u64 {
         self.keeper.ask(|session| session.book().credits()).unwrap()
+    }
+}
+
+/// Bytes over mutual TLS, as no client of ours sends them.
+struct Raw(BufReader<StreamOwned<ClientConnection, TcpStream>>);
+
+impl Raw {
+    fn send(&mut self, bytes: &[u8]) {
+        self.0.get_mut().write_all(bytes).unwrap();
+    }
+
+    /// The status and the body of the next answer.
+    fn receive(&mut self) -> (u16, Vec<u8>) {
+        let (mut status, mut length) = (None, 0);
+        for line in (&mut self.0).lines().map(Result::unwrap).take_while(|line| !line.is_empty()) {
+            status = status.or_else(|| line.split(' ').nth(1)?.parse().ok());
+            let said = line.strip_prefix("content-length: ");
+            length = said.map_or(length, |word| word.parse().unwrap());
+        }
+        let mut body = vec![0; length];
+        self.0.read_exact(&mut body).unwrap();
+        (status.expect("an answer"), body)
+    }
+
+    fn exchange(mut self, bytes: &[u8]) -> (u16, Vec<u8>) {
+        self.send(bytes);
+        self.receive()
     }
 }
 
@@ -381,18 +424,53 @@ fn an_expired_certificate_does_not_get_through_tls() {
     assert!(matches!(expired, Err(ClientError::Io(_))), "{expired:?}");
 }
 
+/// A byte at a time, from the first of the head or of the body on.
+#[test]
+fn clients_that_are_slow_are_cut_off() {
+    let market = Market::start();
+    let (identity, name) = market.enrol_as("c");
+    let head = format!("PUT /v1/gateways/{name}/bids HTTP/1.1\r\ncontent-length: 900\r\n\r\n");
+    std::thread::scope(|scope| {
+        for begin in ["", head.as_str()] {
+            let mut slow = market.connect(&identity);
+            scope.spawn(move || {
+                let begun = Instant::now();
+                slow.send(begin.as_bytes());
+                while slow.0.get_mut().write_all(b"a").is_ok() {
+                    assert!(begun.elapsed() < PATIENCE + Duration::from_secs(5));
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+                assert!(begun.elapsed() > PATIENCE - Duration::from_secs(1));
+            });
+        }
+    });
+}
+
 #[test]
 fn clients_that_send_too_much_or_nothing_do_not_keep_others_out() {
     let market = Market::start();
-    let (client, _) = market.enrol("c");
+    let (identity, name) = market.enrol_as("c");
+    let client = market.client(&identity);
+    let bids = format!("PUT /v1/gateways/{name}/bids HTTP/1.1\r\n");
+    let many = "a: b\r\n".repeat(65);
+    let chunks = format!("{:x}\r\n{}\r\n", 9_000, "a".repeat(9_000)).repeat(2);
     for (text, wanted) in [
         (format!("GET /v1/clock HTTP/1.1\r\nx: {}\r\n\r\n", "a".repeat(9_000)), 431),
-        ("PUT /v1/clock HTTP/1.1\r\ncontent-length: 1000000000\r\n\r\n".to_owned(), 413),
+        (format!("GET /v1/clock HTTP/1.1\r\n{many}\r\n"), 431),
+        (format!("GET /{} HTTP/1.1\r\n", "a".repeat(9_000)), 431),
+        ("\r\n".repeat(9_000), 431),
+        (format!("{bids}content-length: 1000000000\r\n\r\n"), 413),
+        (format!("{bids}transfer-encoding: chunked\r\n\r\n{chunks}"), 413),
+        (format!("{bids}content-length: -1\r\n\r\n"), 400),
+        (format!("{bids}content-length: 1\r\ncontent-length: 2\r\n\r\n"), 400),
         ("no http\r\n\r\n".to_owned(), 400),
+        ("GET  / HTTP/1.1\r\n\r\n".to_owned(), 400),
+        ("GET / HTTP/1.1\r\nx\r\n\r\n".to_owned(), 400),
     ] {
-        let (status, body) = client.exchange(text.as_bytes()).unwrap();
-        assert_eq!(status, wanted);
-        assert!(serde_json::from_slice::<Value>(&body).is_ok());
+        let (status, body) = market.connect(&identity).exchange(text.as_bytes());
+        assert_eq!(status, wanted, "{}", &text[..text.len().min(80)]);
+        // What is not HTTP is answered by a status alone.
+        assert!(body.is_empty() || serde_json::from_slice::<Value>(&body).is_ok());
     }
     // As many connections that say nothing as there may be, of one address: others are answered.
     let silent: Vec<TcpStream> =

@@ -40,7 +40,7 @@ impl Agent {
         let certificate = Some(self.certificate.clone());
         let (method, path) = (method.to_owned(), path.to_owned());
         let request = Request { method, path, body, certificate };
-        let answer = handle(request, &market.keeper, &market.authority)();
+        let answer = handle(request, &market.keeper, &market.authority);
         (answer.status, answer.body)
     }
 

@@ -6,37 +6,37 @@
 //! for some slots loses nothing.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
-use std::io::{self, Read as _};
-use std::path::Path;
-use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
-use std::thread;
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 
-use anyhow::{Context as _, bail};
+use anyhow::bail;
 use fairweir_config::agent::{self, AgentFile, KINDS};
-use fairweir_config::file;
-use fairweir_config::host::set::{Changes, Setting};
-use fairweir_core::market::preferences::{self, Moment, Preferences};
+use fairweir_config::host::set::Changes;
+use fairweir_core::market::preferences::{Moment, Preferences};
 use fairweir_core::market::utility::Kind;
 use fairweir_core::units::{Span, Time};
 use fairweir_daemon::{
-    Access, Answer, Client as Ask, Error, Metrics, Peer, Progress, Service, Spec, StateDir, Watched,
+    Access, Answer, Error, Metrics, Peer, Progress, Service, Spec, StateDir, Watched,
 };
 use fairweir_market::api::now_ms;
-use fairweir_market::client::{Client, ClientError, address_of};
 use fairweir_market::household::{Answers, Calendar, Household, Memory};
-use fairweir_market::identity::{Enrolment, Identity};
-use fairweir_market::messages::Bid;
+use fairweir_market::identity::Enrolment;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tracing::{info, warn};
 
-use super::cli::{AgentArgs, BoostArgs, EnrolArgs, HolidayArgs, WhyArgs};
-use super::say;
+use super::cli::AgentArgs;
 use super::tell::Teller;
-use crate::host::stored::put;
-use crate::host::wire::Changed;
 use crate::words::mbit;
+
+mod asking;
+mod check;
+mod commands;
+mod wishes;
+use asking::{Question, Reply};
+pub(crate) use check::check;
+use check::time_in_json;
+pub(super) use commands::{boost, enrol, holiday, why};
+use wishes::{Wish, wish_in_words};
 
 /// The name of the instance.
 pub(crate) const NAME: &str = crate::instance::MARKET_AGENT;
@@ -45,16 +45,11 @@ pub(crate) const NAME: &str = crate::instance::MARKET_AGENT;
 const MEMORY_FILE: &str = "agent.json";
 const MEMORY_SIZE_MAX: u64 = 1 << 20;
 
-/// A certificate of an authority is shorter.
-const AUTHORITY_SIZE_MAX: u64 = 64 << 10;
-/// A code is shorter.
-const CODE_MAX: u64 = 256;
-
 /// How often it sees whether the thread has an answer.
 const TICK_ASKED: Span = Span::millis(20);
 /// The most between two ticks.
 const TICK: Span = Span::secs(1);
-/// It asks the server at least so often, to know that it is there.
+/// The longest time between two questions to the server, which show that it is there.
 const LOOK_AGAIN_MS: u64 = 300_000;
 const LOOK_AGAIN: Span = Span::millis(LOOK_AGAIN_MS);
 /// Where a slot begins when its bids end, all gateways have heard of their leases after this time.
@@ -65,28 +60,6 @@ const TICK_TELLING: Span = Span::millis(100);
 const RETRY_MIN: Span = Span::millis(200);
 const RETRY_MAX: Span = Span::secs(30);
 
-const PATIENCE: Duration = Duration::from_secs(5);
-
-pub(super) fn enrol(args: &EnrolArgs) -> anyhow::Result<()> {
-    let mut code = args.code.clone();
-    if code == "-" {
-        code.clear();
-        io::stdin().lock().take(CODE_MAX).read_to_string(&mut code)?;
-    }
-    let host = args.server.rsplit_once(':').map_or(args.server.as_str(), |(host, _)| host);
-    let name = args.name.as_deref().unwrap_or(host.trim_matches(['[', ']']));
-    let authority = file::read_own(&args.authority, AUTHORITY_SIZE_MAX)?;
-    let authority =
-        authority.with_context(|| format!("{} does not exist", args.authority.display()))?;
-    let dir = StateDir::new(&args.state_dir);
-    let _lock = dir.lock().context("an agent is running; stop it first")?;
-    let mut identity = Identity::generate()?;
-    let client = Client::new(address_of(&args.server)?, name, identity.client_config(&authority)?)?;
-    let gateway = client.enrol(&mut identity, code.trim())?;
-    Enrolment::new(&args.server, name, &authority, &gateway, &identity).store(&dir)?;
-    say(&format!("enrolled as {gateway}; start `fairweir market agent`"))
-}
-
 /// What is asked beyond status, reload, metrics and off.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
@@ -95,96 +68,9 @@ enum Request {
     Boost { kind: String, minutes: u64 },
     /// Nothing is wanted for some days; none ends that.
     Holiday { days: u64 },
-    /// Answered by [`Changed`]: importances (`always.KIND`, `time.NAME.KIND`), which are stored in `agent.d`,
+    /// Answered by the changes that undo it: importances (`always.KIND`, `time.NAME.KIND`), which are stored in `agent.d`,
     /// `boost.KIND` in minutes, and `holiday` in days.
     Set { changes: Changes },
-}
-
-/// `boost.KIND` or `holiday`: what is asked for now, and not by the configuration.
-#[derive(Clone, Copy)]
-enum Wish {
-    Boost(Kind),
-    Holiday,
-}
-
-impl Wish {
-    fn of(key: &str) -> Option<Wish> {
-        let kind = |kind| KINDS.iter().position(|known| *known == kind).map(|i| Kind::ALL[i]);
-        match key.strip_prefix(BOOST) {
-            Some(name) => kind(name).map(Wish::Boost),
-            None => (key == HOLIDAY).then_some(Wish::Holiday),
-        }
-    }
-
-    /// Its unit in seconds, and the most of them.
-    fn unit(self) -> (u64, u32) {
-        match self {
-            Wish::Boost(_) => (60, BOOST_MINUTES_MAX),
-            Wish::Holiday => (86_400, HOLIDAY_DAYS_MAX),
-        }
-    }
-}
-
-const BOOST: &str = "boost.";
-const HOLIDAY: &str = "holiday";
-/// A day, and a year.
-const BOOST_MINUTES_MAX: u32 = 1_440;
-const HOLIDAY_DAYS_MAX: u32 = 366;
-
-pub(super) fn boost(args: &BoostArgs) -> anyhow::Result<()> {
-    let minutes = if args.off { 0 } else { args.minutes };
-    tell(&args.run_dir.run_dir, &Request::Boost { kind: args.kind.clone(), minutes })
-}
-
-pub(super) fn holiday(args: &HolidayArgs) -> anyhow::Result<()> {
-    let days = if args.off { 0 } else { args.days };
-    tell(&args.run_dir.run_dir, &Request::Holiday { days })
-}
-
-fn tell(run_dir: &Path, request: &Request) -> anyhow::Result<()> {
-    let mut client = Ask::connect(run_dir, NAME, Access::Change, PATIENCE)?;
-    let message = client.tell(request, &mut |_, _| ())?;
-    say(&message)
-}
-
-pub(super) fn why(args: &WhyArgs) -> anyhow::Result<()> {
-    let mut client = Ask::connect(&args.run_dir.run_dir, NAME, Access::Read, PATIENCE)?;
-    let status: Value = client.ask(&fairweir_daemon::Request::Status)?;
-    if args.json {
-        return say(&serde_json::to_string_pretty(&status)?);
-    }
-    let sentences = status["why"].as_array().into_iter().flatten().filter_map(Value::as_str);
-    say(&sentences.collect::<Vec<_>>().join("\n"))
-}
-
-/// `fairweir check` of an agent's file.
-pub(crate) fn check(path: &Path, as_json: bool) -> anyhow::Result<()> {
-    let AgentFile { preferences: Preferences { always, times }, warnings, .. } =
-        AgentFile::load(path)?;
-    for warning in warnings {
-        warn!("{warning}");
-    }
-    if as_json {
-        let times: Vec<Value> = times.iter().map(time_in_json).collect();
-        return say(&json!({ "kinds": KINDS, "always": always, "times": times }).to_string());
-    }
-    let words = |importance: [Option<u8>; 4]| {
-        let said =
-            KINDS.iter().zip(importance).filter_map(|(kind, n)| Some(format!("{kind} {}", n?)));
-        said.collect::<Vec<_>>().join(", ")
-    };
-    say(&format!("always: {}", words(always.map(Some))))?;
-    times.iter().try_for_each(|time| say(&format!("{}: {}", time.name, words(time.importance))))
-}
-
-fn time_in_json(time: &preferences::Time) -> Value {
-    json!({
-        "name": time.name,
-        "days": time.days,
-        "from_min": time.from,
-        "to_min": time.to,
-        "importance": time.importance,
-    })
 }
 
 /// The agent's whole life.
@@ -208,7 +94,7 @@ pub(super) fn run(args: &AgentArgs) -> anyhow::Result<()> {
         };
         let household = Household::new(config.preferences.clone(), calendar, memory);
         info!(gateway = enrolment.gateway, server = enrolment.server, "bidding");
-        let (asks, said) = start_asking(enrolment.clone())?;
+        let (asks, said) = asking::start(enrolment.clone())?;
         let teller = Teller::start(&args.service.run_dir.run_dir)?;
         Ok(Agent {
             teller,
@@ -249,41 +135,6 @@ fn local(at_s: u64) -> Moment {
     let at = at.unwrap_or_default().to_zoned(jiff::tz::TimeZone::system());
     let weekday = at.weekday().to_monday_zero_offset() as u8;
     Moment { weekday, minute: at.hour() as u16 * 60 + at.minute() as u16 }
-}
-
-/// What the thread is to ask the server.
-enum Question {
-    Look,
-    Bid(Vec<Bid>),
-}
-
-/// What the server said.
-enum Reply {
-    Looked(Result<Answers, ClientError>),
-    Placed(Vec<Bid>, Result<(), ClientError>),
-}
-
-fn start_asking(enrolment: Enrolment) -> io::Result<(Sender<Question>, Receiver<Reply>)> {
-    let (asks, asked) = channel();
-    let (says, said) = channel();
-    let ask = move || {
-        for question in asked {
-            // The address may have changed, so it is looked up each time.
-            let client = Client::of(&enrolment);
-            let reply = match question {
-                Question::Look => Reply::Looked(client.and_then(|c| c.look(&enrolment.gateway))),
-                Question::Bid(bids) => {
-                    let placed = client.and_then(|c| c.bid(&enrolment.gateway, bids.clone()));
-                    Reply::Placed(bids, placed)
-                }
-            };
-            if says.send(reply).is_err() {
-                return;
-            }
-        }
-    };
-    thread::Builder::new().name("market-ask".to_owned()).spawn(ask)?;
-    Ok((asks, said))
 }
 
 /// The agent as a service.
@@ -406,67 +257,6 @@ impl Agent {
         self.is_asking = true;
         let gone = |_| Error::Refused("the thread that asks the market has ended".to_owned());
         self.asks.send(question).map_err(gone)
-    }
-
-    /// Changes what the household wants: all of it, or nothing.
-    fn set(&mut self, changes: &Changes, now: Time) -> Result<Changed, String> {
-        let is_wish = |key: &String| key == HOLIDAY || key.starts_with(BOOST);
-        let mut wishes = Vec::new();
-        for (key, value) in changes.iter().filter(|(key, _)| is_wish(key)) {
-            let wish = Wish::of(key).ok_or_else(|| format!("unknown key `{key}`"))?;
-            let most = wish.unit().1;
-            let number = match value {
-                None => 0,
-                Some(Setting::Number(number)) if (1..=most).contains(number) => *number,
-                _ => return Err(format!("{key}: expected 1 to {most}, or nothing to end it")),
-            };
-            wishes.push((key, wish, number));
-        }
-        let mut stored = changes.clone();
-        stored.retain(|key, _| !is_wish(key));
-        let names: Vec<&String> =
-            self.household.preferences().times.iter().map(|t| &t.name).collect();
-        for (key, value) in &stored {
-            // A value of a time that has gone can be removed.
-            if let (Some(["time", name, _]), Some(_)) = (agent::path_of(key).as_deref(), value)
-                && !names.iter().any(|known| known == name)
-            {
-                return Err(format!("no time `{name}`"));
-            }
-        }
-        let mut changed = match stored.is_empty() {
-            true => Changed { message: String::new(), undo: Changes::new() },
-            false => {
-                let dir = agent::set_dir(&self.config.path);
-                let made = std::fs::create_dir_all(&dir);
-                made.map_err(|e| format!("cannot create {}: {e}", dir.display()))?;
-                let dir = StateDir::new(&dir);
-                put(&dir, &stored, agent::path_of, || self.load(false).map(drop))?
-            }
-        };
-        let market_s = self.market_s(now);
-        for (key, wish, number) in wishes {
-            let (unit_s, most) = wish.unit();
-            let until_s = match number {
-                0 => 0,
-                number => market_s.saturating_add(u64::from(number) * unit_s),
-            };
-            let before_s = match wish {
-                Wish::Boost(kind) => self.household.boost(kind, until_s),
-                Wish::Holiday => self.household.set_holiday(until_s),
-            };
-            let left = before_s.saturating_sub(market_s).div_ceil(unit_s).min(most.into());
-            let left = u32::try_from(left).ok().filter(|left| *left > 0);
-            changed.undo.insert(key.clone(), left.map(Setting::Number));
-            let text = wish_in_words(wish, number.into());
-            changed.message = match changed.message.is_empty() {
-                true => text,
-                false => format!("{}, {text}", changed.message),
-            };
-        }
-        self.store();
-        self.tick_at = now;
-        Ok(changed)
     }
 
     fn load(&mut self, dry_run: bool) -> Result<String, String> {
@@ -658,18 +448,6 @@ impl Service for Agent {
 
     fn end(&mut self) -> Result<(), String> {
         Ok(())
-    }
-}
-
-fn wish_in_words(wish: Wish, number: u64) -> String {
-    let kind = |kind: Kind| KINDS[kind as usize];
-    match (wish, number) {
-        (Wish::Boost(of), 0) => format!("{} is as in the configuration", kind(of)),
-        (Wish::Boost(of), minutes) => {
-            format!("{} is above all else from the next slot on, for {minutes} minutes", kind(of))
-        }
-        (Wish::Holiday, 0) => "the holiday is over".to_owned(),
-        (Wish::Holiday, days) => format!("nothing is spent for {days} days"),
     }
 }
 

@@ -1,0 +1,41 @@
+//! `fairweir check` of an agent's file.
+
+use std::path::Path;
+
+use fairweir_config::agent::{AgentFile, KINDS};
+use fairweir_core::market::preferences::{self, Preferences};
+use serde_json::{Value, json};
+use tracing::warn;
+
+use crate::market::say;
+
+/// Prints what an agent's file says.
+pub(crate) fn check(path: &Path, as_json: bool) -> anyhow::Result<()> {
+    let AgentFile { preferences: Preferences { always, times }, warnings, .. } =
+        AgentFile::load(path)?;
+    for warning in warnings {
+        warn!("{warning}");
+    }
+    if as_json {
+        let times: Vec<Value> = times.iter().map(time_in_json).collect();
+        return say(&json!({ "kinds": KINDS, "always": always, "times": times }).to_string());
+    }
+    let words = |importance: [Option<u8>; 4]| {
+        let said =
+            KINDS.iter().zip(importance).filter_map(|(kind, n)| Some(format!("{kind} {}", n?)));
+        said.collect::<Vec<_>>().join(", ")
+    };
+    say(&format!("always: {}", words(always.map(Some))))?;
+    times.iter().try_for_each(|time| say(&format!("{}: {}", time.name, words(time.importance))))
+}
+
+/// A time of the week as status and `check --json` show it.
+pub(super) fn time_in_json(time: &preferences::Time) -> Value {
+    json!({
+        "name": time.name,
+        "days": time.days,
+        "from_min": time.from,
+        "to_min": time.to,
+        "importance": time.importance,
+    })
+}

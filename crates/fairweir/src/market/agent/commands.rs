@@ -1,0 +1,69 @@
+//! The commands of a household: enrolment, and what is asked of the agent that runs.
+
+use std::io::{self, Read as _};
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use fairweir_config::file;
+use fairweir_daemon::{Access, Client as Ask, StateDir};
+use fairweir_market::client::{Client, address_of};
+use fairweir_market::identity::{Enrolment, Identity};
+use serde_json::Value;
+
+use super::{NAME, Request};
+use crate::market::cli::{BoostArgs, EnrolArgs, HolidayArgs, WhyArgs};
+use crate::market::say;
+
+/// The most bytes of an authority's certificate.
+const AUTHORITY_SIZE_MAX: u64 = 64 << 10;
+/// The most bytes of a code.
+const CODE_MAX: u64 = 256;
+
+const PATIENCE: Duration = Duration::from_secs(5);
+
+pub(in crate::market) fn enrol(args: &EnrolArgs) -> anyhow::Result<()> {
+    let mut code = args.code.clone();
+    if code == "-" {
+        code.clear();
+        io::stdin().lock().take(CODE_MAX).read_to_string(&mut code)?;
+    }
+    let host = args.server.rsplit_once(':').map_or(args.server.as_str(), |(host, _)| host);
+    let name = args.name.as_deref().unwrap_or(host.trim_matches(['[', ']']));
+    let authority = file::read_own(&args.authority, AUTHORITY_SIZE_MAX)?;
+    let authority =
+        authority.with_context(|| format!("{} does not exist", args.authority.display()))?;
+    let dir = StateDir::new(&args.state_dir);
+    let _lock = dir.lock().context("an agent is running; stop it first")?;
+    let mut identity = Identity::generate()?;
+    let client = Client::new(address_of(&args.server)?, name, identity.client_config(&authority)?)?;
+    let gateway = client.enrol(&mut identity, code.trim())?;
+    Enrolment::new(&args.server, name, &authority, &gateway, &identity).store(&dir)?;
+    say(&format!("enrolled as {gateway}; start `fairweir market agent`"))
+}
+
+pub(in crate::market) fn boost(args: &BoostArgs) -> anyhow::Result<()> {
+    let minutes = if args.off { 0 } else { args.minutes };
+    tell(&args.run_dir.run_dir, &Request::Boost { kind: args.kind.clone(), minutes })
+}
+
+pub(in crate::market) fn holiday(args: &HolidayArgs) -> anyhow::Result<()> {
+    let days = if args.off { 0 } else { args.days };
+    tell(&args.run_dir.run_dir, &Request::Holiday { days })
+}
+
+fn tell(run_dir: &Path, request: &Request) -> anyhow::Result<()> {
+    let mut client = Ask::connect(run_dir, NAME, Access::Change, PATIENCE)?;
+    let message = client.tell(request, &mut |_, _| ())?;
+    say(&message)
+}
+
+pub(in crate::market) fn why(args: &WhyArgs) -> anyhow::Result<()> {
+    let mut client = Ask::connect(&args.run_dir.run_dir, NAME, Access::Read, PATIENCE)?;
+    let status: Value = client.ask(&fairweir_daemon::Request::Status)?;
+    if args.json {
+        return say(&serde_json::to_string_pretty(&status)?);
+    }
+    let sentences = status["why"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    say(&sentences.collect::<Vec<_>>().join("\n"))
+}

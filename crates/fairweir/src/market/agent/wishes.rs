@@ -1,0 +1,119 @@
+//! What the household asks for now, beside what its file says.
+
+use fairweir_config::agent::{self, KINDS};
+use fairweir_config::host::set::{Changes, Setting};
+use fairweir_core::market::utility::Kind;
+use fairweir_core::units::Time;
+use fairweir_daemon::StateDir;
+
+use super::Agent;
+use crate::host::stored::put;
+use crate::host::wire::Changed;
+
+/// `boost.KIND` or `holiday`: what is asked for now, and not by the configuration.
+#[derive(Clone, Copy)]
+pub(super) enum Wish {
+    Boost(Kind),
+    Holiday,
+}
+
+impl Wish {
+    pub(super) fn of(key: &str) -> Option<Wish> {
+        let kind = |kind| KINDS.iter().position(|known| *known == kind).map(|i| Kind::ALL[i]);
+        match key.strip_prefix(BOOST) {
+            Some(name) => kind(name).map(Wish::Boost),
+            None => (key == HOLIDAY).then_some(Wish::Holiday),
+        }
+    }
+
+    /// Its unit in seconds, and the most of them.
+    pub(super) fn unit(self) -> (u64, u32) {
+        match self {
+            Wish::Boost(_) => (60, BOOST_MINUTES_MAX),
+            Wish::Holiday => (86_400, HOLIDAY_DAYS_MAX),
+        }
+    }
+}
+
+impl Agent {
+    /// Changes what the household wants: all of it, or nothing.
+    pub(super) fn set(&mut self, changes: &Changes, now: Time) -> Result<Changed, String> {
+        let is_wish = |key: &String| key == HOLIDAY || key.starts_with(BOOST);
+        let mut wishes = Vec::new();
+        for (key, value) in changes.iter().filter(|(key, _)| is_wish(key)) {
+            let wish = Wish::of(key).ok_or_else(|| format!("unknown key `{key}`"))?;
+            let most = wish.unit().1;
+            let number = match value {
+                None => 0,
+                Some(Setting::Number(number)) if (1..=most).contains(number) => *number,
+                _ => return Err(format!("{key}: expected 1 to {most}, or nothing to end it")),
+            };
+            wishes.push((key, wish, number));
+        }
+        let mut stored = changes.clone();
+        stored.retain(|key, _| !is_wish(key));
+        let names: Vec<&String> =
+            self.household.preferences().times.iter().map(|t| &t.name).collect();
+        for (key, value) in &stored {
+            // A value of a time that has gone can be removed.
+            if let (Some(["time", name, _]), Some(_)) = (agent::path_of(key).as_deref(), value)
+                && !names.iter().any(|known| known == name)
+            {
+                return Err(format!("no time `{name}`"));
+            }
+        }
+        let mut changed = match stored.is_empty() {
+            true => Changed { message: String::new(), undo: Changes::new() },
+            false => {
+                let dir = agent::set_dir(&self.config.path);
+                let made = std::fs::create_dir_all(&dir);
+                made.map_err(|e| format!("cannot create {}: {e}", dir.display()))?;
+                let dir = StateDir::new(&dir);
+                put(&dir, &stored, agent::path_of, || self.load(false).map(drop))?
+            }
+        };
+        let market_s = self.market_s(now);
+        for (key, wish, number) in wishes {
+            let (unit_s, most) = wish.unit();
+            let until_s = match number {
+                0 => 0,
+                number => market_s.saturating_add(u64::from(number) * unit_s),
+            };
+            let before_s = match wish {
+                Wish::Boost(kind) => self.household.boost(kind, until_s),
+                Wish::Holiday => self.household.set_holiday(until_s),
+            };
+            let left = before_s.saturating_sub(market_s).div_ceil(unit_s).min(most.into());
+            let left = u32::try_from(left).ok().filter(|left| *left > 0);
+            changed.undo.insert(key.clone(), left.map(Setting::Number));
+            let text = wish_in_words(wish, number.into());
+            changed.message = match changed.message.is_empty() {
+                true => text,
+                false => format!("{}, {text}", changed.message),
+            };
+        }
+        self.store();
+        self.tick_at = now;
+        Ok(changed)
+    }
+}
+
+/// The answer to a wish.
+pub(super) fn wish_in_words(wish: Wish, number: u64) -> String {
+    let kind = |kind: Kind| KINDS[kind as usize];
+    match (wish, number) {
+        (Wish::Boost(of), 0) => format!("{} is as in the configuration", kind(of)),
+        (Wish::Boost(of), minutes) => {
+            format!("{} is above all else from the next slot on, for {minutes} minutes", kind(of))
+        }
+        (Wish::Holiday, 0) => "the holiday is over".to_owned(),
+        (Wish::Holiday, days) => format!("nothing is spent for {days} days"),
+    }
+}
+
+const BOOST: &str = "boost.";
+const HOLIDAY: &str = "holiday";
+/// A day.
+const BOOST_MINUTES_MAX: u32 = 1_440;
+/// A year.
+const HOLIDAY_DAYS_MAX: u32 = 366;
