@@ -64,7 +64,7 @@ test: test-deps
 test-long: export CARGO_INCREMENTAL ?= 0
 test-long: export FAIRWEIR_BINARY ?= $(CURDIR)/$(FAIRWEIR)
 test-long: test-deps build
-	$(call judged,-- --ignored --test-threads 1)
+	$(call judged,-- --ignored --nocapture --test-threads 1)
 
 # Plays the tests and ends with the table of claims about real packets, also when tests failed. There are no
 # doc-tests, and benches are no tests.
