@@ -1,4 +1,5 @@
-//! Project chores: `cargo xtask tidy`, `cargo xtask judge [RECORD]`, `cargo xtask count`, `cargo xtask sbom DIR [static]`.
+//! Project chores: `cargo xtask tidy`, `cargo xtask judge [RECORD]`, `cargo xtask constants [NAME ...]`,
+//! `cargo xtask count`, `cargo xtask sbom DIR [static]`.
 #![forbid(unsafe_code)]
 
 use std::path::Path;
@@ -7,6 +8,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context, Result, bail};
 
 mod circles;
+mod constants;
 mod count;
 mod judge;
 mod named;
@@ -21,12 +23,14 @@ fn main() -> ExitCode {
         ["tidy"] => tidy::run(),
         ["judge"] => judge::run(None),
         ["judge", record] => judge::run(Some(record)),
+        ["constants", ref only @ ..] => constants::run(only),
         ["count"] => count::run(),
         ["sbom", out] => sbom::run(Path::new(out), false),
         ["sbom", out, "static"] => sbom::run(Path::new(out), true),
         _ => Err(anyhow::anyhow!(
             "unknown chore `{}`; allowed are `tidy` (format, lints, architecture, circles, phrases, \
-             paths), `count` (lines and words) and `sbom DIR [static]`",
+             paths), `count` (lines and words), `constants [NAME ...]` (which constants of the control \
+             the golden holds) and `sbom DIR [static]`",
             arguments.join(" ")
         )),
     };
