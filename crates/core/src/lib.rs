@@ -26,6 +26,8 @@
 #![forbid(unsafe_code)]
 
 pub mod delegate;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 pub mod lease;
 pub mod lease_file;
 pub mod market;

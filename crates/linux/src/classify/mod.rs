@@ -4,6 +4,8 @@ pub(crate) mod census;
 pub(crate) mod cgroup;
 pub(crate) mod ingress;
 pub(crate) mod leaf;
+#[cfg(test)]
+mod replay;
 pub(crate) mod rules;
 pub(crate) mod site;
 pub mod trial;
