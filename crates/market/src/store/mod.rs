@@ -247,8 +247,8 @@ impl Store {
         let rows = self.rows("read the book", sqlx::query(last))?;
         let Some(row) = rows.first() else { return Ok(None) };
         let number = column(row, 0)?;
-        let book = serde_json::from_str(&column::<String>(row, 1)?);
-        let invalid = |e: serde_json::Error| StoreError::Invalid { number, why: e.to_string() };
+        let book = Book::read(&column::<String>(row, 1)?);
+        let invalid = |why| StoreError::Invalid { number, why };
         Ok(Some((number, book.map_err(invalid)?)))
     }
 
