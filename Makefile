@@ -16,7 +16,7 @@ DESTDIR ?=
 # make uninstall PURGE=1 removes configuration and state too.
 PURGE ?=
 
-.PHONY: help build package extension page-script sbom deny deb exposure test-deb tarball openwrt test-tarball test-kernel run test test-long evidence figures bench verifier check install uninstall deps test-deps
+.PHONY: help build package extension page-script sbom deny deb exposure test-deb tarball openwrt test-tarball test-kernel run test test-long evidence figures bench verifier check install uninstall deps test-deps fuzz
 
 help:
 	@echo 'make build     target/release/fairweir, with the commands for developers (figures, compare, evidence)'
@@ -26,6 +26,7 @@ help:
 	@echo 'make test      every test but the long ones, on 2 cores within half an hour with the build (root: namespaces, BPF)'
 	@echo 'make test-long the claims that take hours: slow repeats, and measurements that print tables'
 	@echo 'make check     the fast part: format, lints, architecture, licences, pure tests'
+	@echo 'make fuzz      TARGET=dns SECONDS=600: look for inputs that break a parser; without TARGET a list'
 	@echo 'make evidence  play every scenario and write the tables and pictures of docs/ anew'
 	@echo 'make figures   play the figures of the papers and of the default control in virtual time and write their tables anew'
 	@echo 'make bench     print the benchmark tables'
@@ -52,6 +53,11 @@ run:
 check: deps deny
 	cargo xtask tidy
 	cargo test --locked -p fairweir-core -p fairweir-reference -p fairweir-scenario -p fairweir-sim -p fairweir-evidence
+
+# Coverage-guided; see fuzz/run and docs/fuzzing.md.
+fuzz:
+	@WITH_FUZZ=1 ./dist/install-deps
+	@./fuzz/run $(TARGET) $(SECONDS)
 
 # Incremental compilation splits a crate into many more units, which takes longer if all is compiled once.
 test: export CARGO_INCREMENTAL ?= 0

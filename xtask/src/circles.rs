@@ -39,7 +39,7 @@ pub(crate) fn run() -> Result<()> {
     Ok(())
 }
 
-/// The module of a file below `src`; none for tests, which may use whatever they test.
+/// The module of a file below `src`; none for tests and fuzz targets, which may use whatever they test.
 fn module_of(path: &Path) -> Option<Module> {
     let mut module: Module =
         path.components().map(|c| c.as_os_str().to_string_lossy().into_owned()).collect();
@@ -48,7 +48,7 @@ fn module_of(path: &Path) -> Option<Module> {
         "mod" | "lib" | "main" => {}
         name => module.push(name.to_owned()),
     }
-    (!module.iter().any(|name| name == "tests")).then_some(module)
+    (!module.iter().any(|name| name == "tests" || name == "fuzz")).then_some(module)
 }
 
 /// Each circle as `directory: a → b → a`, once.

@@ -46,14 +46,17 @@ struct Lines {
     code: usize,
     /// Of that code: lines that are comments only.
     comments: usize,
-    /// Tests and benches, with their comments.
+    /// Tests, fuzz targets and benches, with their comments.
     tests: usize,
 }
 
 impl Lines {
     fn add(&mut self, path: &Path, text: &str) {
         let is_test = path.components().any(|c| {
-            matches!(c.as_os_str().to_string_lossy().as_ref(), "tests" | "benches" | "tests.rs")
+            matches!(
+                c.as_os_str().to_string_lossy().as_ref(),
+                "tests" | "benches" | "tests.rs" | "fuzz.rs"
+            )
         });
         let (code, tests) = match text.find(TESTS) {
             _ if is_test => ("", text),

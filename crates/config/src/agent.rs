@@ -88,7 +88,7 @@ impl AgentFile {
         Ok(file)
     }
 
-    fn parse(source: Source<'_>, path: &Path) -> Result<AgentFile, ConfigError> {
+    pub(crate) fn parse(source: Source<'_>, path: &Path) -> Result<AgentFile, ConfigError> {
         let mut top = source.top()?;
         top.version(VERSION)?;
         let (mut metrics, mut told) = (None, Vec::new());

@@ -29,6 +29,8 @@ pub mod applications;
 pub mod devices;
 mod error;
 pub mod file;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 pub mod host;
 pub mod isp;
 mod kind;

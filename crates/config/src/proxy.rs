@@ -146,7 +146,7 @@ impl ProxyFile {
         ProxyFile::parse(text.source(&[]), path)
     }
 
-    fn parse(source: Source<'_>, path: &Path) -> Result<ProxyFile, ConfigError> {
+    pub(crate) fn parse(source: Source<'_>, path: &Path) -> Result<ProxyFile, ConfigError> {
         let mut top = source.top()?;
         top.version(VERSION)?;
         let wanted = "a table with `lan = [\"br-lan\"]`";

@@ -98,7 +98,7 @@ impl SenderFile {
         SenderFile::parse(text.source(&[]), path)
     }
 
-    fn parse(source: Source<'_>, path: &Path) -> Result<SenderFile, ConfigError> {
+    pub(crate) fn parse(source: Source<'_>, path: &Path) -> Result<SenderFile, ConfigError> {
         let mut top = source.top()?;
         top.version(VERSION)?;
         let metrics = match top.table("sender")? {

@@ -52,7 +52,12 @@ pub fn router_toml(path: &Path, lan: &str, wan: &str) -> Result<Option<String>, 
 }
 
 /// The same of a text.
-fn judged(text: &str, file: &str, lan: &str, wan: &str) -> Result<Option<String>, ConfigError> {
+pub(crate) fn judged(
+    text: &str,
+    file: &str,
+    lan: &str,
+    wan: &str,
+) -> Result<Option<String>, ConfigError> {
     let written = translate(text, file, lan, wan)?;
     let source = Source::new(&written.toml, file, &[]).made_from(&written.lines);
     Config::read(Role::Router, &[source], Vec::new())?;
@@ -249,7 +254,7 @@ impl Section {
 }
 
 /// The words of a line, as UCI quotes them: `'as it is'`, `"with \" in it"`, `wi\ th`.
-fn words(line: &str) -> Result<Vec<String>, String> {
+pub(crate) fn words(line: &str) -> Result<Vec<String>, String> {
     let (mut words, mut chars) = (Vec::new(), line.chars());
     let mut word: Option<String> = None;
     while let Some(c) = chars.next() {

@@ -172,6 +172,9 @@ const CODES_MAX: usize = 100_000;
 /// The longest word for a contract, in bytes.
 const CONTRACT_MAX: usize = 64;
 
+/// The most slots that pass, and the most gateways that join.
+const SLOTS_MAX: u64 = 1 << 48;
+
 /// How long the balance of a gateway that left is remembered, in seconds: 7 days.
 const LEFT_S: u64 = 7 * 86_400;
 
@@ -288,6 +291,53 @@ impl Rules {
 }
 
 impl Book {
+    /// Reads a book that was kept as JSON.
+    ///
+    /// # Errors
+    /// If it is not a book, or one that no events lead to.
+    pub(crate) fn read(text: &str) -> Result<Book, String> {
+        let book: Book = serde_json::from_str(text).map_err(|e| e.to_string())?;
+        book.check().map_err(str::to_owned)?;
+        Ok(book)
+    }
+
+    /// What the rest of this module relies on.
+    fn check(&self) -> Result<(), &'static str> {
+        let Some(rules) = &self.rules else {
+            return match *self == Book::default() {
+                true => Ok(()),
+                false => Err("the book of no market has something in it"),
+            };
+        };
+        rules.check().map_err(|_| "the rules are those of no market")?;
+        let seats = self.gateways.len();
+        if seats != self.balances.len() || seats > GATEWAYS_MAX {
+            return Err("each gateway has one balance");
+        }
+        let sum: u128 = self.balances.iter().map(|balance| u128::from(balance.as_micro())).sum();
+        let is_capped = self.balances.iter().all(|balance| *balance <= rules.cap);
+        if sum != u128::from(rules.share.as_micro()) * seats as u128 || !is_capped {
+            return Err("the balances do not sum to the share of all gateways");
+        }
+        if self.open > SLOTS_MAX || self.names > SLOTS_MAX {
+            return Err("no market has had as many slots or gateways");
+        }
+        let numbers: Vec<_> = self.gateways.iter().map(|g| number_of(&g.name)).collect();
+        let is_rising = numbers.is_sorted_by(|a, b| a < b);
+        if !is_rising
+            || numbers.iter().any(|number| !(1..=self.names).contains(&number.unwrap_or(0)))
+        {
+            return Err("the names of the gateways do not rise with their seats");
+        }
+        let follows =
+            self.closed.back().is_none_or(|last| last.slot.checked_add(1) == Some(self.open));
+        let is_open = |slot: &u64| (self.open..self.open + AHEAD).contains(slot);
+        if !follows || !self.gateways.iter().all(|g| g.bids.keys().all(is_open)) {
+            return Err("closed slots and bids do not adjoin the open slot");
+        }
+        Ok(())
+    }
+
     /// Does an event; returns whether that changed something.
     ///
     /// # Errors
@@ -436,9 +486,10 @@ impl Book {
             return Ok(());
         }
         let Rules { share, cap, .. } = *self.rules()?;
-        self.left.retain(|_, left| at_s <= left.at_s.saturating_add(LEFT_S));
-        let had = self.left.get(&contract).map(|left| left.balance);
+        let is_known = |left: &Left| at_s <= left.at_s.saturating_add(LEFT_S);
+        let had = self.left.get(&contract).filter(|left| is_known(left)).map(|left| left.balance);
         self.balances = ledger::join(&self.balances, share, had, Some(cap), self.open)?;
+        self.left.retain(|_, left| is_known(left));
         self.codes.remove(hash);
         self.left.remove(&contract);
         self.names += 1;

@@ -20,6 +20,8 @@
 pub mod api;
 pub mod book;
 pub mod client;
+#[cfg(any(test, fuzzing))]
+pub mod fuzz;
 pub mod guarantees;
 pub mod household;
 pub mod http;

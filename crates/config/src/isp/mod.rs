@@ -161,7 +161,7 @@ impl IspFile {
         Ok(file)
     }
 
-    fn parse(text: Text, path: &Path) -> Result<IspFile, ConfigError> {
+    pub(crate) fn parse(text: Text, path: &Path) -> Result<IspFile, ConfigError> {
         let mut top = text.source(&[]).top()?;
         top.version(VERSION)?;
         let wanted = "a table [isp] with the `device` towards the subscribers";

@@ -385,5 +385,7 @@ const FRAMED_IPV6_PREFIX: u8 = 97;
 const DELEGATED_IPV6_PREFIX: u8 = 123;
 const FRAMED_IPV6_ADDRESS: u8 = 168;
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 #[cfg(test)]
 mod tests;

@@ -65,11 +65,11 @@ impl Message {
         match kind {
             KIND_A => {
                 let octets: [u8; 4] = content.try_into().ok()?;
-                self.addresses.push((Ipv4Addr::from(octets).into(), ttl));
+                self.add(Ipv4Addr::from(octets).into(), ttl);
             }
             KIND_AAAA => {
                 let octets: [u8; 16] = content.try_into().ok()?;
-                self.addresses.push((Ipv6Addr::from(octets).into(), ttl));
+                self.add(Ipv6Addr::from(octets).into(), ttl);
             }
             KIND_CNAME => {
                 // The content is at the end of what was read.
@@ -82,6 +82,13 @@ impl Message {
         Some(())
     }
 
+    /// Keeps an address, if there are not too many.
+    fn add(&mut self, address: IpAddr, ttl: u32) {
+        if self.addresses.len() < RECORDS_MAX {
+            self.addresses.push((address, ttl));
+        }
+    }
+
     /// An HTTPS record: its address hints, and the public names of its ECH configurations.
     fn read_service(&mut self, content: &[u8], ttl: u32) -> Option<()> {
         let mut reader = Reader::new(content);
@@ -92,15 +99,20 @@ impl Message {
         }
         while !reader.is_empty() {
             let (key, value) = (reader.u16()?, reader.vector16()?);
-            let room = RECORDS_MAX.saturating_sub(self.addresses.len());
             match key {
                 PARAMETER_IPV4 => {
-                    let hints = value.as_chunks::<4>().0.iter().take(room);
-                    self.addresses.extend(hints.map(|&a| (Ipv4Addr::from(a).into(), ttl)));
+                    value
+                        .as_chunks::<4>()
+                        .0
+                        .iter()
+                        .for_each(|&a| self.add(Ipv4Addr::from(a).into(), ttl));
                 }
                 PARAMETER_IPV6 => {
-                    let hints = value.as_chunks::<16>().0.iter().take(room);
-                    self.addresses.extend(hints.map(|&a| (Ipv6Addr::from(a).into(), ttl)));
+                    value
+                        .as_chunks::<16>()
+                        .0
+                        .iter()
+                        .for_each(|&a| self.add(Ipv6Addr::from(a).into(), ttl));
                 }
                 PARAMETER_ECH => self.read_configurations(value)?,
                 _ => {}
@@ -190,13 +202,9 @@ const PARAMETER_ECH: u16 = 5;
 const PARAMETER_IPV6: u16 = 6;
 const ECH_VERSION: u16 = 0xfe0d;
 
-#[cfg(test)]
-pub(super) mod tests {
-    use proptest::collection::vec;
-    use proptest::prelude::*;
-
-    use super::*;
-
+/// Messages as servers and resolvers write them.
+#[cfg(any(test, fuzzing))]
+pub(super) mod written {
     pub(in super::super) fn labels(name: &str) -> Vec<u8> {
         let label = |label: &str| [&[label.len() as u8], label.as_bytes()].concat();
         name.split('.').flat_map(label).chain([0]).collect()
@@ -233,6 +241,40 @@ pub(super) mod tests {
     /// The name of the question.
     pub(in super::super) const OWNER: [u8; 2] = [0xc0, 12];
 
+    #[cfg(test)]
+    /// An HTTPS record's content with an address hint and an ECH configuration.
+    pub(in super::super) fn service(public_name: &str) -> Vec<u8> {
+        let alpn_and_hint = [0, 1, 0, 0, 1, 0, 3, 2, b'h', b'3', 0, 4, 0, 4, 192, 0, 2, 5].to_vec();
+        [alpn_and_hint, configurations([public_name].into_iter())].concat()
+    }
+
+    /// The parameter of an HTTPS record with an ECH configuration for each name.
+    pub(in super::super) fn configurations<'n>(
+        public_names: impl Iterator<Item = &'n str>,
+    ) -> Vec<u8> {
+        let mut list = Vec::new();
+        for name in public_names {
+            let mut configuration = vec![1, 0, 32, 0, 4, 9, 9, 9, 9, 0, 4, 0, 1, 0, 1, 0];
+            configuration.push(name.len() as u8);
+            configuration.extend(name.bytes());
+            configuration.extend([0, 0]);
+            list.extend([0xfe, 0x0d]);
+            list.extend((configuration.len() as u16).to_be_bytes());
+            list.extend(configuration);
+        }
+        let length = list.len() as u16;
+        [&[0, 5], &(length + 2).to_be_bytes()[..], &length.to_be_bytes(), &list].concat()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::written::*;
+    use super::*;
+
     fn host(text: &str) -> HostName {
         HostName::from_wire(text.as_bytes()).unwrap()
     }
@@ -257,21 +299,6 @@ pub(super) mod tests {
         assert_eq!(message.addresses, addresses, "none of another name");
         let asked = super::message(&query(7, "www.x.com", 1)).unwrap();
         assert!(!asked.is_answer && asked.name == host("www.x.com") && asked.kind == 1);
-    }
-
-    pub(in super::super) fn service(public_name: &str) -> Vec<u8> {
-        let mut configuration = vec![1, 0, 32, 0, 4, 9, 9, 9, 9, 0, 4, 0, 1, 0, 1, 0];
-        configuration.push(public_name.len() as u8);
-        configuration.extend(public_name.bytes());
-        configuration.extend([0, 0]);
-        let mut list = vec![0xfe, 0x0d];
-        list.extend((configuration.len() as u16).to_be_bytes());
-        list.extend(configuration);
-        let mut content = vec![0, 1, 0, 0, 1, 0, 3, 2, b'h', b'3', 0, 4, 0, 4, 192, 0, 2, 5, 0, 5];
-        content.extend((list.len() as u16 + 2).to_be_bytes());
-        content.extend((list.len() as u16).to_be_bytes());
-        content.extend(list);
-        content
     }
 
     #[test]

@@ -29,6 +29,8 @@ mod claims;
 mod departure;
 mod division;
 mod dns;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod http;
 mod names;
 mod quic;

@@ -120,7 +120,7 @@ const LIFE_MAX: Span = Span::secs(86_400);
 
 #[cfg(test)]
 mod tests {
-    use super::super::dns::tests::{OWNER, answer, query, record};
+    use super::super::dns::written::{OWNER, answer, query, record};
     use super::*;
     use crate::packet::Transport;
 

@@ -267,12 +267,9 @@ const SALT_2: [u8; 20] = [
     0xf9, 0xbd, 0x2e, 0xd9,
 ];
 
-#[cfg(test)]
-pub(super) mod tests {
-    use proptest::collection::vec;
-    use proptest::prelude::*;
-
-    use super::super::tls::tests::{browser_hello, hello_with, names};
+/// Packets as clients send them.
+#[cfg(any(test, fuzzing))]
+pub(super) mod written {
     use super::*;
     use crate::host_name::HostName;
 
@@ -315,8 +312,9 @@ pub(super) mod tests {
                 &header,
                 frames.as_mut_slice().into(),
             );
-            frames.extend(sealed.unwrap());
-            let mut mask = Array::try_from(&frames[..SAMPLE]).unwrap();
+            frames.extend(sealed.expect("invariant: a packet is short enough to be sealed"));
+            let sample = Array::try_from(&frames[..SAMPLE]);
+            let mut mask = sample.expect("invariant: the tag alone is as long");
             keys.header.encrypt_block(&mut mask);
             header[0] ^= mask[0] & 0x0f;
             for i in 0..4 {
@@ -327,10 +325,12 @@ pub(super) mod tests {
         }
     }
 
+    #[cfg(test)]
     pub(in super::super) fn sent(id: &[u8], number: u32, frames: Vec<u8>) -> Sent<'_> {
         Sent { is_two: false, id, key_id: id, token: &[], number, frames, size: 1_200 }
     }
 
+    #[cfg(test)]
     pub(in super::super) fn crypto(offset: usize, part: &[u8]) -> Vec<u8> {
         let mut frame = vec![6];
         frame.extend((offset as u16 | 0x4000).to_be_bytes());
@@ -338,6 +338,17 @@ pub(super) mod tests {
         frame.extend(part);
         frame
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::super::site::HostName;
+    use super::super::tls::written::{browser_hello, hello_with, names};
+    use super::written::*;
+    use super::*;
 
     fn hex(text: &str) -> Vec<u8> {
         let digit = |i: usize| u8::from_str_radix(&text[i..i + 2], 16).unwrap();

@@ -117,14 +117,12 @@ const RECORD_HANDSHAKE: u8 = 22;
 const HANDSHAKE_CLIENT_HELLO: u8 = 1;
 const EXTENSION_SERVER_NAME: u16 = 0;
 /// Source: RFC 9849, section 5.
-const EXTENSION_ECH: u16 = 0xfe0d;
+pub(super) const EXTENSION_ECH: u16 = 0xfe0d;
 
-#[cfg(test)]
-pub(super) mod tests {
-    use proptest::collection::vec;
-    use proptest::prelude::*;
-
-    use super::*;
+/// Hellos as clients write them.
+#[cfg(any(test, fuzzing))]
+pub(super) mod written {
+    use super::EXTENSION_SERVER_NAME;
 
     /// A ClientHello with these extensions, as a handshake message.
     pub(in super::super) fn hello_with(extensions: &[(u16, Vec<u8>)]) -> Vec<u8> {
@@ -167,15 +165,25 @@ pub(super) mod tests {
     }
 
     /// As browsers send it: unknown extensions around the name, and key shares of 1.2 kB.
+    #[cfg(test)]
     pub(in super::super) fn browser_hello(name: &str) -> Vec<u8> {
         hello_with(&[
             (0x0a0a, vec![]),
-            (EXTENSION_ECH, vec![5; 200]),
+            (super::EXTENSION_ECH, vec![5; 200]),
             (51, vec![9; 1_250]),
             names(name),
             (21, vec![0; 300]),
         ])
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::written::*;
+    use super::*;
 
     fn name(text: &str) -> Option<HostName> {
         HostName::from_wire(text.as_bytes())

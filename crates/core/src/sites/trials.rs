@@ -1,13 +1,10 @@
-//! Many beginnings at once: how many are read right, and that none makes a parser panic.
-//!
-//! `cargo test --release -p fairweir-core --lib sites -- --ignored ten_million`
+//! Many beginnings at once: how many are read right.
 
-use super::dns::tests::{OWNER, answer, labels, query, record, service};
-use super::quic::Initials;
-use super::quic::tests::{crypto, sent};
+use super::dns::written::service;
+use super::quic::written::{crypto, sent};
 use super::resolver::tests::{AT, SALT, connection, sites, tell};
-use super::tls::tests::{browser_hello, hello_with, names, records};
-use super::{Command, Connection, Heard, Resolver, dns, http, tls};
+use super::tls::written::{browser_hello, records};
+use super::{Command, Connection, Heard, Resolver};
 use crate::packet::Transport;
 
 /// Numbers that look random. Source: Vigna, splitmix64.
@@ -31,124 +28,6 @@ impl Numbers {
             all.swap(i, self.below(i + 1));
         }
     }
-}
-
-/// One of the right inputs with some changes, or bytes that are no such input at all.
-fn changed(numbers: &mut Numbers, right: &[Vec<u8>]) -> Vec<u8> {
-    const ODD: [u8; 8] = [0, 1, 0x3f, 0x40, 0x7f, 0x80, 0xc0, 0xff];
-    if numbers.below(16) == 0 {
-        return (0..numbers.below(300)).map(|_| numbers.next() as u8).collect();
-    }
-    let mut bytes = right[numbers.below(right.len())].clone();
-    for _ in 0..=numbers.below(6) {
-        if bytes.is_empty() {
-            break;
-        }
-        // Most of what is read is in front.
-        let end = if numbers.below(2) == 0 { bytes.len().min(80) } else { bytes.len() };
-        let at = numbers.below(end);
-        match numbers.below(7) {
-            0 => bytes[at] ^= 1 << numbers.below(8),
-            1 => bytes[at] = ODD[numbers.below(ODD.len())],
-            2 => bytes[at] = numbers.next() as u8,
-            3 => bytes.truncate(at),
-            4 => {
-                let length = numbers.below(bytes.len() - at) / 4;
-                bytes.drain(at..at + length);
-            }
-            5 => {
-                let length = numbers.below(bytes.len() - at).min(40);
-                let copy = bytes[at..at + length].to_vec();
-                bytes.splice(at..at, copy);
-            }
-            _ => {
-                let other = &right[numbers.below(right.len())];
-                let from = numbers.below(other.len());
-                let part = &other[from..other.len().min(from + 40)];
-                bytes.splice(at..at, part.iter().copied());
-            }
-        }
-    }
-    bytes
-}
-
-/// Gives `count` inputs to a parser, which tells whether it took one for a whole one. Some are, or
-/// the inputs were too wrong to meet much of the parser.
-fn ten_million(right: &[Vec<u8>], mut read: impl FnMut(&mut Numbers, &[u8]) -> bool) {
-    let (mut numbers, mut whole) = (Numbers(1), 0_u64);
-    for _ in 0..INPUTS {
-        let bytes = changed(&mut numbers, right);
-        whole += u64::from(read(&mut numbers, &bytes));
-    }
-    println!("{INPUTS} inputs, {whole} of them read to the end");
-    assert!(whole > INPUTS / 50, "{whole}");
-}
-
-const INPUTS: u64 = 10_000_000;
-
-fn hellos() -> Vec<Vec<u8>> {
-    vec![
-        browser_hello("www.video.com"),
-        hello_with(&[names("video.com"), (43, vec![2, 3, 4])]),
-        hello_with(&[]),
-    ]
-}
-
-#[test]
-#[ignore = "long: some minutes"]
-fn ten_million_hellos_are_read_without_a_panic() {
-    let whole = hellos().into_iter().flat_map(|hello| [900, 9_000].map(|n| records(&hello, n)));
-    ten_million(&whole.collect::<Vec<_>>(), |_, bytes| {
-        matches!(tls::hello_of_records(bytes), tls::Read::Whole(_))
-    });
-}
-
-/// Half of them are changed before they are encrypted, so that what is inside is met too.
-#[test]
-#[ignore = "long: some minutes"]
-fn ten_million_initial_packets_are_read_without_a_panic() {
-    let frames = |hello: &Vec<u8>| crypto(0, &hello[..hello.len().min(1_000)]);
-    let frames: Vec<_> = hellos().iter().map(frames).collect();
-    let acknowledged = vec![3, 9, 0, 2, 1, 0, 1, 0, 1, 1, 2, 3, 2, 1, 0, 0, 0];
-    let frames = [frames, vec![acknowledged]].concat();
-    let packets: Vec<_> = frames.iter().map(|f| sent(&[7; 8], 0, f.clone()).packet()).collect();
-    let mut initials = Initials::default();
-    ten_million(&frames, |numbers, bytes| {
-        if numbers.below(8) == 0 {
-            initials = Initials::default();
-        }
-        let read = match numbers.below(2) {
-            0 => initials.handle_datagram(&changed(numbers, &packets)),
-            _ => initials.handle_datagram(&sent(&[7; 8], 0, bytes.to_vec()).packet()),
-        };
-        matches!(read, tls::Read::Whole(_))
-    });
-}
-
-#[test]
-#[ignore = "long: some minutes"]
-fn ten_million_dns_messages_are_read_without_a_panic() {
-    let cdn = labels("a.cdn.net");
-    let aliases = [record(&OWNER, 5, 300, &cdn), record(&cdn, 1, 20, &[192, 0, 2, 7])];
-    let right = [
-        query(1, "www.video.com", 1),
-        answer(1, "www.video.com", 1, &aliases),
-        answer(1, "video.com", 28, &[record(&OWNER, 28, 60, &[9; 16])]),
-        answer(1, "video.com", 65, &[record(&OWNER, 65, 60, &service("ech.cdn.net"))]),
-    ];
-    ten_million(&right, |_, bytes| dns::message(bytes).is_some());
-}
-
-#[test]
-#[ignore = "long: some minutes"]
-fn ten_million_http_requests_are_read_without_a_panic() {
-    let right = [
-        &b"GET / HTTP/1.1\r\nHost: www.video.com:80\r\nAccept: */*\r\n\r\n"[..],
-        b"POST /a?b HTTP/1.1\r\naccept: x\r\nhOST:  [2001:db8::1]\t\r\n\r\nbody",
-        b"GET http://video.com/ HTTP/1.0\r\n\r\n",
-    ];
-    let right = right.map(<[u8]>::to_vec);
-    ten_million(&right, |_, bytes| matches!(http::host(bytes), tls::Read::Whole(_)));
 }
 
 const MANY: u16 = 2_000;

@@ -95,7 +95,8 @@ pub(super) async fn guard(
 /// How long the body of a request and the answer may take; streams go on after it.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-const HEADERS: [(HeaderName, &str); 7] = [
+/// Of every answer.
+pub(super) const HEADERS: [(HeaderName, &str); 7] = [
     (
         header::CONTENT_SECURITY_POLICY,
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \

@@ -38,6 +38,8 @@ use crate::page::history::record::History;
 pub(crate) mod ask;
 mod connections;
 mod daemons;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 mod guard;
 mod heard;
 pub(crate) mod history;

@@ -95,8 +95,10 @@ pub(super) fn past_view(
         });
         let group = &mut groups[i];
         group.rates_bps.resize(times_s.len(), 0);
-        group.received_bytes += point.received_bytes + point.late_bytes;
-        group.late_bytes += point.late_bytes;
+        // The file may say anything.
+        let bytes = point.received_bytes.saturating_add(point.late_bytes);
+        group.received_bytes = group.received_bytes.saturating_add(bytes);
+        group.late_bytes = group.late_bytes.saturating_add(point.late_bytes);
         let rate = point.received_bytes.saturating_mul(8) / span.step_s;
         group.peak_bps = group.peak_bps.max(rate);
         let at = (point.at.saturating_sub(from) / span.step_s) as usize;

@@ -153,6 +153,19 @@ impl State {
     }
 }
 
+#[cfg(any(test, fuzzing))]
+impl State {
+    /// Signs a browser in; its cookie and the token of its forms.
+    pub(super) fn sign_in(&self) -> (String, String) {
+        let now = monotonic_now();
+        let cookie = self.sessions.enter(self.sessions.new_code(now).as_str(), now);
+        let cookie = cookie.unwrap_or_default();
+        let cookie = cookie.split(';').next().unwrap_or_default().to_owned();
+        let signed_in = self.sessions.find(&cookie, now);
+        (cookie, signed_in.map(|who| who.csrf.as_str().to_owned()).unwrap_or_default())
+    }
+}
+
 pub(super) fn router(state: Arc<State>) -> Router {
     let hosts = state.hosts.clone();
     Router::new()

@@ -250,8 +250,8 @@ impl Store {
         let rows = self.query("read the book", last, &[])?;
         let Some(row) = rows.first() else { return Ok(None) };
         let number = number(row, 0)?;
-        let book = serde_json::from_str(text(row, 1)?);
-        let invalid = |e: serde_json::Error| StoreError::Invalid { number, why: e.to_string() };
+        let book = Book::read(text(row, 1)?);
+        let invalid = |why| StoreError::Invalid { number, why };
         Ok(Some((number, book.map_err(invalid)?)))
     }
 

@@ -3,9 +3,9 @@ use proptest::prelude::*;
 
 use super::super::claims::{Claim, HostDigest};
 use super::super::departure::Departure;
-use super::super::dns::tests::{OWNER, answer, query, record, service};
-use super::super::quic::tests::{crypto, sent};
-use super::super::tls::tests::{browser_hello, hello_with, names, records};
+use super::super::dns::written::{OWNER, answer, query, record, service};
+use super::super::quic::written::{crypto, sent};
+use super::super::tls::written::{browser_hello, hello_with, names, records};
 use super::browsed::CLAIMANTS_MAX;
 use super::*;
 use crate::packet::Transport;

@@ -369,7 +369,7 @@ fn a_search_finds_addresses_prefixes_and_the_beginnings_of_names() {
     }
 }
 
-/// `cargo test --release -p fairweir --bin fairweir a_million -- --ignored --nocapture` prints the times.
+/// `cargo test --release -p fairweir --lib a_million -- --ignored --nocapture` prints the times.
 #[test]
 #[ignore = "long: a table of a million subscribers"]
 fn a_million_subscribers_are_searched_within_200_ms() {

@@ -549,5 +549,7 @@ CREATE TABLE IF NOT EXISTS link_minute (at INTEGER NOT NULL, daemon INTEGER NOT 
 COMMIT;
 ";
 
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 #[cfg(test)]
 mod tests;

@@ -1,0 +1,137 @@
+//! Properties of accounting packets with any attributes.
+
+use super::*;
+
+const SECRET: &[u8] = b"a secret of sixteen bytes";
+const NOW_S: u64 = 1_790_000_000;
+
+/// The bytes are packets, whose authenticators are computed here: a byte for the time that passes, one or two for
+/// the length, then attributes. No change on the way is taken, what is read is read again when it is written, a
+/// packet counts once, and the end of one session never ends another.
+pub(crate) fn radius(data: &[u8]) {
+    assert_ne!(Accounting::read(data, SECRET).map(|_| ()), Ok(()), "not authentic");
+    let (mut sessions, mut second, mut rest) = (Sessions::default(), 0, data);
+    for identifier in 0..8 {
+        let Some((&passed, behind)) = rest.split_first() else { break };
+        let Some((length, behind)) = behind.split_first_chunk::<2>() else { break };
+        let length = usize::from(u16::from_be_bytes(*length)).min(behind.len());
+        let (attributes, behind) = behind.split_at(length);
+        rest = behind;
+        second += u64::from(passed);
+        if let Some(packet) = read(identifier, attributes) {
+            hear(&mut sessions, &packet, second);
+        }
+    }
+}
+
+fn signed(identifier: u8, attributes: &[u8]) -> Vec<u8> {
+    let [high, low] = ((HEADER + attributes.len()) as u16).to_be_bytes();
+    let start = [REQUEST, identifier, high, low];
+    [&start[..], &hash(&start, &[0; 16], attributes, SECRET), attributes].concat()
+}
+
+fn read(identifier: u8, attributes: &[u8]) -> Option<Accounting> {
+    let datagram = signed(identifier, attributes);
+    let read = Accounting::read(&datagram, SECRET);
+    if datagram.len() > PACKET_MAX {
+        assert_eq!(read, Err(Refused::Oversized));
+        return None;
+    }
+    assert_ne!(read, Err(Refused::Forged));
+    assert_eq!(Accounting::read(&[&datagram[..], &[0; 9]].concat(), SECRET), read, "padded");
+    let mut changed = datagram.clone();
+    changed[attributes.len() * 7 % datagram.len()] ^= 1 << (attributes.len() % 8);
+    assert!(Accounting::read(&changed, SECRET).is_err(), "changed on the way");
+
+    let packet = read.ok()?;
+    assert!(packet.addresses.len() <= ADDRESSES_MAX);
+    let user = packet.user.as_str();
+    assert!(packet.event == Event::Nas || !user.is_empty());
+    let texts = [user, packet.plan.as_deref().unwrap_or_default()];
+    assert!(!texts.concat().contains(char::is_control));
+    for (i, address) in packet.addresses.iter().enumerate() {
+        assert!(address.trunc() == *address && !packet.addresses[..i].contains(address));
+    }
+    let answer = packet.answer(SECRET);
+    assert_eq!(answer[..2], [RESPONSE, identifier]);
+    assert_eq!(usize::from(u16::from_be_bytes([answer[2], answer[3]])), answer.len());
+    assert_eq!(answer[4..20], hash(&answer[..4], &packet.authenticator, &answer[20..], SECRET));
+
+    let again = Accounting::read(&signed(identifier, &written(&packet)), SECRET);
+    let again = again.expect("a packet that we wrote");
+    assert_eq!(
+        (&again.event, &again.user, &again.plan),
+        (&packet.event, &packet.user, &packet.plan)
+    );
+    assert_eq!(again.addresses, packet.addresses);
+    assert_eq!(again.happened_s, packet.happened_s);
+    assert_eq!(again.proxy_states, packet.proxy_states);
+    Some(packet)
+}
+
+/// Attributes that say the same.
+fn written(packet: &Accounting) -> Vec<u8> {
+    let status: u8 = match packet.event {
+        Event::Start => 1,
+        Event::Stop => 2,
+        Event::Interim => 3,
+        Event::Nas => 7,
+    };
+    let mut attributes = packet.proxy_states.clone();
+    let mut add = |kind: u8, value: &[u8]| {
+        attributes.extend([kind, value.len() as u8 + 2]);
+        attributes.extend(value);
+    };
+    add(STATUS_TYPE, &[0, 0, 0, status]);
+    add(SESSION_ID, b"1");
+    if !packet.user.is_empty() {
+        add(USER_NAME, packet.user.as_bytes());
+    }
+    if let Some(plan) = &packet.plan {
+        add(FILTER_ID, plan.as_bytes());
+    }
+    if let Some(happened_s) = packet.happened_s {
+        add(EVENT_TIMESTAMP, &(happened_s as u32).to_be_bytes());
+    }
+    for address in &packet.addresses {
+        match address {
+            IpNet::V4(net) => add(FRAMED_IP_ADDRESS, &net.addr().octets()),
+            IpNet::V6(net) if net.prefix_len() == 128 => {
+                add(FRAMED_IPV6_ADDRESS, &net.addr().octets());
+            }
+            IpNet::V6(net) => {
+                let prefix = [&[0, net.prefix_len()], &net.addr().octets()[..]].concat();
+                add(DELEGATED_IPV6_PREFIX, &prefix);
+            }
+        }
+    }
+    attributes
+}
+
+fn hear(sessions: &mut Sessions, packet: &Accounting, second: u64) {
+    let (now, now_s) = (Time::ZERO + Span::secs(second), NOW_S + second);
+    let before = sessions.live.clone();
+    let Ok(verdict) = sessions.judge(packet, now, now_s, |_, _| false) else {
+        return;
+    };
+    assert_eq!(sessions.live, before, "judging changes nothing");
+    sessions.settle(packet, &verdict, now);
+    for (user, session) in &before {
+        let is_the_users = *user == packet.user;
+        let stays = match &verdict {
+            Verdict::Has => !is_the_users,
+            Verdict::Ended => !(is_the_users && *session == packet.session),
+            Verdict::EndedAll(_) => session.nas != packet.session.nas,
+            Verdict::Nothing | Verdict::Again => true,
+        };
+        assert!(!stays || sessions.live.get(user) == Some(session), "another session ends");
+    }
+    let has = sessions.live.get(&packet.user) == Some(&packet.session);
+    assert!(verdict != Verdict::Has || has);
+    assert!(verdict != Verdict::Ended || !has);
+    let again = |after| sessions.judge(packet, now + after, now_s, |_, _| false);
+    if verdict != Verdict::Again {
+        assert_eq!(again(Span::ZERO), Ok(Verdict::Again));
+        assert_eq!(again(ANSWER_AGAIN), Err(Refused::Replayed));
+    }
+}

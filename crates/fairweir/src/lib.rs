@@ -1,0 +1,179 @@
+//! fairweir: share a download by weight, from the receiving end.
+//!
+//! The one binary: the daemon of the receiving host, the commands that talk to it, and the two worlds
+//! in which scenarios are played. All of it is in this library, so that it can be fuzzed too.
+#![forbid(unsafe_code)]
+#![cfg_attr(
+    not(all(feature = "demo", feature = "market", feature = "proxy", feature = "top")),
+    allow(dead_code, unused_imports, reason = "it serves commands that are left out")
+)]
+
+use std::env;
+use std::io::{self, IsTerminal};
+use std::process::ExitCode;
+
+use clap::Parser;
+use nix::unistd::geteuid;
+use tracing_subscriber::EnvFilter;
+
+mod check;
+mod cli;
+mod daemon_args;
+#[cfg(feature = "demo")]
+mod demo;
+mod device;
+mod doctor;
+#[cfg(feature = "evidence")]
+mod evidence;
+mod exit;
+mod extension;
+#[cfg(all(any(test, fuzzing), feature = "page"))]
+pub mod fuzz;
+mod generate;
+mod host;
+mod init;
+mod instance;
+#[cfg(feature = "isp")]
+mod isp;
+#[cfg(feature = "lab")]
+mod lab;
+#[cfg(feature = "market")]
+mod market;
+mod off;
+#[cfg(feature = "page")]
+mod page;
+#[cfg(feature = "lab")]
+mod play;
+mod progress;
+#[cfg(feature = "proxy")]
+mod proxy;
+mod questions;
+mod sender;
+#[cfg(feature = "page")]
+mod setup;
+#[cfg(feature = "lab")]
+mod sim;
+mod table;
+#[cfg(feature = "top")]
+mod terminal;
+mod words;
+
+use cli::{Cli, Subcommand};
+
+/// What the binary does.
+pub fn main() -> ExitCode {
+    let first = env::args_os().nth(1).and_then(|argument| argument.into_string().ok());
+    // The lab's processes are this binary under other names; people never start them.
+    #[cfg(feature = "lab")]
+    if let Some(agent) = first.as_ref().filter(|name| fairweir_lab::is_agent(name)) {
+        return fairweir_lab::agent_main(agent);
+    }
+    if first.as_ref().is_some_and(|name| host::guard::is_guard(name)) {
+        log_to_stderr(0, "info");
+        return host::guard::main(&env::args().skip(2).collect::<Vec<_>>())
+            .map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
+    }
+    #[cfg(feature = "proxy")]
+    if first.as_ref().is_some_and(|name| proxy::guard::is_guard(name)) {
+        log_to_stderr(0, "info");
+        return proxy::guard::main().map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
+    }
+    let second = env::args_os().nth(2).and_then(|argument| argument.into_string().ok());
+    if first.is_some_and(|first| extension::is_started_by_browser(&first, second.as_deref())) {
+        return ended(extension::host_main());
+    }
+    let cli = Cli::parse();
+    // Of the features that it tries, doctor prints what matters.
+    let level = if matches!(cli.command, Subcommand::Doctor(_)) { "warn" } else { "info" };
+    log_to_stderr(cli.verbose, level);
+    ended(run(cli.command))
+}
+
+/// The exit code, after the error was printed.
+fn ended(outcome: anyhow::Result<()>) -> ExitCode {
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        // The reader of the output closed it, as `head` does.
+        Err(e) if is_broken_pipe(&e) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("fairweir: {}", fairweir_config::text::escaped(&in_words(&e)));
+            ExitCode::from(exit::code_of(&e))
+        }
+    }
+}
+
+fn run(command: Subcommand) -> anyhow::Result<()> {
+    match command {
+        Subcommand::Host(args) => host::run(&args),
+        Subcommand::Router(args) => host::run_router(&args),
+        #[cfg(feature = "isp")]
+        Subcommand::Isp(args) => isp::run(&args),
+        Subcommand::Extension(command) => extension::run(&command),
+        #[cfg(feature = "market")]
+        Subcommand::Market(command) => market::run(&command),
+        #[cfg(feature = "proxy")]
+        Subcommand::Proxy(args) => proxy::run(&args),
+        Subcommand::Sender(args) => sender::run(&args),
+        Subcommand::Status(args) => host::status::run(&args),
+        #[cfg(feature = "top")]
+        Subcommand::Top(args) => host::top::run(&args),
+        #[cfg(feature = "page")]
+        Subcommand::Page(args) => page::run(&args),
+        #[cfg(feature = "page")]
+        Subcommand::History(args) => page::history::run(&args),
+        #[cfg(feature = "page")]
+        Subcommand::Suggest(args) => page::history::suggest::run(&args),
+        Subcommand::Reload(args) => host::reload::run(&args),
+        Subcommand::Set(args) => host::set::run(&args),
+        Subcommand::Off(args) => off::run(&args),
+        Subcommand::Check(args) => check::run(&args),
+        Subcommand::Init(args) => init::run(&args),
+        #[cfg(feature = "page")]
+        Subcommand::Setup(args) => setup::run(&args),
+        Subcommand::Doctor(args) => doctor::run(&args),
+        #[cfg(feature = "demo")]
+        Subcommand::Demo(args) => demo::run(&args),
+        #[cfg(feature = "lab")]
+        Subcommand::Lab(command) => lab::run(&command),
+        #[cfg(feature = "lab")]
+        Subcommand::Sim(command) => sim::run(&command),
+        #[cfg(feature = "evidence")]
+        Subcommand::Evidence(command) => evidence::run(&command),
+        Subcommand::Generate(command) => generate::run(&command),
+    }
+}
+
+/// `RUST_LOG` decides; without it `level`, `-v` DEBUG, `-vv` TRACE.
+fn log_to_stderr(verbose: u8, level: &str) {
+    let level = match verbose {
+        0 => level,
+        1 => "debug",
+        _ => "trace",
+    };
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(level));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(io::stderr().is_terminal())
+        .with_writer(io::stderr)
+        // It would report to stderr that stderr is closed, and panic.
+        .log_internal_errors(false)
+        .init();
+}
+
+/// The chain of causes, and what an error adds on further lines (the log of the BPF verifier) last.
+fn in_words(error: &anyhow::Error) -> String {
+    let text = words::chained(error);
+    let refused = text.contains("Operation not permitted") || text.contains("Permission denied");
+    let hint = if refused && !geteuid().is_root() { "; run it as root" } else { "" };
+    match text.split_once('\n') {
+        Some((first, rest)) => format!("{first}{hint}\n{rest}"),
+        None => format!("{text}{hint}"),
+    }
+}
+
+fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    error
+        .chain()
+        .filter_map(|cause| cause.downcast_ref::<io::Error>())
+        .any(|e| e.kind() == io::ErrorKind::BrokenPipe)
+}

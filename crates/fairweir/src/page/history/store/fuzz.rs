@@ -1,0 +1,177 @@
+//! Properties of the history on any rows and samples.
+
+use super::super::GroupSample;
+use super::super::suggest::suggested;
+use super::*;
+use crate::page::past::{SPANS, past_view};
+use crate::page::view::DaemonView;
+
+/// Takes numbers off the bytes; 0 where they have ended.
+struct Script<'b>(&'b [u8]);
+
+impl Script<'_> {
+    fn byte(&mut self) -> u8 {
+        let Some((&first, rest)) = self.0.split_first() else { return 0 };
+        self.0 = rest;
+        first
+    }
+
+    /// Small, near a power of two, or near a time of today; of either sign.
+    fn number(&mut self) -> i64 {
+        let (shape, near) = (self.byte(), i64::from(self.byte() as i8));
+        match shape {
+            0..=99 => shape.into(),
+            100..=163 => (1_i64 << (shape - 100)).wrapping_add(near),
+            164..=227 => (1_i64 << (shape - 164)).wrapping_neg().wrapping_add(near),
+            _ => NOW as i64 + 60 * i64::from(shape - 240) + near,
+        }
+    }
+
+    fn name(&mut self) -> String {
+        ["host-eth0", "router", "x", ""][usize::from(self.byte() % 4)].to_owned()
+    }
+
+    /// A number, or null.
+    fn value(&mut self) -> Value {
+        match self.byte() % 4 {
+            0 => Value::Null,
+            _ => Value::Integer(self.number()),
+        }
+    }
+}
+
+const NOW: u64 = 1_800_000_000;
+
+/// The bytes are a script of rows that someone else wrote, samples, and questions. Nothing panics, whatever the rows are;
+/// points lie in the time that was asked for, in order, and the pieces end.
+pub(crate) fn history(data: &[u8]) {
+    let dir = tempfile::tempdir().expect("a directory");
+    let path = dir.path().join("history.sqlite");
+    let (mut script, mut store) = (Script(data), opened(&path));
+    for _ in 0..24 {
+        if script.0.is_empty() {
+            break;
+        }
+        match script.byte() % 8 {
+            0 | 1 => insert(&mut script, &store.connection),
+            2 | 3 => record(&mut script, &mut store),
+            4 => store = opened(&path),
+            5 => {
+                let _ = store.prune(script.number() as u64, script.number() as u64);
+            }
+            6 => ask(&mut script, &store),
+            _ => suggest(&mut script, &store),
+        }
+    }
+    ask(&mut Script(&[]), &store);
+    suggest(&mut Script(&[]), &store);
+}
+
+fn opened(path: &Path) -> Store {
+    let (store, note) = Store::open(path, 64_000_000).expect("it is a history");
+    assert_eq!(note, None, "no row damages the file");
+    store
+}
+
+/// A row as it may be in the file. What the tables do not allow is refused by SQLite.
+fn insert(script: &mut Script<'_>, connection: &Connection) {
+    let series = ["second", "minute"][usize::from(script.byte() % 2)];
+    let _ = match script.byte() % 4 {
+        0 => connection.execute(
+            "INSERT OR REPLACE INTO daemon VALUES (?1, ?2, ?3)",
+            params![script.number() % 8, script.name(), script.name()],
+        ),
+        1 => connection.execute(
+            "INSERT OR REPLACE INTO series VALUES (?1, ?2, ?3, ?4)",
+            params![script.number() % 8, script.number() % 8, script.name(), script.value()],
+        ),
+        2 => connection.execute(
+            &format!("INSERT OR REPLACE INTO {series} VALUES (?1, ?2, ?3, ?4, ?5, ?6)"),
+            params![
+                script.number(),
+                script.number() % 8,
+                script.value(),
+                script.value(),
+                script.value(),
+                script.value()
+            ],
+        ),
+        _ => connection.execute(
+            &format!("INSERT OR REPLACE INTO link_{series} VALUES (?1, ?2, ?3, ?4, ?5)"),
+            params![
+                script.number(),
+                script.number() % 8,
+                script.value(),
+                script.value(),
+                script.value()
+            ],
+        ),
+    };
+}
+
+fn record(script: &mut Script<'_>, store: &mut Store) {
+    let mut sample = Sample {
+        at: NOW + u64::from(script.byte()),
+        daemon: script.name(),
+        run: script.name(),
+        span_ms: (script.byte() % 2 == 0).then_some(1_000),
+        capacity_bps: (script.byte() % 2 == 0).then(|| script.number() as u64),
+        queue_ms: (script.byte() % 2 == 0).then(|| f64::from_bits(script.number() as u64)),
+        groups: Vec::new(),
+    };
+    for _ in 0..script.byte() % 4 {
+        sample.groups.push(GroupSample {
+            name: script.name(),
+            received: script.number() as u64,
+            demand_bps: (script.byte() % 2 == 0).then(|| script.number() as u64),
+            weight: script.number() as u32,
+        });
+    }
+    let _ = store.record(&[sample]);
+}
+
+fn ask(script: &mut Script<'_>, store: &Store) {
+    let mut query = match script.byte() % 2 {
+        0 => Query::last(3_600, 60, NOW + 60),
+        _ => Query {
+            from: script.number() as u64,
+            to: script.number() as u64,
+            step_s: script.number() as u64,
+            ..Query::default()
+        },
+    };
+    let step = query.step_s.clamp(1, MINUTES_KEPT_S);
+    let mut all = Vec::new();
+    for _ in 0..50 {
+        let Ok((points, next)) = store.points(&query) else { break };
+        assert!(points.is_sorted_by_key(|point| point.at));
+        let begins = query.from / step * step;
+        for point in &points {
+            assert!(point.at.is_multiple_of(step) && (begins..query.to).contains(&point.at));
+        }
+        all.extend(points);
+        let Some(next) = next else { break };
+        assert!(next > query.from && next < query.to, "the pieces do not end");
+        query.from = next;
+    }
+    for name in ["host-eth0", "router"] {
+        let daemon = DaemonView { name: name.to_owned(), ..DaemonView::default() };
+        let span = &SPANS[1];
+        let past = past_view(&daemon, span, NOW - span.span_s, NOW, &all);
+        assert!(past.groups.iter().all(|group| group.rates_bps.len() == past.times_s.len()));
+    }
+}
+
+fn suggest(script: &mut Script<'_>, store: &Store) {
+    let from = match script.byte() % 2 {
+        0 => NOW - 3_600,
+        _ => script.number().max(0) as u64,
+    };
+    for daemon in store.daemons() {
+        let groups = store.groups(&daemon);
+        let Ok(seconds) = store.seconds(&daemon, from) else { continue };
+        assert!(seconds.is_sorted_by(|a, b| a.at >= b.at));
+        let suggested = suggested(daemon, &groups, &seconds);
+        assert!(suggested.weights.len() <= groups.len() && !suggested.summary.is_empty());
+    }
+}
