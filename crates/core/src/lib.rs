@@ -29,9 +29,9 @@
 
 pub mod backoff;
 pub mod delegate;
-pub mod host_name;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+pub mod host_name;
 pub mod lease;
 pub mod lease_file;
 pub mod market;

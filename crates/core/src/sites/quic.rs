@@ -271,7 +271,6 @@ const SALT_2: [u8; 20] = [
 #[cfg(any(test, fuzzing))]
 pub(super) mod written {
     use super::*;
-    use crate::host_name::HostName;
 
     /// A client's Initial packet that is `size` bytes long, and no shorter than its frames.
     pub(in super::super) struct Sent<'f> {
@@ -345,10 +344,10 @@ mod tests {
     use proptest::collection::vec;
     use proptest::prelude::*;
 
-    use super::super::site::HostName;
     use super::super::tls::written::{browser_hello, hello_with, names};
     use super::written::*;
     use super::*;
+    use crate::host_name::HostName;
 
     fn hex(text: &str) -> Vec<u8> {
         let digit = |i: usize| u8::from_str_radix(&text[i..i + 2], 16).unwrap();
