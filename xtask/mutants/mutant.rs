@@ -45,13 +45,6 @@ impl Change for Span {
     }
 }
 
-/// A fraction.
-impl Change for (u64, u64) {
-    fn changed(self, percent: i128) -> (u64, u64) {
-        ((self.0 * 100).changed(percent), self.1 * 100)
-    }
-}
-
 /// The value of a constant in this process.
 pub fn value<T: Change>(name: &str, value: T) -> T {
     let mutant = env::var("FAIRWEIR_MUTANT").unwrap_or_default();

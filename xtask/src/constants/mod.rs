@@ -118,11 +118,11 @@ fn sources() -> Result<Sources> {
 
 /// Builds the copy.
 fn build(copy: &Path, sources: &Sources) -> Result<()> {
-    let lib = "crates/core/src/lib.rs";
-    let with_mutant =
-        sources.get(lib).map(|text| text.replacen("\npub mod ", "\npub mod mutant;\npub mod ", 1));
+    let (lib, part) = ("crates/core/src/lib.rs", "crates/core/src/units/part.rs");
+    let of = |path: &str| sources.get(path).cloned().with_context(|| format!("no {path}"));
     let own = [
-        (lib, with_mutant.unwrap_or_default()),
+        (lib, of(lib)?.replacen("\npub mod ", "\npub mod mutant;\npub mod ", 1)),
+        (part, of(part)? + include_str!("../../mutants/part.rs")),
         ("crates/core/src/mutant.rs", include_str!("../../mutants/mutant.rs").to_owned()),
         ("crates/runner/Cargo.toml", include_str!("../../mutants/Runner.toml").to_owned()),
         ("crates/runner/src/main.rs", include_str!("../../mutants/runner.rs").to_owned()),

@@ -8,8 +8,7 @@ pub(super) type Sources = BTreeMap<String, String>;
 /// Where the modules are that constants are looked for in.
 const CORE: &str = "crates/core/src/";
 /// Types with a change: see mutant.rs.
-const TYPES: [&str; 9] =
-    ["u32", "u64", "u128", "usize", "i64", "Rate", "Bytes", "Span", "(u64, u64)"];
+const TYPES: [&str; 9] = ["u32", "u64", "u128", "usize", "i64", "Rate", "Bytes", "Span", "Part"];
 
 /// A line `const NAME: TYPE = VALUE;`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -176,13 +175,13 @@ use super::group::{
 };
 fn deep(ticks: [u8; LENGTH]) -> bool {
     // DEEP is a queue.
-    queue > DEEP && rate > x.scale(PART.0, PART.1) + DEEPER && SHARED > 1
+    queue > DEEP && rate > x * PART + DEEPER && SHARED > 1
 }
 /// Docs.
 const DEEP: u64 = 2;
 const DEEPER: u64 = 2 * DEEP;
 const LENGTH: usize = 3;
-pub(super) const PART: (u64, u64) = (7, 10);
+pub(super) const PART: Part = Part::percent(70);
 const PORTS: [u16; 2] = [20, 873];
     const INNER: u64 = 1;
 ";
@@ -190,8 +189,8 @@ const PORTS: [u16; 2] = [20, 873];
         let files = [
             (LINK, link),
             ("crates/core/src/receiver/fairweir/group.rs", group),
-            ("crates/core/src/receiver/fairweir/tests.rs", "use super::link::PART;\nPART.0\n"),
-            (MODULE, "use link::PART;\nuse group::SHARED;\nfn f() { PART.1 + DEEP + SHARED }\n"),
+            ("crates/core/src/receiver/fairweir/tests.rs", "use super::link::PART;\nPART\n"),
+            (MODULE, "use link::PART;\nuse group::SHARED;\nfn f() { PART + DEEP + SHARED }\n"),
             (INSIDE, "use super::DEEP;\nfn f() { DEEP }\n"),
             ("crates/core/src/receiver/crab.rs", "use x::{PART, SHARED};\nPART + SHARED\n"),
             ("crates/core/src/upload/mod.rs", "const DEEP: u64 = 1;\n"),
@@ -227,20 +226,20 @@ const PORTS: [u16; 2] = [20, 873];
             "    Group, SHARED,",
             "fn deep(ticks: [u8; LENGTH]) -> bool {",
             "    // DEEP is a queue.",
-            "    queue > DEEP() && rate > x.scale(PART().0, PART().1) + DEEPER() && SHARED() > 1",
+            "    queue > DEEP() && rate > x * PART() + DEEPER() && SHARED() > 1",
             "const LENGTH: usize = 3;",
             "    const INNER: u64 = 1;",
         ] {
             assert!(link.lines().any(|l| l == line), "{line}\n{link}");
         }
-        assert!(link.contains("\npub(super) fn PART() -> (u64, u64) { static "), "{link}");
+        assert!(link.contains("\npub(super) fn PART() -> Part { static "), "{link}");
         assert!(link.contains("value(\"receiver/fairweir/link::DEEP\", 2)) }\n"), "{link}");
         assert!(link.contains("::DEEPER\", 2 * DEEP())) }\n"), "{link}");
         let group = &sources["crates/core/src/receiver/fairweir/group.rs"];
         assert!(group.contains("value(\"receiver/fairweir/group::DEEP\", 5)) }\n"), "{group}");
         assert!(sources[INSIDE].ends_with("fn f() { DEEP() }\n"));
         // It imports no DEEP, and the other files none of these.
-        assert!(sources[MODULE].ends_with("fn f() { PART().1 + DEEP + SHARED() }\n"));
+        assert!(sources[MODULE].ends_with("fn f() { PART() + DEEP + SHARED() }\n"));
         for other in ["receiver/crab.rs", "upload/mod.rs", "receiver/fairweir/tests.rs"] {
             let path = format!("{CORE}{other}");
             assert_eq!(sources[&path], super::tests::sources()[&path]);
