@@ -5,7 +5,5 @@ pub(crate) mod cgroup;
 pub(crate) mod ingress;
 pub(crate) mod leaf;
 pub(crate) mod ports;
-#[cfg(test)]
-mod replay;
 pub(crate) mod rules;
 pub(crate) mod site;

@@ -30,6 +30,8 @@ mod bypass;
 mod health;
 mod policy;
 pub(crate) mod programs;
+#[cfg(test)]
+mod replay;
 mod samples;
 pub mod trial;
 mod windows;
