@@ -1,7 +1,6 @@
 //! What is fuzzed: properties of the page's requests and of the rows of its history.
 
-use crate::page::fuzz::requests;
-use crate::page::history::store::fuzz::history;
+use crate::page::fuzz::{history, requests};
 
 #[cfg(test)]
 #[path = "../../../fuzz/corpus.rs"]

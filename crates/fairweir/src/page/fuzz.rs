@@ -1,4 +1,5 @@
-//! Properties of the page on any request. HTTP itself is read by hyper; here requests are given to the router.
+//! Properties of the page on any request, and on any rows of the history. HTTP itself is read by hyper; here requests are
+//! given to the router.
 
 use std::cell::LazyCell;
 use std::net::SocketAddr;
@@ -11,7 +12,10 @@ use tokio::runtime::{Builder, Runtime};
 use tower_service::Service;
 
 use super::guard::HEADERS;
+use super::history::store::fuzz::{self, NOW};
+use super::past::{SPANS, past_view};
 use super::routes::{State, router};
+use super::shown::DaemonView;
 
 thread_local! {
     static RUNTIME: LazyCell<Runtime> = LazyCell::new(|| {
@@ -22,6 +26,19 @@ thread_local! {
 
 const ADDRESS: ([u8; 4], u16) = ([127, 0, 0, 1], 8070);
 const MARK: &str = "<fuzz";
+
+/// Rows of the history, as [`fuzz::history`] makes them of the bytes, and what the page shows of their points: each group
+/// has a rate for each time.
+pub(crate) fn history(data: &[u8]) {
+    fuzz::history(data, &|points| {
+        for name in ["host-eth0", "router"] {
+            let daemon = DaemonView { name: name.to_owned(), ..DaemonView::default() };
+            let span = &SPANS[1];
+            let past = past_view(&daemon, span, NOW - span.span_s, NOW, points);
+            assert!(past.groups.iter().all(|group| group.rates_bps.len() == past.times_s.len()));
+        }
+    });
+}
 
 /// The bytes are requests, each with `---` in a line of its own behind it: method and path, headers, an empty line, the
 /// body. `{code}`, `{cookie}` and `{csrf}` stand for those of this page. None makes an error of the server; without
