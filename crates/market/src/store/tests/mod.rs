@@ -446,7 +446,7 @@ fn defects_at_postgres_are_found() {
 
 #[cfg(feature = "postgres")]
 #[test]
-#[ignore = "takes some minutes"]
+#[ignore = "long: some minutes"]
 fn two_hundred_histories_hold() {
     all_hold("SQLite", 1_000..1_120, Place::sqlite);
     let server = Server::start().expect("PostgreSQL");
