@@ -8,7 +8,8 @@ use ipnet::IpNet;
 
 use crate::lease::{Heard, LEASE_MAX, Leases};
 use crate::lease_file::{self, FileLease};
-use crate::policy::{Mac, host_label};
+use crate::packet::Mac;
+use crate::policy::host_label;
 use crate::radius::fuzz::radius;
 use crate::recognition::Devices;
 use crate::relay::{SYN_MAX, Syn};

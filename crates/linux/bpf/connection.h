@@ -5,7 +5,8 @@
  * A connection is known from its opening on, or from the first pass of `fairweir_bound` that meets
  * it. That one walks all connections of the network namespace in which it was opened, each under
  * its lock, which alone allows to set a bound, but takes some milliseconds however few there are:
- * the kernel's table is large. `fairweir_watch` walks only those that are known, so it costs little.
+ * the kernel's table is large. `fairweir_watch` walks only those that are known, so it costs little;
+ * `fairweir_watch_all` walks all, where the kernel refuses that.
  *
  * A window that is bounded is never drawn back: the kernel lets the right edge stand, so that the
  * window shrinks as packets arrive. The kernel raises a bound itself when it lets the buffer grow;
@@ -140,29 +141,53 @@ static __always_inline void update_slot(struct connection *c, struct tcp_sock *t
 	c->generation = cfg->generation;
 }
 
+/* Tells what a known connection received. */
+static __always_inline int watch(struct seq_file *seq, struct tcp_sock *tp, struct connection *c)
+{
+	struct config *cfg;
+	__u64 cookie;
+	__u32 key = 0;
+
+	cfg = bpf_map_lookup_elem(&config, &key);
+	if (!cfg || !is_through(tp, cfg))
+		return 0;
+	cookie = bpf_get_socket_cookie(tp);
+	if (c->received == tp->bytes_received && !find_window(cfg, cookie))
+		return 0;
+	update_slot(c, tp, cfg);
+	tell(seq, tp, c, cookie);
+	return 0;
+}
+
 /* Tells what each known connection received. */
 SEC("iter/bpf_sk_storage_map")
 int fairweir_watch(struct bpf_iter__bpf_sk_storage_map *ctx)
 {
 	struct connection *c = ctx->value;
 	struct sock *sk = ctx->sk;
-	struct config *cfg;
 	struct tcp_sock *tp;
-	__u64 cookie;
-	__u32 key = 0;
 
 	if (!sk || !c || !receives(sk->__sk_common.skc_state))
 		return 0;
 	tp = bpf_skc_to_tcp_sock(sk);
-	cfg = bpf_map_lookup_elem(&config, &key);
-	if (!tp || !cfg || !is_through(tp, cfg))
+	return tp ? watch(ctx->meta->seq, tp, c) : 0;
+}
+
+/* The same by a walk over all connections of the namespace, where the kernel refuses to walk a map. */
+SEC("iter/tcp")
+int fairweir_watch_all(struct bpf_iter__tcp *ctx)
+{
+	struct sock_common *sk = ctx->sk_common;
+	struct connection *c;
+	struct tcp_sock *tp;
+
+	if (!sk || !receives(sk->skc_state))
 		return 0;
-	cookie = bpf_get_socket_cookie(tp);
-	if (c->received == tp->bytes_received && !find_window(cfg, cookie))
+	tp = bpf_skc_to_tcp_sock(sk);
+	if (!tp)
 		return 0;
-	update_slot(c, tp, cfg);
-	tell(ctx->meta->seq, tp, c, cookie);
-	return 0;
+	c = bpf_sk_storage_get(&connections, tp, 0, 0);
+	return c ? watch(ctx->meta->seq, tp, c) : 0;
 }
 
 /* Makes connections known, and the bounds of their windows as they are wanted. */

@@ -131,7 +131,7 @@ fn kernel() -> Vec<Finding> {
     };
     let owners = has(Parts::has_owners, "record the owner of a socket");
     let scan = has(Parts::has_scan, "iterate over open sockets");
-    let windows = has(|parts| parts == Parts::All, "limit the receive window of a connection");
+    let windows = has(Parts::has_windows, "limit the receive window of a connection");
     match programs {
         Err(e) => push("BPF classifier", Err(e), CLASSIFIER_SINCE, "everything"),
         Ok(programs) => {

@@ -115,6 +115,12 @@ fn measure() -> Costs {
     add(classify, "without owners", VERIFIED_MAX, &mut || {
         programs::open(Parts::NoOwners, false).unwrap()
     });
+    let walk = "fairweir_watch_all";
+    add(classify, "", VERIFIED_MAX, &mut || {
+        let mut object = programs::open(Parts::WatchAll, false).unwrap();
+        object.progs_mut().for_each(|mut p| p.set_autoload(p.name() == walk));
+        object
+    });
     add("lift.bpf.c", "", VERIFIED_MAX, &mut || window::open_lift().unwrap());
     let parts = router::Parts { upload: true, sites: true };
     add("router.bpf.c", "", VERIFIED_MAX, &mut || router::open(parts).unwrap());

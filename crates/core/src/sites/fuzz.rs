@@ -7,10 +7,10 @@ use super::dns::{RECORDS_MAX, message, written as dns_written};
 use super::names::Names;
 use super::quic::{Initials, written::Sent};
 use super::reader::Reader;
-use super::stream::{Opening, opening};
+use super::stream::{FirstBytes, first_bytes};
 use super::tls::{EXTENSION_ECH, Hello, Read, hello, hello_of_records, written as tls_written};
 use super::{Flow, HostName, Reason, http};
-use crate::policy::Transport;
+use crate::packet::Transport;
 use crate::recognition::agent;
 use crate::units::{Span, Time};
 
@@ -74,9 +74,9 @@ pub(crate) fn tls(data: &[u8]) {
         _ => None,
     };
     if data.first().is_some_and(|first| !first.is_ascii_uppercase()) {
-        let said = named.map(|name| Opening::Named(Reason::Sni, name));
-        let other = if read == Read::More { Opening::More } else { Opening::Unnamed };
-        assert_eq!(opening(data), said.unwrap_or(other));
+        let said = named.map(|name| FirstBytes::Named(Reason::Sni, name));
+        let other = if read == Read::More { FirstBytes::More } else { FirstBytes::Unnamed };
+        assert_eq!(first_bytes(data), said.unwrap_or(other));
     }
     let Read::Whole(found) = &read else { return };
     let mut handshake = Vec::new();
@@ -172,7 +172,7 @@ pub(crate) fn http(data: &[u8]) {
     }
     let Read::Whole(Some(name)) = &read else { return };
     if data.first().is_some_and(u8::is_ascii_uppercase) {
-        assert_eq!(opening(data), Opening::Named(Reason::Host, name.clone()));
+        assert_eq!(first_bytes(data), FirstBytes::Named(Reason::Host, name.clone()));
     }
     let request = format!("GET / HTTP/1.1\r\nhOST:{}:80 \r\n", name.as_str().to_uppercase());
     assert_eq!(http::host(request.as_bytes()), read, "written again");

@@ -57,7 +57,7 @@ impl Host {
         }
         self.knows_owners = true;
         match self.programs.parts() {
-            Parts::All | Parts::NoWindows => {}
+            Parts::All | Parts::WatchAll | Parts::NoWindows => {}
             Parts::NoScan => self.limits.push(
                 "sockets opened before the daemon started match no application (needs kernel 5.11)"
                     .to_owned(),

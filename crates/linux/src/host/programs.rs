@@ -37,6 +37,8 @@ pub(crate) struct Programs {
 pub(crate) enum Parts {
     /// All.
     All,
+    /// All, but connections are watched by a walk over all of the namespace: some kernels refuse to walk a map.
+    WatchAll,
     /// All but those that watch connections and bound their windows.
     NoWindows,
     /// Neither these, nor the scan of sockets that exist at the start.
@@ -46,11 +48,17 @@ pub(crate) enum Parts {
 }
 
 impl Parts {
-    const ALL: [Parts; 4] = [Parts::All, Parts::NoWindows, Parts::NoScan, Parts::NoOwners];
+    const ALL: [Parts; 5] =
+        [Parts::All, Parts::WatchAll, Parts::NoWindows, Parts::NoScan, Parts::NoOwners];
+
+    /// Whether connections can be watched and their windows bounded.
+    pub(crate) fn has_windows(self) -> bool {
+        matches!(self, Parts::All | Parts::WatchAll)
+    }
 
     /// Whether sockets that exist at the start can be listed.
     pub(crate) fn has_scan(self) -> bool {
-        matches!(self, Parts::All | Parts::NoWindows)
+        self.has_windows() || self == Parts::NoWindows
     }
 
     /// Whether it can be known who owns a socket.
@@ -64,9 +72,9 @@ impl Parts {
             // It takes the verifier long, so it is loaded only on request.
             "fairweir_upload" => upload,
             "fairweir_scan" => self.has_scan(),
-            "fairweir_watch" | "fairweir_bound" | "fairweir_open" | "fairweir_expire" => {
-                self == Parts::All
-            }
+            "fairweir_watch" => self == Parts::All,
+            "fairweir_watch_all" => self == Parts::WatchAll,
+            "fairweir_bound" | "fairweir_open" | "fairweir_expire" => self.has_windows(),
             _ => self.has_owners(),
         }
     }

@@ -6,6 +6,7 @@ use fairweir_core::units::{Bytes, Span, Time};
 use libbpf_rs::{MapCore, MapFlags};
 
 use super::programs::Programs;
+use super::windows;
 use crate::Error;
 use crate::bpf::abi::{
     Config, FEATURE_CENSUS, FEATURE_TRANSIT, Flow, Plain, RECENT_SETS_MAX, RecentControl,
@@ -100,9 +101,8 @@ impl Trial {
     /// # Errors
     /// If the kernel cannot watch connections.
     pub fn timed(&self) -> Result<u32, Error> {
-        let watch = self.programs.program("fairweir_watch")?;
         let mut told = Vec::new();
-        Pass::over(&watch, &self.programs.maps.connections)?.run(&Netns::current()?, &mut told)?;
+        windows::watch(&self.programs)?.run(&Netns::current()?, &mut told)?;
         Ok(samples(&told, &self.slots).iter().filter_map(|s| s.transit).map(|t| t.samples).sum())
     }
 

@@ -53,7 +53,7 @@ impl Host {
 
     /// Whether this kernel can bound windows, as far as that is known.
     pub fn has_windows(&self) -> bool {
-        self.programs.parts() == Parts::All && !matches!(self.windows, WindowEnforcer::Lacking)
+        self.programs.parts().has_windows() && !matches!(self.windows, WindowEnforcer::Lacking)
     }
 
     /// What each connection received since the last call.
@@ -143,7 +143,7 @@ impl Host {
 
     /// Starts to watch, at the first request. What the kernel lacks becomes a limit, not an error.
     fn wake_windows(&mut self) -> Result<(), Error> {
-        if self.programs.parts() != Parts::All {
+        if !self.programs.parts().has_windows() {
             self.windows = WindowEnforcer::Lacking;
             self.limits.push(
                 "connections are not watched and their windows not bounded (the kernel cannot \
@@ -180,9 +180,8 @@ impl Host {
 
 impl Awake {
     fn new(programs: &Programs) -> Result<Awake, Error> {
-        let watch = programs.program("fairweir_watch")?;
         Ok(Awake {
-            watch: Pass::over(&watch, &programs.maps.connections)?,
+            watch: watch(programs)?,
             bound: Pass::new(&programs.program("fairweir_bound")?)?,
             open: None,
             expiry: None,
@@ -206,6 +205,14 @@ impl Awake {
         let is_to_lift = |(id, &clamp): (&u64, &u32)| is_marked(clamp) && !wanted.contains_key(id);
         self.seen.iter().any(is_to_lift) || !wanted.iter().all(is_so)
     }
+}
+
+/// The pass over the connections that are known.
+pub(super) fn watch(programs: &Programs) -> Result<Pass, Error> {
+    if programs.parts() == Parts::WatchAll {
+        return Pass::new(&programs.program("fairweir_watch_all")?);
+    }
+    Pass::over(&programs.program("fairweir_watch")?, &programs.maps.connections)
 }
 
 fn maps(programs: &Programs) -> BoundMaps<'_> {
