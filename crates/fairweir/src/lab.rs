@@ -68,6 +68,7 @@ pub(crate) fn check_root(otherwise: &str) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// The first run's that failed.
+#[cfg(feature = "evidence")]
 pub(crate) fn play_all(
     scenario: &Scenario,
     runs: &[Run],

@@ -75,7 +75,7 @@ fn wrong_usage_exits_with_2() {
     let wrong: [(&[&str], &str); 10] = [
         (&[], "Usage"),
         (&["hots"], "host"),
-        (&["host", "--control", "wfq"], "works at the ISP only"),
+        (&["host", "--control", "wfq"], "is for comparison"),
         (&["host", "--control", "crap"], "did you mean `crab`?"),
         (&["host", "--dev", "a/b"], "name of an interface"),
         (&["host", "--json"], "--dry-run"),
