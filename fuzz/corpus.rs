@@ -3,13 +3,18 @@
 
 use std::path::Path;
 
+/// A target's name and what it does with an input.
+#[cfg(test)]
+#[allow(dead_code, reason = "one crate replays in its own way")]
+pub(super) type Target<'n> = (&'n str, fn(&[u8]));
+
 /// Runs the `targets` of the crate `name` on the inputs that are kept for them.
 ///
 /// # Panics
 /// If a file cannot be read, or a property does not hold; the input's line is printed before.
 #[cfg(test)]
 #[allow(dead_code, reason = "one crate replays in its own way")]
-pub(super) fn replay(name: &str, targets: &[(&str, fn(&[u8]))]) {
+pub(super) fn replay(name: &str, targets: &[Target<'_>]) {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(name);
     for (target, run) in targets {
         let path = dir.join(format!("{target}.txt"));

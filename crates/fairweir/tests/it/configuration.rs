@@ -104,7 +104,11 @@ fn wrong_by_hand() -> Vec<(String, usize, &'static str)> {
         // [host]
         (host("contol = \"crab\""), 3, "host.contol: unknown key (did you mean `control`?)"),
         (host("control = \"crap\""), 3, "did you mean `crab`?"),
-        (host("control = \"wfq\""), 3, "`wfq` is for comparison, in the simulator and the lab only"),
+        (
+            host("control = \"wfq\""),
+            3,
+            "`wfq` is for comparison, in the simulator and the lab only",
+        ),
         (host("control = 7"), 3, "host.control: found the number 7, expected a text in quotes"),
         (host("control = \"static\""), 3, "`static` does not learn the capacity"),
         (host("control = \"borrow\""), 3, "`borrow` does not learn the capacity"),

@@ -21,6 +21,9 @@ use libtest_mimic::{Arguments, Failed, Trial};
 
 const PLAY: &str = "play-until-killed";
 
+/// The name of a test, who judges it, and the test.
+type Claim = (&'static str, fn(fn()), fn());
+
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match args.first().map(String::as_str) {
@@ -33,7 +36,7 @@ fn main() -> ExitCode {
         _ => {}
     }
     // What it measures of real packets is noisy; what it leaves behind is not.
-    let tests: [(&str, fn(fn()), fn()); 13] = [
+    let tests: [Claim; 13] = [
         ("a_lone_cubic_flow_fills_the_link_at_its_exact_rate", two_of_three, lone_flow),
         ("pings_see_the_configured_rtt_by_ipv4_and_ipv6", two_of_three, pings),
         ("a_source_with_a_demand_sends_it_within_two_percent", two_of_three, demand),
@@ -50,7 +53,7 @@ fn main() -> ExitCode {
     ];
     // The judge names a claim by the thread of its test.
     let named = |name: &str, test| thread::Builder::new().name(name.to_owned()).spawn(test);
-    let trial = |(name, judge, test): (&'static str, fn(fn()), fn())| {
+    let trial = |(name, judge, test): Claim| {
         Trial::test(name, move || {
             let played = named(name, move || {
                 if privileged() && has_tun() {

@@ -129,7 +129,8 @@ fn trace(
     Placed { value, place }: Placed<'_, String>,
     load: Load<'_>,
 ) -> Result<Capacity, ConfigError> {
-    let without = |place: Place<'_>| Err(place.error("a link with a `trace` has no rate of its own"));
+    let without =
+        |place: Place<'_>| Err(place.error("a link with a `trace` has no rate of its own"));
     for key in ["rate", "burst", "line_rate"] {
         if let Some(found) = table.text(key)? {
             return without(found.place);

@@ -112,16 +112,16 @@ fn record(script: &mut Script<'_>, store: &mut Store) {
         at: NOW + u64::from(script.byte()),
         daemon: script.name(),
         run: script.name(),
-        span_ms: (script.byte() % 2 == 0).then_some(1_000),
-        capacity_bps: (script.byte() % 2 == 0).then(|| script.number() as u64),
-        queue_ms: (script.byte() % 2 == 0).then(|| f64::from_bits(script.number() as u64)),
+        span_ms: (script.byte().is_multiple_of(2)).then_some(1_000),
+        capacity_bps: (script.byte().is_multiple_of(2)).then(|| script.number() as u64),
+        queue_ms: (script.byte().is_multiple_of(2)).then(|| f64::from_bits(script.number() as u64)),
         groups: Vec::new(),
     };
     for _ in 0..script.byte() % 4 {
         sample.groups.push(GroupSample {
             name: script.name(),
             received: script.number() as u64,
-            demand_bps: (script.byte() % 2 == 0).then(|| script.number() as u64),
+            demand_bps: (script.byte().is_multiple_of(2)).then(|| script.number() as u64),
             weight: script.number() as u32,
         });
     }
