@@ -92,7 +92,11 @@ impl Host {
                 .ok();
         }
         let bounds = &mut self.shaper.bounds;
-        let has_to_set = begins || awake.has_to_set(&wanted.connections);
+        // A connection begins with a bound that ends when it is first watched: it needs its own at once.
+        let is_new = |id: &u64| !bounds.connections.contains_key(id);
+        let has_to_set = begins
+            || wanted.connections.keys().any(is_new)
+            || awake.has_to_set(&wanted.connections);
         if !has_to_set {
             // Bounds within the tolerance stay; only those of connections that have ended go.
             let mut kept = bounds.connections.clone();
