@@ -23,7 +23,7 @@ help:
 	@echo 'make package   target/package/release/fairweir, as it is installed'
 	@echo 'make extension target/extension/: the browser extension for Chromium (zip) and Firefox (xpi)'
 	@echo 'make run       play the main job on the emulated home: weights that only the receiver knows'
-	@echo 'make test      every test but the long ones, on 2 cores within half an hour with the build (root: namespaces, BPF)'
+	@echo 'make test      every test but the long ones (root: namespaces, BPF)'
 	@echo 'make test-long the claims that take hours: slow repeats, and measurements that print tables'
 	@echo 'make check     the fast part: format, lints, architecture, licences, pure tests'
 	@echo 'make fuzz      TARGET=dns SECONDS=600: look for inputs that break a parser; without TARGET a list'

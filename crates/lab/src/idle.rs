@@ -1,4 +1,4 @@
-//! Waiting until other programs leave the CPU alone: what is played beside a build is late, and void.
+//! Waiting until other programs leave the CPU alone: a play while a build runs is late, and void.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,7 +41,7 @@ pub fn wait_until_idle(
 const LOOK: Duration = Duration::from_millis(250);
 /// Looks in a row at an idle CPU: a second.
 const IDLE_LOOKS: u32 = 4;
-/// Percent of the CPU of an idle machine. A play of the demonstration needs a third of two cores.
+/// The most that other programs use of the CPU of an idle machine, in percent.
 const BUSY_MAX: u64 = 15;
 
 /// What the CPUs have done since the machine started, in ticks of all CPUs.
