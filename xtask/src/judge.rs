@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -15,17 +17,68 @@ const UNEXPLAINED_MAX: usize = 3;
 const DISTURBED: [(&str, f64); 3] =
     [("standstill_ms", 50.0), ("steal_percent", 1.0), ("lateness_ms", 0.5)];
 const SLOWEST: usize = 15;
+/// How often claims that were not judged are played again, each time with the judge's whole patience.
+const PASSES: usize = 3;
 
 /// Prints the table of a record, `target/judge.jsonl` without a name, and fails if the suite must not be believed.
 pub(crate) fn run(file: Option<&str>) -> Result<()> {
-    let path = file.map_or_else(|| root().join("target/judge.jsonl"), Into::into);
-    let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-    let claims = text.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>();
-    let claims = claims.with_context(|| format!("reading {}", path.display()))?;
-    let (table, faults) = table(&claims);
+    let path = file.map_or_else(default_record, Into::into);
+    let (table, faults) = table(&read(&path)?);
     print!("{table}");
     ensure!(faults.is_empty(), "judge: {}", faults.join("; "));
     Ok(())
+}
+
+/// Plays the claims of the record that were not judged, one after the other, until they are; then [`run`].
+pub(crate) fn again() -> Result<()> {
+    let path = default_record();
+    for pass in 1..=PASSES {
+        let claims = read(&path)?;
+        let left: Vec<&str> = claims
+            .iter()
+            .filter(|claim| claim["verdict"] == "not judged")
+            .filter_map(|claim| claim["claim"].as_str()?.split(' ').next_back())
+            .collect();
+        if left.is_empty() {
+            break;
+        }
+        println!("judge: plays {} claims again ({pass} of {PASSES}): {}", left.len(), left.join(", "));
+        let mut cargo = Command::new("cargo");
+        cargo.current_dir(root()).env("FAIRWEIR_JUDGE", &path).env_remove("FAIRWEIR_LATER");
+        cargo.args("test --quiet --locked --workspace --features fairweir/evidence".split(' '));
+        cargo.args("--no-fail-fast --tests -- --test-threads 1 --exact".split(' ')).args(left);
+        // The record has what became of them.
+        cargo.status().context("running cargo")?;
+    }
+    run(None)
+}
+
+fn default_record() -> PathBuf {
+    root().join("target/judge.jsonl")
+}
+
+/// The claims of a record, each once: with all runs of its lines, and the verdict of the last.
+fn read(path: &Path) -> Result<Vec<Value>> {
+    let text = fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+    let lines = text.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>();
+    Ok(merged(lines.with_context(|| format!("reading {}", path.display()))?))
+}
+
+fn merged(lines: Vec<Value>) -> Vec<Value> {
+    let mut claims: Vec<Value> = Vec::new();
+    for mut line in lines {
+        let Some(before) = claims.iter_mut().find(|claim| claim["claim"] == line["claim"]) else {
+            claims.push(line);
+            continue;
+        };
+        let seconds = |line: &Value| line["seconds"].as_f64().unwrap_or(0.0);
+        let mut runs = before["runs"].as_array().cloned().unwrap_or_default();
+        runs.extend(line["runs"].as_array_mut().map(std::mem::take).unwrap_or_default());
+        line["seconds"] = (seconds(before) + seconds(&line)).into();
+        line["runs"] = runs.into();
+        *before = line;
+    }
+    claims
 }
 
 /// The table, and why the suite must not be believed.
@@ -78,10 +131,12 @@ fn table(claims: &[Value]) -> (String, Vec<String>) {
         line(&mut text, claim, seconds(claim));
     }
     let mut faults = Vec::new();
-    let not_judged: Vec<&Value> =
-        claims.iter().filter(|claim| claim["verdict"] == "not judged").collect();
-    if !not_judged.is_empty() {
-        faults.push(format!("not judged: {}", names(not_judged)));
+    for verdict in ["not judged", "failed"] {
+        let those: Vec<&Value> =
+            claims.iter().filter(|claim| claim["verdict"] == verdict).collect();
+        if !those.is_empty() {
+            faults.push(format!("{verdict}: {}", names(those)));
+        }
     }
     if unexplained.len() > UNEXPLAINED_MAX {
         faults.push(format!(
@@ -132,6 +187,20 @@ mod tests {
         assert_eq!(faults, ["not judged: bad"]);
         assert!(text.contains("2 claims in 6 s of play: 1 held, 0 failed, 1 not judged"), "{text}");
         assert!(text.contains("void (standstill 200 ms, steal 0.1 %, link late - ms): because"));
+    }
+
+    #[test]
+    fn a_claim_that_was_played_again_has_the_last_verdict_and_all_runs() {
+        let lines = vec![
+            claim("a", "not judged", &["void", "void"], 200.0),
+            claim("b", "held", &["held"], 1.0),
+            claim("a", "held", &["held"], 1.0),
+        ];
+        let claims = merged(lines);
+        assert_eq!(claims.len(), 2);
+        assert_eq!((&claims[0]["verdict"], &claims[0]["seconds"]), (&"held".into(), &6.0.into()));
+        assert_eq!(claims[0]["runs"].as_array().unwrap().len(), 3);
+        assert_eq!(table(&claims).1, [""; 0]);
     }
 
     #[test]

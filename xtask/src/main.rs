@@ -1,4 +1,4 @@
-//! Project chores: `cargo xtask tidy`, `cargo xtask judge [RECORD]`, `cargo xtask constants [NAME ...]`,
+//! Project chores: `cargo xtask tidy`, `cargo xtask judge [again | RECORD]`, `cargo xtask constants [NAME ...]`,
 //! `cargo xtask count`, `cargo xtask sbom DIR [static]`.
 #![forbid(unsafe_code)]
 
@@ -22,6 +22,7 @@ fn main() -> ExitCode {
     let outcome = match arguments[..] {
         ["tidy"] => tidy::run(),
         ["judge"] => judge::run(None),
+        ["judge", "again"] => judge::again(),
         ["judge", record] => judge::run(Some(record)),
         ["constants", ref only @ ..] => constants::run(only),
         ["count"] => count::run(),
@@ -29,7 +30,7 @@ fn main() -> ExitCode {
         ["sbom", out, "static"] => sbom::run(Path::new(out), true),
         _ => Err(anyhow::anyhow!(
             "unknown chore `{}`; allowed are `tidy` (format, lints, architecture, circles, phrases, \
-             paths), `count` (lines and words), `constants [NAME ...]` (which constants of the control \
+             paths), `judge [again | RECORD]` (the table of judgements), `count` (lines and words), `constants [NAME ...]` (which constants of the control \
              the golden holds) and `sbom DIR [static]`",
             arguments.join(" ")
         )),

@@ -114,18 +114,27 @@ impl Programs {
     /// # Errors
     /// [`Error::Bpf`] with the verifier's log if it does not even take the classifier.
     pub(crate) fn load(upload: bool) -> Result<Programs, Error> {
-        let mut refusal = None;
+        let mut refused = Vec::new();
         for parts in Parts::ALL {
             let opened = open(parts, upload);
             match opened.and_then(|object| object.load().map_err(|e| bpf_error(LOAD, &e))) {
-                Ok(object) => return Programs::of(object, parts),
-                Err(e) => {
-                    tracing::warn!(?parts, error = %e, "the kernel refuses these BPF programs");
-                    refusal = Some(e);
+                Ok(object) => {
+                    for (refused, error) in refused {
+                        let said = "the kernel refuses these BPF programs";
+                        // The walk over all does what the walk over a map does.
+                        if parts.has_windows() {
+                            tracing::debug!(parts = ?refused, %error, "{said}");
+                        } else {
+                            tracing::warn!(parts = ?refused, %error, "{said}");
+                        }
+                    }
+                    return Programs::of(object, parts);
                 }
+                Err(e) => refused.push((parts, e)),
             }
         }
-        Err(refusal.expect("invariant: the loop ran"))
+        let (_, refusal) = refused.pop().expect("invariant: the loop ran");
+        Err(refusal)
     }
 
     /// The programs of an object that is loaded, with the classifier's maps among its own.

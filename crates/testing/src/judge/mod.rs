@@ -3,7 +3,8 @@
 //! A run of a claim is valid or void, and that is decided by what was measured beside it, before anything is made
 //! of its outcome: a machine that stood still or was taken away, or a link that the claim itself found late
 //! ([`void`]). Only valid runs are judged; void ones are repeated. A claim without a valid run is *not judged*,
-//! which fails under `FAIRWEIR_STRICT=1`.
+//! which fails under `FAIRWEIR_STRICT=1`. `make test` sets `FAIRWEIR_LATER=1`: such a claim soon makes way for the
+//! others, and `cargo xtask judge again` plays it when they are done and the machine has no other work.
 //!
 //! # Errors of judgement
 //! Let a claim hold in the part *p* of its valid runs. [`once`] passes it with probability *p*. [`two_of_three`]
@@ -31,7 +32,7 @@ use std::time::{Duration, Instant};
 use fairweir_linux::realtime;
 use serde_json::json;
 
-use crate::{is_strict, privileged, share};
+use crate::{is_set, is_strict, privileged, share};
 
 /// A standstill of the machine that is longer makes a run void. A busy machine stays below.
 const STANDSTILL_MAX: Duration = Duration::from_millis(100);
@@ -43,6 +44,8 @@ const STEAL_LEAST: Duration = Duration::from_millis(200);
 const TICK: Duration = Duration::from_millis(10);
 /// Runs of a claim, after which a void one is not repeated.
 const RUNS_MAX: usize = 8;
+/// The same for a claim that is played again later.
+const RUNS_BEFORE_LATER: usize = 2;
 /// No void run is repeated when the claim has taken longer.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// Period of the look at the clock.
@@ -164,6 +167,8 @@ fn judge(claim: &str, rule: Rule, body: impl Fn()) {
     let _share = share();
     let begun = Instant::now();
     let is_forced = std::env::var("FAIRWEIR_VOID").is_ok_and(|name| claim.contains(&name));
+    let is_for_later = is_set("FAIRWEIR_LATER");
+    let runs_max = if is_for_later { RUNS_BEFORE_LATER } else { RUNS_MAX };
     let mut runs = Vec::new();
     let verdict = loop {
         let run = play(&body, is_forced);
@@ -174,7 +179,7 @@ fn judge(claim: &str, rule: Rule, body: impl Fn()) {
         }
         runs.push(run);
         let verdict = rule.verdict(&runs);
-        let may_repeat = runs.len() < RUNS_MAX && begun.elapsed() < PATIENCE;
+        let may_repeat = runs.len() < runs_max && begun.elapsed() < PATIENCE;
         let is_void = matches!(runs.last(), Some(Run { result: Outcome::Void, .. }));
         if verdict != Verdict::NotJudged || (is_void && !may_repeat) {
             break verdict;
@@ -193,7 +198,7 @@ fn judge(claim: &str, rule: Rule, body: impl Fn()) {
         Verdict::NotJudged => {
             let said = format!("NOT JUDGED: {claim}: void after {} runs", runs.len());
             note(&said);
-            assert!(!is_strict(), "{said}");
+            assert!(!is_strict() || is_for_later, "{said}");
         }
     }
 }

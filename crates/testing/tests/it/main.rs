@@ -18,16 +18,16 @@ fn a_sleep_is_not_too_short() {
     });
 }
 
-/// Plays the claim above as a suite of its own. Returns what it said, and its line of the record.
-fn play(void: &str, is_strict: bool) -> (Output, Value) {
+/// Plays the claim above as a suite of its own, with these switches on. Returns what it said, and its line of the
+/// record.
+fn play(void: &str, switches: &[&str]) -> (Output, Value) {
     let dir = TempDir::new().unwrap();
     let record = dir.path().join("judge.jsonl");
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "a_sleep_is_not_too_short"]);
-    command.env_remove("FAIRWEIR_STRICT").env("FAIRWEIR_JUDGE", &record).env("FAIRWEIR_VOID", void);
-    if is_strict {
-        command.env("FAIRWEIR_STRICT", "1");
-    }
+    command.env_remove("FAIRWEIR_STRICT").env_remove("FAIRWEIR_LATER");
+    command.env("FAIRWEIR_JUDGE", &record).env("FAIRWEIR_VOID", void);
+    command.envs(switches.iter().map(|name| (name, "1")));
     let output = command.output().unwrap();
     let record = fs::read_to_string(record).unwrap();
     assert_eq!(record.lines().count(), 1, "{record}");
@@ -36,7 +36,7 @@ fn play(void: &str, is_strict: bool) -> (Output, Value) {
 
 #[test]
 fn a_claim_that_is_void_by_force_fails_the_strict_suite_and_is_named() {
-    let (output, line) = play("a_sleep_is", true);
+    let (output, line) = play("a_sleep_is", &["FAIRWEIR_STRICT"]);
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(!output.status.success(), "{output:?}");
     assert!(said.contains("NOT JUDGED: fairweir-testing a_sleep_is_not_too_short: void"), "{said}");
@@ -45,8 +45,16 @@ fn a_claim_that_is_void_by_force_fails_the_strict_suite_and_is_named() {
 }
 
 #[test]
+fn a_claim_that_is_played_again_later_makes_way_and_is_recorded() {
+    let (output, line) = play("a_sleep_is", &["FAIRWEIR_STRICT", "FAIRWEIR_LATER"]);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(line["verdict"], "not judged");
+    assert_eq!(line["runs"].as_array().unwrap().len(), 2);
+}
+
+#[test]
 fn without_strict_it_is_a_loud_note() {
-    let (output, line) = play("a_sleep_is", false);
+    let (output, line) = play("a_sleep_is", &[]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{output:?}");
     assert!(said.contains("NOT JUDGED: fairweir-testing a_sleep_is_not_too_short"), "{said}");
@@ -55,7 +63,7 @@ fn without_strict_it_is_a_loud_note() {
 
 #[test]
 fn another_claim_is_not_touched() {
-    let (output, line) = play("another", true);
+    let (output, line) = play("another", &["FAIRWEIR_STRICT"]);
     assert!(output.status.success(), "{output:?}");
     assert_eq!(
         (&line["verdict"], &line["claim"]),
