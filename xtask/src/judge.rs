@@ -42,7 +42,11 @@ pub(crate) fn again() -> Result<()> {
         if left.is_empty() {
             break;
         }
-        println!("judge: plays {} claims again ({pass} of {PASSES}): {}", left.len(), left.join(", "));
+        println!(
+            "judge: plays {} claims again ({pass} of {PASSES}): {}",
+            left.len(),
+            left.join(", ")
+        );
         let mut cargo = Command::new("cargo");
         cargo.current_dir(root()).env("FAIRWEIR_JUDGE", &path).env_remove("FAIRWEIR_LATER");
         cargo.args("test --quiet --locked --workspace --features fairweir/evidence".split(' '));
