@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fairweir_testing::{note, privileged, traffic, two_of_three};
+use fairweir_testing::{judged, note, privileged, traffic, two_of_three};
 use nix::sys::signal::Signal;
 use nix::sys::socket::{setsockopt, sockopt::TcpCongestion};
 use serde_json::Value;
@@ -199,9 +199,10 @@ fn groups_share_an_uplink_that_is_learned_and_a_call_is_not_delayed() {
 /// Nothing is limited, and the status says what would be.
 #[test]
 fn a_dry_run_says_what_groups_would_have() {
-    if !privileged() {
-        return;
-    }
+    judged(say_what_groups_would_have);
+}
+
+fn say_what_groups_would_have() {
     let stage = stage();
     stage.configure(&configuration(""));
     let sinks = SINKS.map(|address| Sink::new(&stage, address));
