@@ -5,7 +5,7 @@
 use std::time::Instant;
 
 use fairweir_core::policy::{Group, Policy};
-use fairweir_core::receiver::{Allocation, ClassRate};
+use fairweir_core::receiver::{Allocation, ClassRate, Excess};
 use fairweir_core::share::Weight;
 use fairweir_core::units::Rate;
 use fairweir_linux::netns::Netns;
@@ -45,7 +45,13 @@ fn measure(groups: usize) -> (f64, f64) {
             host.health();
             assert_eq!(host.take_samples().unwrap().len(), groups);
             let rate = rates(tick);
-            let class = ClassRate { rate, ceil: rate, priority: 0, weight: Weight::ONE };
+            let class = ClassRate {
+                rate,
+                ceil: rate,
+                priority: 0,
+                weight: Weight::ONE,
+                excess: Excess::Drop,
+            };
             host.apply(&Allocation { total: None, classes: vec![class; groups] }).unwrap();
             host.beat().unwrap();
         }

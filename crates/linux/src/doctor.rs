@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use fairweir_core::probe::{INTERVAL_MIN, Intervals};
-use fairweir_core::receiver::{Allocation, ClassRate};
+use fairweir_core::receiver::{Allocation, ClassRate, Excess};
 use fairweir_core::share::Weight;
 use fairweir_core::units::{Bytes, Rate, Span};
 
@@ -186,7 +186,13 @@ fn try_diverting() -> Result<(), Error> {
 fn try_shaping() -> Result<(), Error> {
     let mut netlink = Netlink::open()?;
     let ifb = Ifb::create(&mut netlink, "try")?;
-    let class = ClassRate { rate: RATE, ceil: RATE, priority: 0, weight: Weight::ONE };
+    let class = ClassRate {
+        rate: RATE,
+        ceil: RATE,
+        priority: 0,
+        weight: Weight::ONE,
+        excess: Excess::Drop,
+    };
     let allocation = Allocation { total: Some(RATE), classes: vec![class] };
     let classes = htb::class_specs(&allocation, &[0], Bytes::new(1_500));
     let changes = htb::changes(ifb.index, &Default::default(), &classes);

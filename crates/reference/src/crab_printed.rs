@@ -16,7 +16,7 @@
 //! a tenth. Source: CRAB §3.1-§3.5, Appendix A; docs/papers/crab.md.
 
 use fairweir_core::receiver::{
-    Act, Allocation, CAPACITY_MIN, ClassRate, Command, ControllerError, Decider, Decision,
+    Act, Allocation, CAPACITY_MIN, ClassRate, Command, ControllerError, Decider, Decision, Excess,
     GroupDecision, GroupState, Observation, TICK,
 };
 use fairweir_core::share::Weight;
@@ -281,7 +281,7 @@ impl CrabPrinted {
     fn tell(&mut self) {
         let class = |f: &Flow| {
             let rate = f.assigned.max(CAPACITY_MIN);
-            ClassRate { rate, ceil: rate, priority: 0, weight: f.weight }
+            ClassRate { rate, ceil: rate, priority: 0, weight: f.weight, excess: Excess::Drop }
         };
         let classes = self.flows.iter().map(class).collect();
         self.command = Some(Command::SetRates(Allocation { total: None, classes }));

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::hint::black_box;
 use std::time::Instant;
 
-use fairweir_core::receiver::{Allocation, ClassRate};
+use fairweir_core::receiver::{Allocation, ClassRate, Excess};
 use fairweir_core::share::Weight;
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 use fairweir_scenario::link::Packet;
@@ -51,7 +51,7 @@ fn load(classes: usize, percent: u64, borrows: bool) -> u64 {
     let class = |i| {
         let own = if i == 0 { total } else { Rate::kbit(100) };
         let (rate, ceil) = if borrows { (own, total) } else { (RATE, RATE) };
-        ClassRate { rate, ceil, priority: 0, weight: Weight::ONE }
+        ClassRate { rate, ceil, priority: 0, weight: Weight::ONE, excess: Excess::Drop }
     };
     let rates = (0..classes).map(class).collect();
     let allocation = Allocation { total: borrows.then_some(total), classes: rates };

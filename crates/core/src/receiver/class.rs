@@ -5,7 +5,7 @@
 //! times and numbers of packets, in one place for every enforcer, the kernel as well as the model
 //! of it. Terms as in tc(8): rate, ceil, quantum, burst. Source: tc-htb(8), CRAB §4.
 
-use super::{Allocation, ClassRate};
+use super::{Allocation, ClassRate, Excess};
 use crate::share::Weight;
 use crate::units::{Bytes, Rate, Span};
 
@@ -39,7 +39,13 @@ impl ClassSpec {
         // Below one packet, HTB would need several rounds for each.
         let ratio = u64::from(class.weight.as_u32()) / u64::from(weight_min.as_u32());
         let quantum = (packet * ratio.max(1)).min(QUANTUM_MAX).max(packet);
-        let queue = (ceil * QUEUE_DELAY * 2).max(packet * QUEUE_PACKETS_MIN);
+        let short = (ceil * QUEUE_DELAY * 2).max(packet * QUEUE_PACKETS_MIN);
+        let queue = match class.excess {
+            Excess::Drop => short,
+            Excess::Delay => {
+                (ceil * LONG_DELAY).max(packet * LONG_PACKETS_MIN).min(LONG_MAX).max(short)
+            }
+        };
         ClassSpec { rate, ceil, priority: class.priority.min(7), quantum, queue: Some(queue) }
     }
 
@@ -66,6 +72,11 @@ const RATE_UNBOUNDED: Rate = Rate::mbit(34_000);
 const QUEUE_DELAY: Span = Span::millis(50);
 /// A TCP flow with less than six packets cannot recover by fast retransmit. Source: CRAB §4.
 const QUEUE_PACKETS_MIN: u64 = 6;
+/// A queue that is not to overflow holds this at the ceil, but the first windows of some connections at least.
+const LONG_DELAY: Span = Span::secs(2);
+const LONG_PACKETS_MIN: u64 = 64;
+/// And no more than this, unless 100 ms at the ceil are: the kernel's memory is bounded.
+const LONG_MAX: Bytes = Bytes::new(4_000_000);
 /// Measured: below 15 KB, or 50 KB at 200 Mbit/s, HTB stays under the rate, since its timer does
 /// not fire often enough.
 const BURST_MIN: Bytes = Bytes::kb(15);
@@ -80,8 +91,12 @@ mod tests {
     const PACKET: Bytes = Bytes::new(1_514);
 
     fn leaf(rate: Rate, ceil: Rate, weight: u32) -> ClassSpec {
+        with_excess(Excess::Drop, rate, ceil, weight)
+    }
+
+    fn with_excess(excess: Excess, rate: Rate, ceil: Rate, weight: u32) -> ClassSpec {
         let weight = Weight::new(weight).unwrap();
-        let class = ClassRate { rate, ceil, priority: 9, weight };
+        let class = ClassRate { rate, ceil, priority: 9, weight, excess };
         ClassSpec::leaf(&class, Weight::ONE, PACKET)
     }
 
@@ -90,6 +105,15 @@ mod tests {
         let queue = |ceil| leaf(Rate::kbit(1), ceil, 1).queue;
         assert_eq!(queue(Rate::mbit(25)), Some(Bytes::new(312_500)));
         assert_eq!(queue(Rate::kbit(100)), Some(Bytes::new(6 * 1_514)));
+    }
+
+    #[test]
+    fn a_queue_of_what_has_windows_does_not_overflow_and_is_bounded() {
+        let queue = |ceil| with_excess(Excess::Delay, Rate::kbit(1), ceil, 1).queue;
+        assert_eq!(queue(Rate::kbit(100)), Some(Bytes::new(64 * 1_514)));
+        assert_eq!(queue(Rate::mbit(10)), Some(Bytes::new(2_500_000)));
+        assert_eq!(queue(Rate::mbit(100)), Some(Bytes::new(4_000_000)));
+        assert_eq!(queue(Rate::mbit(1_000)), Some(Bytes::new(12_500_000)), "100 ms");
     }
 
     #[test]

@@ -69,6 +69,19 @@ pub struct ClassRate {
     pub priority: u8,
     /// Its part of what is borrowed among equal priorities.
     pub weight: Weight,
+    /// What becomes of what it may not carry.
+    pub excess: Excess,
+}
+
+/// What a class does with packets that it may not carry. They have crossed the access link already.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Excess {
+    /// They soon overflow its queue: losses tell the senders.
+    #[default]
+    Drop,
+    /// They wait: windows bound how many there are.
+    Delay,
 }
 
 /// What was decided in a tick, and why: the record that status, metrics and dashboard show.
@@ -366,8 +379,13 @@ mod tests {
             let text = to_string(&decision).unwrap();
             assert_eq!(from_str::<Decision>(&text).unwrap(), decision, "{text}");
         }
-        let class =
-            ClassRate { rate: to, ceil: from, priority: 7, weight: Weight::new(10_000).unwrap() };
+        let class = ClassRate {
+            rate: to,
+            ceil: from,
+            priority: 7,
+            weight: Weight::new(10_000).unwrap(),
+            excess: Excess::Delay,
+        };
         let window = ConnectionWindow { id: u64::MAX, window: Bytes::new(1) };
         for command in [
             Command::SetRates(Allocation { total: Some(to), classes: vec![class] }),

@@ -1,8 +1,8 @@
 //! Controls that learn nothing: fixed rates, with or without borrowing, or none.
 
 use super::{
-    Act, Allocation, ClassRate, Command, ControllerSpec, Decision, GroupDecision, GroupState,
-    Observation,
+    Act, Allocation, ClassRate, Command, ControllerSpec, Decision, Excess, GroupDecision,
+    GroupState, Observation,
 };
 use crate::share::{Claims, Tree};
 use crate::units::{Part, Rate};
@@ -89,6 +89,7 @@ impl Fixed {
             ceil: if borrowing { divided } else { share },
             priority: if by_priority { i.min(PRIORITY_LOWEST) as u8 } else { 0 },
             weight,
+            excess: Excess::Drop,
         });
         Some(Allocation { total, classes: classes.collect() })
     }

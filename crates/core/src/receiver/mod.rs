@@ -42,8 +42,8 @@ pub use class::ClassSpec;
 pub use control_loop::{ControlLoop, Decider, Enforcer, GroupTotals};
 pub use crab::{Crab, CrabSpec, CrabTuning};
 pub use decision::{
-    Act, Allocation, ClassRate, Command, ConnectionWindow, Decision, GroupDecision, GroupState,
-    Windows,
+    Act, Allocation, ClassRate, Command, ConnectionWindow, Decision, Excess, GroupDecision,
+    GroupState, Windows,
 };
 pub use fairweir::{Fairweir, FairweirSpec};
 pub use fixed::Fixed;

@@ -1,6 +1,6 @@
 //! The classes of an upload: what each group has of its own, and what it may borrow.
 
-use crate::receiver::{ClassRate, ClassSpec};
+use crate::receiver::{ClassRate, ClassSpec, Excess};
 use crate::share::{Claims, Node, Tree, Weight};
 use crate::units::{Bytes, Rate, Span};
 
@@ -104,7 +104,7 @@ fn leaf(
     (priority, weight): (u8, Weight),
     (weight_min, packet): (Weight, Bytes),
 ) -> ClassSpec {
-    let class = ClassRate { rate, ceil, priority, weight };
+    let class = ClassRate { rate, ceil, priority, weight, excess: Excess::Drop };
     let spec = ClassSpec::leaf(&class, weight_min, packet);
     ClassSpec { quantum: spec.quantum.min(packet * QUANTUM_PACKETS_MAX), ..spec }
 }

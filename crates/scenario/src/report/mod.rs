@@ -1,4 +1,4 @@
-//! How well the groups got their fair shares, judged by what left the link.
+//! How well the groups got their fair shares, judged by what left the link and was not dropped behind it.
 //!
 //! A world (lab or simulator) records [`Samples`]; [`Run::score`] compares them with the weighted
 //! max-min fair shares of the true capacity and demands and makes a [`Report`]. Everything is
@@ -39,16 +39,18 @@ const RIGHT_WITHIN_PERCENT: u64 = 10;
 /// The tolerance relative to the capacity, for groups with a tiny share.
 const SLACK_PERCENT: u64 = 1;
 
-/// What was recorded at the link; bounded by the length of the run.
+/// What was recorded at the link, and behind it; bounded by the length of the run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Samples {
     groups: usize,
     end: Time,
-    /// Bytes that left, per bin and group.
-    bins: Vec<Vec<u64>>,
+    /// Bytes that left and were not dropped by a class behind the link, per bin and group. A class drops a packet
+    /// that left in an earlier bin, too, so that a bin alone may be negative.
+    bins: Vec<Vec<i64>>,
     /// Sojourns of what left, per window.
     sojourns: Vec<Histogram>,
     drops: u64,
+    own_drops: u64,
 }
 
 impl Samples {
@@ -62,6 +64,7 @@ impl Samples {
             bins: vec![vec![0; groups]; windows * WINDOW_BINS],
             sojourns: vec![Histogram::default(); windows],
             drops: 0,
+            own_drops: 0,
         }
     }
 
@@ -70,10 +73,7 @@ impl Samples {
         if at >= self.end {
             return;
         }
-        let bin = (at.as_nanos() / BIN.as_nanos()) as usize;
-        if let Some(bin) = self.bins.get_mut(bin) {
-            bin[group] += size.as_u64();
-        }
+        self.count(at, group, size.as_u64() as i64);
         if let Some(window) = self.sojourns.get_mut((at.as_nanos() / WINDOW.as_nanos()) as usize) {
             window.record(sojourn);
         }
@@ -84,16 +84,34 @@ impl Samples {
         self.drops += 1;
     }
 
+    /// A class of the control under test dropped a packet that had left the link: it counts as not delivered.
+    pub fn record_own_drop(&mut self, at: Time, group: usize, size: Bytes) {
+        if at < self.end {
+            self.own_drops += 1;
+            self.count(at, group, -(size.as_u64() as i64));
+        }
+    }
+
+    fn count(&mut self, at: Time, group: usize, bytes: i64) {
+        if let Some(bin) = self.bins.get_mut((at.as_nanos() / BIN.as_nanos()) as usize) {
+            bin[group] += bytes;
+        }
+    }
+
     /// Rate of a group over some bins; zero over none.
     fn rate(&self, group: usize, bins: std::ops::Range<usize>) -> Rate {
         let span = BIN * bins.len() as u64;
-        let bytes = self.bins[bins].iter().map(|bin| bin[group]).sum();
-        Rate::from_volume(Bytes::new(bytes), span)
+        Rate::from_volume(self.bytes(group, bins), span)
     }
 
-    /// What left of a group over the whole run.
+    /// What was delivered of a group over the whole run.
     fn delivered(&self, group: usize) -> Bytes {
-        Bytes::new(self.bins.iter().map(|bin| bin[group]).sum())
+        self.bytes(group, 0..self.bins.len())
+    }
+
+    fn bytes(&self, group: usize, bins: std::ops::Range<usize>) -> Bytes {
+        let bytes: i64 = self.bins[bins].iter().map(|bin| bin[group]).sum();
+        Bytes::new(bytes.max(0) as u64)
     }
 
     /// What the full buffer dropped, by what it dropped or let through.
@@ -197,6 +215,9 @@ pub struct Summary {
     pub isp_drops: u64,
     /// These, by these and what left the link; `None` without a packet.
     pub isp_loss: Option<f64>,
+    /// Packets that the control's own classes dropped behind the link, over the whole run; none of the other
+    /// figures counts them as delivered. `None` where that is not known.
+    pub own_drops: Option<u64>,
     /// How many cores the daemon used; `None` without a daemon.
     pub daemon_cpu_cores: Option<f64>,
     /// Averages over the scored windows, in the order of the scenario.
@@ -350,6 +371,7 @@ impl Run<'_> {
             isp_queue_ms: self.queue(&scored),
             isp_drops: self.samples.drops,
             isp_loss: self.samples.loss().map(|ratio| rounded(ratio, 6)),
+            own_drops: (self.world == "sim").then_some(self.samples.own_drops),
             daemon_cpu_cores: self.daemon_cpu_cores.map(|cores| rounded(cores, 5)),
             groups: self.group_rates(&scored),
             hosts: self.host_rates(&scored),

@@ -34,6 +34,9 @@ pub fn table(reports: &[Report]) -> String {
     row("ISP drops".into(), &|r| vec![number(Some(r.summary.isp_drops as f64), 0)]);
     let loss = |r: &Report| r.summary.isp_loss.map(|ratio| ratio * 100.0);
     row("ISP loss".into(), &|r| vec![Number { unit: " %", ..number(loss(r), 3) }]);
+    if first.summary.own_drops.is_some() {
+        row("own drops".into(), &|r| vec![number(r.summary.own_drops.map(|n| n as f64), 0)]);
+    }
     if first.summary.daemon_cpu_cores.is_some() {
         row("daemon, cores".into(), &|r| vec![number(r.summary.daemon_cpu_cores, 4)]);
     }

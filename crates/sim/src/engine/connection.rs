@@ -153,7 +153,12 @@ impl Connection {
         self.receiver.set_window(self.bound_router.map_or(asked, |bound| bound.min(asked)));
     }
 
-    /// The most that its window may become (Linux's `window_clamp`).
+    /// What its host bounds its window to (Linux's `window_clamp`), whatever its buffer holds.
+    pub(super) fn window_clamp(&self) -> Bytes {
+        self.bound.unwrap_or(self.autotuning.window())
+    }
+
+    /// The most that its window may become.
     pub(super) fn clamp(&self) -> Bytes {
         let tuned = self.autotuning.window();
         self.bound.map_or(tuned, |bound| bound.min(tuned))

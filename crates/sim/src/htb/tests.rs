@@ -1,4 +1,4 @@
-use fairweir_core::receiver::ClassRate;
+use fairweir_core::receiver::{ClassRate, Excess};
 use fairweir_core::share::Weight;
 use fairweir_core::units::{Rate, Span};
 use proptest::prelude::*;
@@ -16,7 +16,7 @@ fn packet(class: usize, size: u64, body: usize) -> Packet<usize> {
 }
 
 fn class(rate: Rate, ceil: Rate, priority: u8, weight: u32) -> ClassRate {
-    ClassRate { rate, ceil, priority, weight: Weight::new(weight).unwrap() }
+    ClassRate { rate, ceil, priority, weight: Weight::new(weight).unwrap(), excess: Excess::Drop }
 }
 
 /// Classes that do not borrow.

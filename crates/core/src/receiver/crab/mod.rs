@@ -25,7 +25,8 @@ use std::cmp::Reverse;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Act, Allocation, ClassRate, Command, Decision, GroupDecision, GroupState, Observation, TICK,
+    Act, Allocation, ClassRate, Command, Decision, Excess, GroupDecision, GroupState, Observation,
+    TICK,
 };
 use crate::share::{Claims, Tree};
 use crate::streak::Streak;
@@ -466,6 +467,7 @@ impl Crab {
             ceil: g.ceil,
             priority: 0,
             weight,
+            excess: Excess::Drop,
         });
         self.command =
             Some(Command::SetRates(Allocation { total: None, classes: classes.collect() }));

@@ -278,7 +278,7 @@ impl DelayEstimator {
         queue: Option<i64>,
         answers: Option<Span>,
     ) {
-        let Observation { at, interval, connections, .. } = observation;
+        let Observation { at, interval, connections, groups, .. } = observation;
         let now = *at;
         let segments = connections.iter().map(|c| c.segments).fold(0, u64::saturating_add);
         for sample in connections {
@@ -308,7 +308,9 @@ impl DelayEstimator {
             if let Some(sent) = sample.rtt_sent.filter(|_| base.transit.is_none()) {
                 base.handle_unstamped(sent, answers);
             } else if let Some(rtt) = sample.rtt {
-                base.handle_rtt(rtt, queue);
+                // What waits in a class is no part of the path.
+                let waits = groups.get(sample.group).is_some_and(|g| g.backlog > Bytes::ZERO);
+                base.handle_rtt(rtt, queue.filter(|_| !waits));
             }
         }
         // A flood of connections must not take memory: then those are kept that receive now.

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::super::{ConnectionSample, GroupSample, GroupState};
+use super::super::{ConnectionSample, Excess, GroupSample, GroupState};
 use super::asked::Division;
 use super::lost::{LastLosses, Lost};
 use crate::streak::Streak;
-use crate::units::{Part, Rate, Span, Time};
+use crate::units::{Bytes, Part, Rate, Span, Time};
 use crate::window::Behaviour;
 
 /// One group.
@@ -22,6 +22,10 @@ pub(super) struct Group {
     /// What it may take at once: its share, or what that would be if it wanted all.
     pub(super) bound: Rate,
     pub(super) ceil: Rate,
+    /// What its class does with more than that.
+    pub(super) excess: Excess,
+    /// What waits in its class.
+    backlog: Bytes,
     pub(super) state: GroupState,
     /// Ticks in which it sent far more than it may and was dropped.
     defiant_ticks: Streak,
@@ -86,6 +90,8 @@ impl Group {
             share: Rate::ZERO,
             bound: Rate::ZERO,
             ceil: Rate::ZERO,
+            excess: Excess::Delay,
+            backlog: Bytes::ZERO,
             state: GroupState::Idle,
             defiant_ticks: Streak::default(),
             defiant_rate: Rate::ZERO,
@@ -114,7 +120,11 @@ impl Group {
         self.rate_smoothed = self.rate_smoothed.smoothed(self.rate, 5);
         self.recent.rotate_left(1);
         self.recent[RECENT_TICKS - 1] = self.rate;
-        self.unbounded = self.rate.saturating_sub(seen.bounded);
+        // What its class holds or drops has not come to a socket.
+        let before = std::mem::replace(&mut self.backlog, sample.backlog);
+        let held = sample.backlog.saturating_sub(before) + seen.packet * sample.drops;
+        let came = seen.bounded + Rate::from_volume(held, interval);
+        self.unbounded = self.rate.saturating_sub(came);
         self.division.handle_tick(seen.has_moved);
         let is_held = sample.drops > 0 || sample.backlog > seen.packet * BACKLOG_PACKETS;
         self.see_defiance(sample.drops > 0);
@@ -260,7 +270,7 @@ pub(super) struct SeenConnections {
     /// L2 rate of all whose windows are bounded.
     pub(super) bounded: Rate,
     /// The largest packet.
-    pub(super) packet: crate::units::Bytes,
+    pub(super) packet: Bytes,
 }
 
 /// All connections, by identity.

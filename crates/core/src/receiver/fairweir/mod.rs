@@ -10,7 +10,8 @@
 //! 4. **share**: weighted max-min fair by demand;
 //! 5. **enforcement**: a connection's window is its part of the share times (RTT without the queue +
 //!    the queue's target), so all windows together keep the link busy and the queue at its target,
-//!    whatever the RTTs. Classes a quarter above the shares catch what has no window to bound.
+//!    whatever the RTTs. Classes a quarter above the shares catch what has no window to bound, and delay
+//!    the rest.
 //!
 //! Now and then the windows are narrowed for a moment, the queue drains, and the delays seen then
 //! are taken as those without the queue. While the capacity is unknown nothing is enforced: a link
@@ -40,8 +41,8 @@
 
 use super::delay::{DelayEstimator, Queue};
 use super::{
-    Act, Allocation, ClassRate, Command, Decision, Enforce, GroupDecision, GroupState, Observation,
-    TICK, Windows,
+    Act, Allocation, ClassRate, Command, Decision, Enforce, Excess, GroupDecision, GroupState,
+    Observation, TICK, Windows,
 };
 use crate::market::guarantee::Step;
 use crate::share::{Claims, Tree};
@@ -439,6 +440,7 @@ impl Fairweir {
         let floors = self.floors();
         let is_testing = self.losses.is_testing() || self.assumption.is_made();
         let is_queue_ours = self.is_queue_ours();
+        let are_windows_free = self.enforce == Enforce::Htb || self.rivals.are_there();
         let sum_smoothed: Rate = self.groups.iter().map(|g| g.rate_smoothed).sum();
         let sum_smoothed = sum_smoothed.as_bps();
         for (i, group) in self.groups.iter_mut().enumerate() {
@@ -458,10 +460,10 @@ impl Fairweir {
                 demands[i] = wanted;
                 bound
             };
-            let is_tight = self.enforce == Enforce::Htb
-                || !is_queue_ours
-                || floors[i] > group.bound
-                || group.unbounded > group.rate / 5;
+            let has_no_window = are_windows_free || group.unbounded > group.rate * UNBOUNDED;
+            let is_tight = has_no_window || !is_queue_ours || floors[i] > group.bound;
+            // What arrives has crossed the link already: what has a window waits for its turn.
+            group.excess = if has_no_window { Excess::Drop } else { Excess::Delay };
             let is_overfull = self.is_overfull && !self.rivals.are_there();
             let margin = match (is_overfull, is_tight) {
                 (true, _) => DRAINING,
@@ -469,8 +471,7 @@ impl Fairweir {
                 (false, false) => LOOSE,
             };
             let ceil = (group.bound * margin).max(CEIL_MIN);
-            // What is under way when windows are narrowed has crossed the link already: a class that
-            // drops it makes the sender slow for long, and spares nothing.
+            // What is under way when windows are narrowed would wait there.
             let falling = match is_tight || is_overfull {
                 true => Rate::ZERO,
                 false => group.ceil * CEIL_FALL,
@@ -486,6 +487,7 @@ impl Fairweir {
                 ceil: g.ceil,
                 priority: 0,
                 weight,
+                excess: g.excess,
             });
             let classes = classes.collect();
             self.commands.push(Command::SetRates(Allocation { total: None, classes }));
@@ -530,6 +532,8 @@ const REMEMBERED: Part = Part::of(9, 10);
 const QUEUE_PACKETS: u64 = 2;
 /// Part of the noise by which the queue is longer, or it could not be seen whether it is empty.
 const NOISE_PART: Part = Part::of(1, 1);
+/// Part of a group's rate beyond which what has no window counts.
+const UNBOUNDED: Part = Part::of(1, 5);
 /// Ceil of a class relative to its group's bound, where windows hold.
 const LOOSE: Part = Part::percent(125);
 /// The same where windows do not hold.

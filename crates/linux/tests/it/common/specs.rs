@@ -2,7 +2,7 @@
 
 use fairweir_core::phantom::{Plan, PlanSpec, Share, Signal};
 use fairweir_core::policy::{Group, Policy};
-use fairweir_core::receiver::{Allocation, ClassRate};
+use fairweir_core::receiver::{Allocation, ClassRate, Excess};
 use fairweir_core::share::Weight;
 use fairweir_core::units::{Rate, Span};
 use fairweir_linux::police::{
@@ -44,6 +44,12 @@ pub(crate) fn policy(groups: &[(&str, &[&str])]) -> Policy {
 
 /// Classes with these rates and no borrowing.
 pub(crate) fn allocation(rates: &[Rate]) -> Allocation {
-    let class = |&rate: &Rate| ClassRate { rate, ceil: rate, priority: 0, weight: Weight::ONE };
+    let class = |&rate: &Rate| ClassRate {
+        rate,
+        ceil: rate,
+        priority: 0,
+        weight: Weight::ONE,
+        excess: Excess::Drop,
+    };
     Allocation { total: None, classes: rates.iter().map(class).collect() }
 }

@@ -94,6 +94,8 @@ impl World<'_> {
         let group = self.seen_as(now, packet.body);
         self.move_waiting(now, packet.body, group);
         let has_router = self.home.router(group).is_some();
+        // At the link it was counted in the class of its flow.
+        let by = self.flows[self.flow_of(packet.body)].group;
         while let Some(Hop { stage, class }) = self.home.hop(group, done) {
             packet.class = class;
             if let (true, 1, DownKind::Data(_, stamps)) = (has_router, done, packet.body.kind) {
@@ -103,7 +105,10 @@ impl World<'_> {
             match self.home.stages[stage].arrive(now, packet) {
                 Verdict::Pass(passed) => packet = passed,
                 Verdict::Waits => return self.wake_enforcer(stage),
-                Verdict::Dropped(dropped) => return self.lose_down(now, dropped.body),
+                Verdict::Dropped(dropped) => {
+                    self.samples.record_own_drop(now, by, dropped.size);
+                    return self.lose_down(now, dropped.body);
+                }
             }
             done += 1;
         }

@@ -46,7 +46,7 @@ impl World<'_> {
             let asked = if is_inner { connection.clamp() } else { connection.tuned() };
             let window = match (is_inner, measure.as_kernel()) {
                 (true, _) => bound.unwrap_or(asked),
-                (false, true) => connection.clamp(),
+                (false, true) => connection.window_clamp(),
                 (false, false) => connection.receiver.window(),
             };
             let known = ConnectionSample {

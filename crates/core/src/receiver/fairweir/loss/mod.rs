@@ -166,6 +166,10 @@ impl Losses {
             // The link can carry more, and has a queue.
             return LossVerdict::None;
         }
+        if !self.is_steady(rate_before) {
+            // Senders that grow find their rate by losses, too: there is nothing to compare with.
+            return LossVerdict::None;
+        }
         let lossy_before = self.lossy_part();
         self.recent.clear();
         let test =
@@ -330,6 +334,13 @@ impl Losses {
         u64::from(lossy) * 1_000 / u64::from(active.max(1))
     }
 
+    /// Whether about as much has arrived for some time.
+    fn is_steady(&self, rate: Rate) -> bool {
+        let near = rate * STEADY.0..=rate * STEADY.1;
+        let mut last = self.recent.iter().rev().take(STEADY_TICKS);
+        last.len() == STEADY_TICKS && last.all(|i| near.contains(&i.rate))
+    }
+
     fn mean_rate(&self, ticks: usize) -> Rate {
         let last = self.recent.iter().rev().take(ticks);
         let sum: Rate = last.map(|i| i.rate).sum();
@@ -349,6 +360,9 @@ const DEEP_TICKS: usize = 3;
 const LATENT_TICKS: usize = 15;
 /// Ticks whose mean is the rate that arrives.
 const RATE_TICKS: usize = 5;
+/// A rate is steady if it stays between these parts of itself for twelve ticks.
+const STEADY: (Part, Part) = (Part::percent(85), Part::percent(115));
+const STEADY_TICKS: usize = 12;
 /// Part of the rate that is let through in a test.
 const TESTED: Part = Part::percent(93);
 /// How long a test lasts.

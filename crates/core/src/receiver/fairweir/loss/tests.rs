@@ -67,7 +67,7 @@ const PLAN: Rate = Rate::mbit(30);
 #[test]
 fn losses_that_end_below_a_policers_rate_make_that_the_ceiling() {
     let mut line = Line::new(None);
-    for tick in 1..RECENT_MIN {
+    for tick in 1..STEADY_TICKS {
         assert_eq!(line.policed(PLAN), LossVerdict::None, "tick {tick}");
     }
     let tested = PLAN.scale(93, 100);
