@@ -215,8 +215,8 @@ pub struct Summary {
     pub isp_drops: u64,
     /// These, by these and what left the link; `None` without a packet.
     pub isp_loss: Option<f64>,
-    /// Packets that the control's own classes dropped behind the link, over the whole run; none of the other
-    /// figures counts them as delivered. `None` where that is not known.
+    /// Packets that the control's own classes dropped behind the link, over the whole run; the other
+    /// figures do not count them as delivered. `None` where that is not known.
     pub own_drops: Option<u64>,
     /// How many cores the daemon used; `None` without a daemon.
     pub daemon_cpu_cores: Option<f64>,
