@@ -67,7 +67,7 @@ fn file(name: &str) -> Scenario {
 ///
 /// # Panics
 /// If it holds.
-fn not_yet(why_not: &str, claim: impl FnOnce()) {
+pub(crate) fn not_yet(why_not: &str, claim: impl FnOnce()) {
     let result = catch_unwind(AssertUnwindSafe(claim));
     assert!(result.is_err(), "it holds now, so claim it; it did not because {why_not}");
 }

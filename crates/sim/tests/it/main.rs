@@ -4,6 +4,7 @@
 mod bundle;
 mod crab;
 mod fairweir;
+mod harm;
 mod police;
 mod police_bundle;
 mod police_traffic;
