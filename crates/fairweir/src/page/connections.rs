@@ -16,7 +16,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::TcpListener;
-use tokio::task::AbortHandle;
+use tokio::task::JoinHandle;
 use tower_service::Service;
 
 /// The most connections at a time.
@@ -45,7 +45,7 @@ impl IsSignedIn {
 struct Connection {
     number: u64,
     is_signed_in: IsSignedIn,
-    abort: AbortHandle,
+    task: JoinHandle<()>,
 }
 
 /// Serves until the process ends.
@@ -59,14 +59,14 @@ pub(super) async fn serve(listener: TcpListener, router: Router) {
                 Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
             }
         };
-        let mut all = open.lock().unwrap_or_else(|e| e.into_inner());
-        if all.len() == CONNECTIONS_MAX {
-            let i = all.iter().position(|c| !c.is_signed_in.is_set()).unwrap_or(0);
-            if let Some(connection) = all.remove(i) {
-                connection.abort.abort();
-            }
+        let removed = remove_one_if_full(&mut open.lock().unwrap_or_else(|e| e.into_inner()));
+        if let Some(connection) = removed {
+            connection.task.abort();
+            // Until its task has ended it is open.
+            let _ = connection.task.await;
         }
         let is_signed_in = IsSignedIn::default();
+        let mut all = open.lock().unwrap_or_else(|e| e.into_inner());
         let (router, mark, to_end) = (router.clone(), is_signed_in.clone(), Arc::clone(&open));
         let task = tokio::spawn(async move {
             let answer = service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
@@ -81,6 +81,15 @@ pub(super) async fn serve(listener: TcpListener, router: Router) {
             let mut all = to_end.lock().unwrap_or_else(|e| e.into_inner());
             all.retain(|c| c.number != number);
         });
-        all.push_back(Connection { number, is_signed_in, abort: task.abort_handle() });
+        all.push_back(Connection { number, is_signed_in, task });
     }
+}
+
+/// Makes room for one more connection.
+fn remove_one_if_full(all: &mut VecDeque<Connection>) -> Option<Connection> {
+    if all.len() < CONNECTIONS_MAX {
+        return None;
+    }
+    let i = all.iter().position(|c| !c.is_signed_in.is_set()).unwrap_or(0);
+    all.remove(i)
 }
