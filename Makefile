@@ -74,11 +74,11 @@ test-long: test-deps build
 
 # Plays the tests, then once more what the machine was too busy to judge beside the others, and ends with the table
 # of claims about real packets, also when tests failed.
+TESTS := test --locked --workspace --features fairweir/evidence --no-fail-fast
 define judged
 mkdir -p target && : > target/judge.jsonl
-FAIRWEIR_LATER=1 FAIRWEIR_JUDGE='$(CURDIR)/target/judge.jsonl' \
-	cargo test --locked --workspace --features fairweir/evidence --no-fail-fast $(1); \
-	tests=$$?; cargo xtask judge again && exit $$tests
+FAIRWEIR_PASS=1 FAIRWEIR_JUDGE='$(CURDIR)/target/judge.jsonl' cargo $(TESTS) $(1); \
+	tests=$$?; cargo xtask judge again $(TESTS) && exit $$tests
 endef
 
 evidence: build

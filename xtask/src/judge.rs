@@ -1,5 +1,6 @@
 //! The table at the end of `make test`: what became of the claims about real packets.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,8 +18,8 @@ const UNEXPLAINED_MAX: usize = 3;
 const DISTURBED: [(&str, f64); 3] =
     [("standstill_ms", 50.0), ("steal_percent", 1.0), ("lateness_ms", 0.5)];
 const SLOWEST: usize = 15;
-/// How often claims that were not judged are played again, each time with the judge's whole patience.
-const PASSES: usize = 3;
+/// Further passes over claims that were not judged, each with the judge's whole patience.
+const PASSES: u32 = 3;
 
 /// Prints the table of a record, `target/judge.jsonl` without a name, and fails if the suite must not be believed.
 pub(crate) fn run(file: Option<&str>) -> Result<()> {
@@ -29,28 +30,25 @@ pub(crate) fn run(file: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-/// Plays the claims of the record that were not judged, one after the other, until they are; then [`run`].
-pub(crate) fn again() -> Result<()> {
+/// Plays the claims of the record that were not judged, one after the other, until they are; then [`run`]. `tests`
+/// are the arguments with which cargo plays all tests.
+pub(crate) fn again(tests: &[&str]) -> Result<()> {
     let path = default_record();
-    for pass in 1..=PASSES {
+    for pass in 2..2 + PASSES {
         let claims = read(&path)?;
-        let left: Vec<&str> = claims
-            .iter()
-            .filter(|claim| claim["verdict"] == "not judged")
+        let not_judged = claims.iter().filter(|claim| claim["verdict"] == "not judged");
+        let left: BTreeSet<&str> = not_judged
             .filter_map(|claim| claim["claim"].as_str()?.split(' ').next_back())
             .collect();
         if left.is_empty() {
             break;
         }
-        println!(
-            "judge: plays {} claims again ({pass} of {PASSES}): {}",
-            left.len(),
-            left.join(", ")
-        );
+        let names = left.iter().copied().collect::<Vec<_>>().join(", ");
+        println!("judge: pass {pass} plays {} claims again: {names}", left.len());
         let mut cargo = Command::new("cargo");
-        cargo.current_dir(root()).env("FAIRWEIR_JUDGE", &path).env_remove("FAIRWEIR_LATER");
-        cargo.args("test --quiet --locked --workspace --features fairweir/evidence".split(' '));
-        cargo.args("--no-fail-fast --tests -- --test-threads 1 --exact".split(' ')).args(left);
+        cargo.current_dir(root()).args(tests);
+        cargo.env("FAIRWEIR_JUDGE", &path).env("FAIRWEIR_PASS", pass.to_string());
+        cargo.args(["--", "--test-threads", "1", "--include-ignored", "--exact"]).args(left);
         // The record has what became of them.
         cargo.status().context("running cargo")?;
     }
@@ -61,28 +59,33 @@ fn default_record() -> PathBuf {
     root().join("target/judge.jsonl")
 }
 
-/// The claims of a record, each once: with all runs of its lines, and the verdict of the last.
+/// The judgements of a record that count.
 fn read(path: &Path) -> Result<Vec<Value>> {
     let text = fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
     let lines = text.lines().map(serde_json::from_str).collect::<Result<Vec<Value>, _>>();
-    Ok(merged(lines.with_context(|| format!("reading {}", path.display()))?))
+    Ok(of_last_pass(lines.with_context(|| format!("reading {}", path.display()))?))
 }
 
-fn merged(lines: Vec<Value>) -> Vec<Value> {
-    let mut claims: Vec<Value> = Vec::new();
+/// The judgements of each claim in the last pass that played it: a test may judge several. What it did in earlier
+/// passes is added to the first of them.
+fn of_last_pass(lines: Vec<Value>) -> Vec<Value> {
+    let pass = |line: &Value| line["pass"].as_u64().unwrap_or(1);
+    let seconds = |line: &Value| line["seconds"].as_f64().unwrap_or(0.0);
+    let mut kept: Vec<Value> = Vec::new();
     for mut line in lines {
-        let Some(before) = claims.iter_mut().find(|claim| claim["claim"] == line["claim"]) else {
-            claims.push(line);
-            continue;
-        };
-        let seconds = |line: &Value| line["seconds"].as_f64().unwrap_or(0.0);
-        let mut runs = before["runs"].as_array().cloned().unwrap_or_default();
-        runs.extend(line["runs"].as_array_mut().map(std::mem::take).unwrap_or_default());
-        line["seconds"] = (seconds(before) + seconds(&line)).into();
-        line["runs"] = runs.into();
-        *before = line;
+        let (earlier, others) = kept.into_iter().partition::<Vec<_>, _>(|before| {
+            before["claim"] == line["claim"] && pass(before) < pass(&line)
+        });
+        kept = others;
+        for mut before in earlier {
+            let mut runs = before["runs"].as_array_mut().map(std::mem::take).unwrap_or_default();
+            runs.extend(line["runs"].as_array_mut().map(std::mem::take).unwrap_or_default());
+            line["seconds"] = (seconds(&before) + seconds(&line)).into();
+            line["runs"] = runs.into();
+        }
+        kept.push(line);
     }
-    claims
+    kept
 }
 
 /// The table, and why the suite must not be believed.
@@ -193,18 +196,34 @@ mod tests {
         assert!(text.contains("void (standstill 200 ms, steal 0.1 %, link late - ms): because"));
     }
 
+    fn in_pass(pass: u32, mut line: Value) -> Value {
+        line["pass"] = pass.into();
+        line
+    }
+
     #[test]
     fn a_claim_that_was_played_again_has_the_last_verdict_and_all_runs() {
-        let lines = vec![
-            claim("a", "not judged", &["void", "void"], 200.0),
-            claim("b", "held", &["held"], 1.0),
-            claim("a", "held", &["held"], 1.0),
-        ];
-        let claims = merged(lines);
+        let claims = of_last_pass(vec![
+            in_pass(1, claim("a", "not judged", &["void", "void"], 200.0)),
+            in_pass(1, claim("b", "held", &["held"], 1.0)),
+            in_pass(2, claim("a", "held", &["held"], 1.0)),
+        ]);
         assert_eq!(claims.len(), 2);
-        assert_eq!((&claims[0]["verdict"], &claims[0]["seconds"]), (&"held".into(), &6.0.into()));
-        assert_eq!(claims[0]["runs"].as_array().unwrap().len(), 3);
+        assert_eq!((&claims[1]["verdict"], &claims[1]["seconds"]), (&"held".into(), &6.0.into()));
+        assert_eq!(claims[1]["runs"].as_array().unwrap().len(), 3);
         assert_eq!(table(&claims).1, [""; 0]);
+    }
+
+    #[test]
+    fn a_test_that_judges_twice_does_not_hide_the_first_by_the_second() {
+        let not_judged = || claim("a", "not judged", &["void"], 200.0);
+        let held = || claim("a", "held", &["held"], 1.0);
+        let first = [in_pass(1, not_judged()), in_pass(1, held())];
+        assert_eq!(table(&of_last_pass(first.to_vec())).1, ["not judged: a"]);
+        let again = |line| [&first[..], &[in_pass(2, line), in_pass(2, held())]].concat();
+        assert_eq!(table(&of_last_pass(again(not_judged()))).1, ["not judged: a"]);
+        let claims = of_last_pass(again(held()));
+        assert_eq!((claims.len(), &table(&claims).1), (2, &vec![]));
     }
 
     #[test]

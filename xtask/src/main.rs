@@ -1,5 +1,5 @@
-//! Project chores: `cargo xtask tidy`, `cargo xtask judge [again | RECORD]`, `cargo xtask constants [NAME ...]`,
-//! `cargo xtask count`, `cargo xtask sbom DIR [static]`.
+//! Project chores: `cargo xtask tidy`, `cargo xtask judge [RECORD | again CARGO-ARGUMENTS]`,
+//! `cargo xtask constants [NAME ...]`, `cargo xtask count`, `cargo xtask sbom DIR [static]`.
 #![forbid(unsafe_code)]
 
 use std::path::Path;
@@ -22,7 +22,7 @@ fn main() -> ExitCode {
     let outcome = match arguments[..] {
         ["tidy"] => tidy::run(),
         ["judge"] => judge::run(None),
-        ["judge", "again"] => judge::again(),
+        ["judge", "again", ref tests @ ..] => judge::again(tests),
         ["judge", record] => judge::run(Some(record)),
         ["constants", ref only @ ..] => constants::run(only),
         ["count"] => count::run(),
@@ -30,8 +30,9 @@ fn main() -> ExitCode {
         ["sbom", out, "static"] => sbom::run(Path::new(out), true),
         _ => Err(anyhow::anyhow!(
             "unknown chore `{}`; allowed are `tidy` (format, lints, architecture, circles, phrases, \
-             paths), `judge [again | RECORD]` (the table of judgements), `count` (lines and words), `constants [NAME ...]` (which constants of the control \
-             the golden holds) and `sbom DIR [static]`",
+             paths), `judge [RECORD | again CARGO-ARGUMENTS]` (the table of judgements), `count` \
+             (lines and words), `constants [NAME ...]` (which constants of the control the golden \
+             holds) and `sbom DIR [static]`",
             arguments.join(" ")
         )),
     };

@@ -28,12 +28,7 @@ pub fn can_run(found: bool, what: &str) -> bool {
 
 /// Whether a test that cannot run, or a claim that was not judged, is a failure.
 pub fn is_strict() -> bool {
-    is_set("FAIRWEIR_STRICT")
-}
-
-/// Whether a switch of the environment is on.
-fn is_set(name: &str) -> bool {
-    std::env::var_os(name).is_some_and(|value| value != "0")
+    std::env::var_os("FAIRWEIR_STRICT").is_some_and(|value| value != "0")
 }
 
 /// Whether the tests may touch the kernel: namespaces, devices, BPF. See [`can_run`].

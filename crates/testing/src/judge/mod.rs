@@ -3,8 +3,9 @@
 //! A run of a claim is valid or void, and that is decided by what was measured beside it, before anything is made
 //! of its outcome: a machine that stood still or was taken away, or a link that the claim itself found late
 //! ([`void`]). Only valid runs are judged; void ones are repeated. A claim without a valid run is *not judged*,
-//! which fails under `FAIRWEIR_STRICT=1`. `make test` sets `FAIRWEIR_LATER=1`: such a claim soon makes way for the
-//! others, and `cargo xtask judge again` plays it when they are done and the machine has no other work.
+//! which fails under `FAIRWEIR_STRICT=1`. `make test` sets `FAIRWEIR_PASS=1`: such a claim soon makes way for the
+//! others, and `cargo xtask judge again` plays it in later passes, when they are done and the machine has no other
+//! work.
 //!
 //! # Errors of judgement
 //! Let a claim hold in the part *p* of its valid runs. [`once`] passes it with probability *p*. [`two_of_three`]
@@ -32,7 +33,7 @@ use std::time::{Duration, Instant};
 use fairweir_linux::realtime;
 use serde_json::json;
 
-use crate::{is_set, is_strict, privileged, share};
+use crate::{is_strict, privileged, share};
 
 /// A standstill of the machine that is longer makes a run void. A busy machine stays below.
 const STANDSTILL_MAX: Duration = Duration::from_millis(100);
@@ -44,8 +45,8 @@ const STEAL_LEAST: Duration = Duration::from_millis(200);
 const TICK: Duration = Duration::from_millis(10);
 /// Runs of a claim, after which a void one is not repeated.
 const RUNS_MAX: usize = 8;
-/// The same for a claim that is played again later.
-const RUNS_BEFORE_LATER: usize = 2;
+/// The same in the first of several passes.
+const RUNS_OF_FIRST_PASS: usize = 2;
 /// No void run is repeated when the claim has taken longer.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// Period of the look at the clock.
@@ -167,8 +168,9 @@ fn judge(claim: &str, rule: Rule, body: impl Fn()) {
     let _share = share();
     let begun = Instant::now();
     let is_forced = std::env::var("FAIRWEIR_VOID").is_ok_and(|name| claim.contains(&name));
-    let is_for_later = is_set("FAIRWEIR_LATER");
-    let runs_max = if is_for_later { RUNS_BEFORE_LATER } else { RUNS_MAX };
+    let pass = std::env::var("FAIRWEIR_PASS").ok().and_then(|pass| pass.parse().ok());
+    let is_for_later = pass == Some(1);
+    let runs_max = if is_for_later { RUNS_OF_FIRST_PASS } else { RUNS_MAX };
     let mut runs = Vec::new();
     let verdict = loop {
         let run = play(&body, is_forced);
@@ -185,7 +187,7 @@ fn judge(claim: &str, rule: Rule, body: impl Fn()) {
             break verdict;
         }
     };
-    record(claim, verdict, begun.elapsed(), &runs);
+    record(claim, pass.unwrap_or(1), verdict, begun.elapsed(), &runs);
     match verdict {
         Verdict::Held => {}
         Verdict::Failed => {
@@ -234,7 +236,7 @@ fn play(body: impl Fn(), is_forced: bool) -> Run {
     Run { result, why, seconds, standstill, steal, lateness_ms: LATENESS_MS.get() }
 }
 
-fn record(claim: &str, verdict: Verdict, took: Duration, runs: &[Run]) {
+fn record(claim: &str, pass: u32, verdict: Verdict, took: Duration, runs: &[Run]) {
     let runs = runs.iter().map(|run| {
         json!({
             "outcome": match run.result {
@@ -251,6 +253,7 @@ fn record(claim: &str, verdict: Verdict, took: Duration, runs: &[Run]) {
     });
     let line = json!({
         "claim": claim,
+        "pass": pass,
         "verdict": match verdict {
             Verdict::Held => "held",
             Verdict::Failed => "failed",

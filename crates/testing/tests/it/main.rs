@@ -25,7 +25,7 @@ fn play(void: &str, switches: &[&str]) -> (Output, Value) {
     let record = dir.path().join("judge.jsonl");
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", "a_sleep_is_not_too_short"]);
-    command.env_remove("FAIRWEIR_STRICT").env_remove("FAIRWEIR_LATER");
+    command.env_remove("FAIRWEIR_STRICT").env_remove("FAIRWEIR_PASS");
     command.env("FAIRWEIR_JUDGE", &record).env("FAIRWEIR_VOID", void);
     command.envs(switches.iter().map(|name| (name, "1")));
     let output = command.output().unwrap();
@@ -45,11 +45,12 @@ fn a_claim_that_is_void_by_force_fails_the_strict_suite_and_is_named() {
 }
 
 #[test]
-fn a_claim_that_is_played_again_later_makes_way_and_is_recorded() {
-    let (output, line) = play("a_sleep_is", &["FAIRWEIR_STRICT", "FAIRWEIR_LATER"]);
+fn in_the_first_of_several_passes_a_claim_makes_way_and_is_recorded() {
+    let (output, line) = play("a_sleep_is", &["FAIRWEIR_STRICT", "FAIRWEIR_PASS"]);
     assert!(output.status.success(), "{output:?}");
     assert_eq!(line["verdict"], "not judged");
     assert_eq!(line["runs"].as_array().unwrap().len(), 2);
+    assert_eq!(line["pass"], 1);
 }
 
 #[test]
