@@ -74,11 +74,10 @@ pub struct ClassRate {
 }
 
 /// What a class does with packets that it may not carry. They have crossed the access link already.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Excess {
     /// They soon overflow its queue: losses tell the senders.
-    #[default]
     Drop,
     /// They wait: windows bound how many there are.
     Delay,

@@ -59,7 +59,12 @@ impl Played {
 }
 
 fn file(name: &str) -> Scenario {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../scenarios/{name}.toml"));
+    file_in("../../scenarios", name)
+}
+
+/// A scenario in a directory, relative to this crate.
+pub(crate) fn file_in(directory: &str, name: &str) -> Scenario {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("{directory}/{name}.toml"));
     Scenario::parse(&fs::read_to_string(path).unwrap(), name).unwrap()
 }
 
@@ -101,7 +106,7 @@ fn play(scenario: &Scenario, seed: u64) -> Played {
 }
 
 /// The same with another control.
-fn with_control(scenario: &Scenario, control: Control, seed: u64) -> Report {
+pub(crate) fn with_control(scenario: &Scenario, control: Control, seed: u64) -> Report {
     engine::play(scenario, control, seed, &|_| {}, &AtomicBool::new(false)).unwrap()
 }
 
