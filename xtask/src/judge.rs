@@ -51,8 +51,19 @@ pub(crate) fn again(tests: &[&str]) -> Result<()> {
         cargo.args(["--", "--test-threads", "1", "--include-ignored", "--exact"]).args(left);
         // The record has what became of them.
         cargo.status().context("running cargo")?;
+        let claims = read(&path)?;
+        let unplayed = unplayed(&claims, pass);
+        ensure!(unplayed.is_empty(), "judge: pass {pass} did not play: {}", unplayed.join(", "));
     }
     run(None)
+}
+
+/// The claims that are still not judged and that a pass did not play.
+fn unplayed(claims: &[Value], pass: u32) -> Vec<&str> {
+    let is_left = |claim: &&Value| {
+        claim["verdict"] == "not judged" && claim["pass"].as_u64().unwrap_or(1) < u64::from(pass)
+    };
+    claims.iter().filter(is_left).filter_map(|claim| claim["claim"].as_str()).collect()
 }
 
 fn default_record() -> PathBuf {
@@ -212,6 +223,16 @@ mod tests {
         assert_eq!((&claims[1]["verdict"], &claims[1]["seconds"]), (&"held".into(), &6.0.into()));
         assert_eq!(claims[1]["runs"].as_array().unwrap().len(), 3);
         assert_eq!(table(&claims).1, [""; 0]);
+    }
+
+    #[test]
+    fn a_pass_that_does_not_play_a_claim_is_told() {
+        let claims = of_last_pass(vec![
+            in_pass(1, claim("a", "not judged", &["void"], 200.0)),
+            in_pass(1, claim("b", "not judged", &["void"], 200.0)),
+            in_pass(2, claim("b", "not judged", &["void"], 200.0)),
+        ]);
+        assert_eq!(unplayed(&claims, 2), ["a"]);
     }
 
     #[test]

@@ -36,7 +36,7 @@ fn main() -> ExitCode {
         _ => {}
     }
     // What it measures of real packets is noisy; what it leaves behind is not.
-    let tests: [Claim; 13] = [
+    let tests: [Claim; 14] = [
         ("a_lone_cubic_flow_fills_the_link_at_its_exact_rate", two_of_three, lone_flow),
         ("pings_see_the_configured_rtt_by_ipv4_and_ipv6", two_of_three, pings),
         ("a_source_with_a_demand_sends_it_within_two_percent", two_of_three, demand),
@@ -50,7 +50,9 @@ fn main() -> ExitCode {
         ("a_failed_start_leaves_nothing", once, failed_start),
         ("an_interrupted_run_leaves_nothing", once, interrupted),
         ("a_killed_lab_leaves_no_process", once, killed),
+        ("several_tests_are_played_by_their_names", once, named_tests),
     ];
+    let (flags, names) = named_by(&args);
     // The judge names a claim by the thread of its test.
     let named = |name: &str, test| thread::Builder::new().name(name.to_owned()).spawn(test);
     let trial = |(name, judge, test): Claim| {
@@ -66,7 +68,26 @@ fn main() -> ExitCode {
             })
         })
     };
-    libtest_mimic::run(&Arguments::from_args(), tests.map(trial).into()).exit_code()
+    let is_meant = |test: &Claim| names.is_empty() || names.iter().any(|name| name == test.0);
+    let meant = tests.into_iter().filter(is_meant).map(trial).collect();
+    let arguments =
+        Arguments::from_iter(["it"].into_iter().chain(flags.iter().map(String::as_str)));
+    libtest_mimic::run(&arguments, meant).exit_code()
+}
+
+/// The flags, and the names after `--exact`: libtest takes several of them, libtest-mimic one.
+fn named_by(args: &[String]) -> (&[String], &[String]) {
+    let exact = args.iter().position(|arg| arg == "--exact").unwrap_or(args.len());
+    (&args[..exact], args.get(exact + 1..).unwrap_or_default())
+}
+
+/// As `cargo xtask judge again` does.
+fn named_tests() {
+    let names = ["pings_see_the_configured_rtt_by_ipv4_and_ipv6", "a_capacity_step_takes_place"];
+    let mut list = Command::new(std::env::current_exe().expect("the test has a file"));
+    let listed = list.args(["--test-threads", "1", "--list", "--exact"]).args(names).output();
+    let text = String::from_utf8(listed.expect("it starts").stdout).expect("it prints text");
+    assert_eq!(text, names.map(|name| format!("{name}: test\n")).concat());
 }
 
 /// The link element of the lab is made of tun devices.
