@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::super::{ConnectionSample, Excess, GroupSample, GroupState};
 use super::asked::Division;
 use super::lost::{LastLosses, Lost};
+use super::rhythm::Rhythm;
 use crate::streak::Streak;
 use crate::units::{Bytes, Part, Rate, Span, Time};
 use crate::window::Behaviour;
@@ -54,6 +55,7 @@ pub(super) struct Group {
     pub(super) lost: Option<Lost>,
     /// Whether its receiver divides by itself.
     pub(super) division: Division,
+    rhythm: Rhythm,
 }
 
 /// One connection.
@@ -106,6 +108,7 @@ impl Group {
             unbounded: Rate::ZERO,
             lost: None,
             division: Division::default(),
+            rhythm: Rhythm::default(),
         }
     }
 
@@ -139,11 +142,14 @@ impl Group {
         let is_about_filled = speaks(seen.about_filled) || is_held;
         self.about_filled_ticks.count(is_about_filled);
         let lending_ticks = self.lending_ticks.count(!saturates);
+        let by_rhythm = self.rhythm.handle_tick(self.rate, saturates);
         self.lost = None;
-        (self.state, self.demand) = if recent == Rate::ZERO {
-            (GroupState::Idle, Some(Rate::ZERO))
-        } else if self.defiant_ticks.length() >= DEFIANT_TICKS {
+        (self.state, self.demand) = if self.defiant_ticks.length() >= DEFIANT_TICKS {
             (GroupState::Unresponsive, Some(self.rate))
+        } else if let Some(usual) = by_rhythm {
+            (GroupState::Lending, Some(usual))
+        } else if recent == Rate::ZERO {
+            (GroupState::Idle, Some(Rate::ZERO))
         } else if is_stream && !seen.is_crowded {
             (GroupState::Lending, Some(self.rate_smoothed * STREAM))
         } else if saturates {

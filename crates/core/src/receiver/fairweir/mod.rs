@@ -28,6 +28,7 @@
 //! | `assumption` | a link that may have been full when the control began |
 //! | `rivals` | what this host gets while others fill the queue |
 //! | `group` | demand of a group |
+//! | `rhythm` | groups that pause and come back |
 //! | `asked` | receivers beneath that divide by themselves |
 //! | `contest` | how long the queue may be while others fill it |
 //! | `seen` | what an observation says of losses, connections and groups |
@@ -58,6 +59,7 @@ mod loss;
 mod lost;
 mod opening;
 mod release;
+mod rhythm;
 mod rivals;
 mod seen;
 mod squeeze;
@@ -71,7 +73,7 @@ use group::{Connections, Group, NO_CORRECTION};
 use link::{Link, Tick, Verdict};
 use loss::Losses;
 use rivals::{Course, Rivals};
-use squeeze::Patience;
+use squeeze::{Patience, Vetoes};
 
 /// What the control is made from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -119,6 +121,7 @@ pub struct Fairweir {
     /// The queue in the tick before.
     queue_last: Span,
     patience: Patience,
+    vetoes: Vetoes,
     commands: Vec<Command>,
     decision: Decision,
 }
@@ -153,6 +156,7 @@ impl Fairweir {
             total_last: None,
             queue_last: Span::ZERO,
             patience: Patience::new(),
+            vetoes: Vetoes::default(),
             commands: Vec::new(),
             decision: Decision::initial(spec.weights.len()),
             weights: spec.weights,

@@ -19,15 +19,23 @@ impl Fairweir {
         // What the queue lacks, relative to what is in flight; half of it each tick.
         let ticks = (base / TICK.as_nanos() as i64).max(1);
         let lacking = (target - queue.as_nanos() as i64) * 1_000 / (base + target) / 2 / ticks;
+        // What fits and is wanted but does not arrive is let in, whatever the path's noise says of the queue.
+        let is_short = queue < self.queue_target() && self.opening < OPENING_UNUSED_MAX;
+        let lacking = match is_short && self.is_wanted() {
+            true => lacking.max(self.link.unused() as i64 / 2 / ticks),
+            false => lacking,
+        };
         // A full link whose buffer overflows has no room for a longer queue.
         let is_full = loses_many && self.link.is_used() && queue.as_nanos() as i64 * 2 > target;
         let lacking =
             if is_full && self.opening > NO_CORRECTION { lacking.min(-FULL_STEP) } else { lacking };
         // A group that takes more than its share is not opened further at the cost of one that gets less.
-        let lacking = match self.squeezed() {
-            None => lacking,
+        let squeezed = self.squeezed();
+        let is_vetoed = self.vetoes.handle_tick(squeezed.is_some());
+        let lacking = match squeezed {
             Some(Lost::Own) if self.opening > NO_CORRECTION => lacking.min(-FULL_STEP),
-            Some(_) => lacking.min(0),
+            Some(_) if is_vetoed => lacking.min(0),
+            _ => lacking,
         };
         let step = (1_000 + lacking.clamp(-OPENING_STEP_MAX, OPENING_STEP_MAX)) as u64;
         self.opening = (self.opening * step / 1_000).clamp(OPENING_MIN, OPENING_MAX);
@@ -72,6 +80,8 @@ const OPENING_STEP_MAX: i64 = 100;
 /// Range of the opening, in thousandths.
 const OPENING_MIN: u64 = 700;
 const OPENING_MAX: u64 = 3_000;
+/// How far windows are opened for the sake of what does not arrive.
+const OPENING_UNUSED_MAX: u64 = 1_500;
 /// Bases that change by less than one part in this many follow noise.
 const BASES_NOISE: u64 = 20;
 /// Thousandths that are taken back each tick while packets are lost.

@@ -44,10 +44,9 @@ impl World<'_> {
                 continue;
             }
             let asked = if is_inner { connection.clamp() } else { connection.tuned() };
-            let window = match (is_inner, measure.as_kernel()) {
-                (true, _) => bound.unwrap_or(asked),
-                (false, true) => connection.window_clamp(),
-                (false, false) => connection.receiver.window(),
+            let window = match is_inner {
+                true => bound.unwrap_or(asked),
+                false => connection.window_clamp(),
             };
             let known = ConnectionSample {
                 id: id(index, connection.serial),

@@ -6,12 +6,17 @@
 //! Silence and low demand say nothing. What arrives beyond the estimate raises it. While about as
 //! much arrives as is believed to fit and nothing queues, the estimate creeps up until it queues.
 //!
+//! A conclusion may be wrong: packets that come in clumps, or noise of the path, can look like a queue. So an estimate
+//! that was lowered *expires*. Once nothing has queued for [`LOWERED_MIN`] although more is wanted, what was believed
+//! before is tried again. If the link carries less, it is busy at once, and the next try comes later.
+//!
 //! A single source of delays, be it a connection or a probe, may be one that lies. It lowers the
 //! estimate to half of what was trusted before; further only if in [`HELD_CONCLUSIONS`] less arrives
 //! than that half lets through, since then the received rate confirms it. Source: docs/control.md.
 
 use super::super::{Act, DelaySample, DelaySource, TICK};
 use super::steady::Steady;
+use crate::backoff::Backoff;
 use crate::streak::Streak;
 use crate::units::{Bytes, Part, Rate, Span, Time};
 
@@ -42,6 +47,29 @@ pub(super) struct Link {
     held: Streak,
     /// For how long the same has arrived.
     same: Steady,
+    lowered: Lowered,
+}
+
+/// How long an estimate that was lowered stands without a queue.
+#[derive(Clone, Copy, Debug)]
+struct Lowered {
+    stands: Backoff,
+    /// When the one before it was tried again, until that is judged.
+    tried_at: Option<Time>,
+}
+
+impl Lowered {
+    /// The link was busy and carried less than before, or not.
+    fn handle_busy(&mut self, now: Time, is_less: bool) {
+        let Some(tried_at) = self.tried_at else { return };
+        if is_less {
+            self.stands.double();
+            self.tried_at = None;
+        } else if now.since(tried_at) > LOWERED_MIN {
+            self.stands.reset();
+            self.tried_at = None;
+        }
+    }
 }
 
 /// What is seen until there are enough packets to conclude from.
@@ -122,6 +150,7 @@ impl Link {
             learned: None,
             held: Streak::default(),
             same: Steady::default(),
+            lowered: Lowered { stands: Backoff::new(LOWERED_MIN, LOWERED_MAX), tried_at: None },
         }
     }
 
@@ -142,6 +171,15 @@ impl Link {
     /// The same over two seconds at least.
     pub(super) fn is_long_underused(&self) -> bool {
         self.capacity.is_some_and(|c| self.arrived_long < c.scale(95, 100))
+    }
+
+    /// The part of the capacity, in thousandths, that arrives neither over a round trip nor over two seconds; 0 if
+    /// that is little.
+    pub(super) fn unused(&self) -> u64 {
+        let Some(capacity) = self.capacity.filter(|&c| c > Rate::ZERO) else { return 0 };
+        let unused = capacity.saturating_sub(self.arrived.max(self.arrived_long));
+        let part = u128::from(unused.as_bps()) * 1_000 / u128::from(capacity.as_bps());
+        Some(part as u64).filter(|&part| part > UNUSED_LITTLE).unwrap_or(0)
     }
 
     /// What arrives, smoothed over a round trip.
@@ -237,6 +275,7 @@ impl Link {
     fn handle_busy(&mut self, tick: &Tick, total: Rate, least: Span, seen: &Seen) -> Verdict {
         self.creep = CREEP_MIN;
         self.busy_at = tick.at;
+        self.lowered.handle_busy(tick.at, total < self.recent.0 * RECENT_LESS);
         // The time of two packets at the earlier capacity.
         let packets = self.recent.0.max(LEARN_MIN).time_to_send(tick.packet * 2);
         let is_deep = least > tick.latency.max(packets) * DEEP;
@@ -363,15 +402,21 @@ impl Link {
             self.set_capacity(Some(total));
             return Verdict::Full;
         }
-        let was_busy = tick.at.since(self.busy_at) < CREEP_AFTER;
+        let since_busy = tick.at.since(self.busy_at);
+        let is_lowered = from < self.recent.0 * RECENT_LESS;
+        if is_lowered && tick.is_wanted && since_busy > self.lowered.stands.span().max(tick.rtt * 4)
+        {
+            let to = self.recent.0;
+            self.capacity = Some(to);
+            self.lowered.tried_at = Some(tick.at);
+            self.busy_at = tick.at;
+            return noted(from, to, Act::Increase { from, to });
+        }
+        let was_busy = since_busy < CREEP_AFTER;
         let queues = tick.delay.is_some_and(|d| d.value > tick.queue / 4);
         // Windows that hold less than is believed are opened first.
         if was_busy || queues || tick.is_held || !self.is_used() {
             return Verdict::Rest;
-        }
-        if from < self.recent.0.scale(9, 10) {
-            // Others may have taken the rest for a while.
-            self.creep = self.creep.max(CREEP_BACK);
         }
         let ticks = (tick.rtt.as_nanos() / TICK.as_nanos()).max(1);
         let step = self.creep * seen.span.as_nanos() / Span::secs(1).as_nanos();
@@ -429,9 +474,14 @@ const LAGGING: Part = Part::percent(95);
 /// How fast the estimate creeps up, in thousandths a second; faster the longer it creeps.
 const CREEP_MIN: u64 = 30;
 const CREEP_MAX: u64 = 1_000;
-/// The least of it if the estimate was a tenth more within [`RECENT_FOR`].
-const CREEP_BACK: u64 = 300;
+/// An estimate is lowered if it is below this part of the highest within [`RECENT_FOR`].
+const RECENT_LESS: Part = Part::percent(90);
 const RECENT_FOR: Span = Span::secs(60);
+/// How long a lowered estimate stands without a queue; doubled each time that what was believed before is refuted.
+const LOWERED_MIN: Span = Span::secs(2);
+const LOWERED_MAX: Span = Span::secs(16);
+/// What does not arrive of the capacity is little up to this, in thousandths.
+const UNUSED_LITTLE: u64 = 30;
 /// The estimate creeps up only while at least this part of it arrives.
 const USED: Part = Part::percent(90);
 /// Time after the link was busy in which it does not creep.

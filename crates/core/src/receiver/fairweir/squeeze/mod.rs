@@ -87,6 +87,19 @@ impl Patience {
     }
 }
 
+/// When windows were not opened for the sake of a squeezed group: a bit for each of the last ticks, the newest is the
+/// lowest.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Vetoes(u64);
+
+impl Vetoes {
+    /// Takes in a tick; whether a squeezed group may veto in it.
+    pub(super) fn handle_tick(&mut self, is_squeezed: bool) -> bool {
+        self.0 = (self.0 << 1 | u64::from(is_squeezed)) & VETO_TICKS;
+        self.0.count_ones() * 2 <= VETO_TICKS.count_ones()
+    }
+}
+
 /// A group is short of its share below this part.
 const SHORT: Part = Part::percent(95);
 /// The link is full if at least this part of its capacity arrives.
@@ -95,6 +108,8 @@ const CARRIED: Part = Part::percent(97);
 const OWN_MIN: Span = Span::micros(2_500);
 /// Losses in more ticks than this, in thousandths, are noise of the path.
 const NOISY_CONNECTION: u32 = 300;
+/// The ticks (10 s) of which a squeezed group may veto half.
+const VETO_TICKS: u64 = (1 << 50) - 1;
 /// Ticks in a row (30 s) for which the capacity may be left as it is.
 const PATIENCE_TICKS: u32 = 150;
 

@@ -1,0 +1,94 @@
+//! Groups that pause and come back, as pages and short answers do.
+//!
+//! The problem: what such a group takes in a tick is chance. If the others' windows follow it, they are narrow when it
+//! has paused already and wide when it is back, and with round trips longer than its pauses a part of the link is never
+//! used. The method: a group that has paused and come back lately is taken to want its mean, also while it pauses. Its
+//! own windows have room for its whole share, and once it has filled them for a second it wants all it can have.
+
+use crate::streak::Streak;
+use crate::units::{Part, Rate};
+
+/// When a group was active lately.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Rhythm {
+    /// What it takes, smoothed over two seconds.
+    usual: Rate,
+    /// A bit for each of the last ticks, the newest is the lowest: whether it was active.
+    active: u32,
+    filled_ticks: Streak,
+}
+
+impl Rhythm {
+    /// Takes in a tick, and whether the group filled its windows. Returns what it wants if it pauses and comes back.
+    pub(super) fn handle_tick(&mut self, rate: Rate, is_filled: bool) -> Option<Rate> {
+        self.usual = self.usual.smoothed(rate, USUAL_TICKS);
+        self.active =
+            (self.active << 1 | u32::from(rate * PAUSED_BELOW > self.usual)) & RHYTHM_TICKS;
+        let filled_ticks = self.filled_ticks.count(is_filled);
+        (filled_ticks < LASTING_TICKS && self.has_paused()).then(|| self.usual * WANTED)
+    }
+
+    /// Whether it was active before and after a pause.
+    fn has_paused(&self) -> bool {
+        let since_active = self.active.checked_shr(self.active.trailing_zeros()).unwrap_or(0);
+        // Ones without a zero among them are one less than a power of two.
+        since_active & (since_active + 1) != 0
+    }
+}
+
+/// Ticks over which what a group takes is smoothed.
+const USUAL_TICKS: u64 = 10;
+/// The ticks (4 s) in which a group has paused lately.
+const RHYTHM_TICKS: u32 = (1 << 20) - 1;
+/// A group pauses while it takes less than what it usually takes divided by this.
+const PAUSED_BELOW: u64 = 4;
+/// Ticks in a row with filled windows after which a group no longer counts as one that pauses.
+const LASTING_TICKS: u32 = 5;
+/// The multiple of what it usually takes that it is taken to want.
+const WANTED: Part = Part::of(5, 4);
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What it is taken to want after `ticks` in each of which it takes a rate or nothing.
+    fn after(ticks: impl IntoIterator<Item = bool>) -> Option<Rate> {
+        let mut rhythm = Rhythm::default();
+        let rate = |is_active| if is_active { Rate::mbit(8) } else { Rate::ZERO };
+        ticks.into_iter().map(|active| rhythm.handle_tick(rate(active), active)).last().flatten()
+    }
+
+    #[test]
+    fn who_pauses_and_comes_back_wants_its_mean_also_while_it_pauses() {
+        for last in [true, false] {
+            let wants = after((0..60).map(|tick| (tick % 4 < 2) == last)).unwrap();
+            assert!(wants > Rate::mbit(3) && wants < Rate::mbit(7), "{last}: {wants}");
+        }
+    }
+
+    #[test]
+    fn downloads_and_what_ended_have_no_rhythm() {
+        assert_eq!(after([true; 40]), None);
+        assert_eq!(after([true; 10].into_iter().chain([false; 5])), None, "it ended");
+        let back = [true, false, true, true, true, true];
+        assert!(after(back).is_some());
+        assert_eq!(after(back.into_iter().chain([true])), None, "it lasts");
+        assert_eq!(after(back.into_iter().chain([false; 25])), None, "that was long ago");
+    }
+
+    proptest! {
+        #[test]
+        fn nobody_wants_more_than_a_quarter_above_the_most_it_took(
+            kbit in prop::collection::vec(0u64..90_000, 1..80)
+        ) {
+            let mut rhythm = Rhythm::default();
+            let most = Rate::kbit(*kbit.iter().max().unwrap());
+            for rate in kbit {
+                let wants = rhythm.handle_tick(Rate::kbit(rate), rate % 2 == 0);
+                prop_assert!(wants.is_none_or(|wants| wants <= most * WANTED));
+            }
+        }
+    }
+}
