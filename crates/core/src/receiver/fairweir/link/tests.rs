@@ -240,6 +240,42 @@ fn the_estimate_creeps_only_while_somebody_wants_and_nothing_queues() {
 }
 
 #[test]
+fn an_estimate_that_was_lowered_expires_and_later_each_time_that_it_was_right() {
+    let m = Rate::mbit;
+    let mut line = Line::new(None);
+    for _ in 0..10 {
+        line.tick(m(30), BUSY);
+    }
+    let mut stands = |heard: Heard| {
+        line.tick(m(12), BUSY);
+        let at = (0..200).position(|_| {
+            line.tick(m(8), heard);
+            line.capacity() == m(30)
+        });
+        at.map(|ticks| TICK * (ticks as u64 + 1))
+    };
+    let bounds = [(2, 3), (4, 5), (8, 9), (16, 17), (16, 17)];
+    for (least, most) in bounds.map(|(least, most)| (Span::secs(least), Span::secs(most))) {
+        let stood = stands(WANTED).unwrap();
+        assert!(stood > least && stood < most, "{stood} instead of {least} to {most}");
+    }
+    assert_eq!(stands(EMPTY), None, "it is not needed");
+}
+
+#[test]
+fn what_does_not_arrive_of_the_capacity_is_unused_unless_it_is_little() {
+    let unused = |kbit| {
+        let mut line = Line::new(Some(Rate::mbit(30)));
+        for _ in 0..200 {
+            line.tick(Rate::kbit(kbit), Heard { value: QUEUE / 2, ..EMPTY });
+        }
+        line.link.unused()
+    };
+    assert_eq!([unused(15_000), unused(27_000), unused(29_500), unused(30_000)], [500, 100, 0, 0]);
+    assert_eq!(Link::new(None).unused(), 0);
+}
+
+#[test]
 fn a_queue_that_does_not_react_is_none() {
     let mut line = Line::new(Some(Rate::mbit(30)));
     // What is taken for a queue stays, so the windows are narrowed, so less arrives.
