@@ -73,7 +73,7 @@ use group::{Connections, Group, NO_CORRECTION};
 use link::{Link, Tick, Verdict};
 use loss::Losses;
 use rivals::{Course, Rivals};
-use squeeze::{Patience, Vetoes};
+use squeeze::Patience;
 
 /// What the control is made from.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -121,7 +121,6 @@ pub struct Fairweir {
     /// The queue in the tick before.
     queue_last: Span,
     patience: Patience,
-    vetoes: Vetoes,
     commands: Vec<Command>,
     decision: Decision,
 }
@@ -156,7 +155,6 @@ impl Fairweir {
             total_last: None,
             queue_last: Span::ZERO,
             patience: Patience::new(),
-            vetoes: Vetoes::default(),
             commands: Vec::new(),
             decision: Decision::initial(spec.weights.len()),
             weights: spec.weights,

@@ -5,7 +5,7 @@ use super::super::{Observation, TICK};
 use super::group::Connection;
 use super::lost::Lost;
 use super::{Fairweir, NO_CORRECTION};
-use crate::units::Span;
+use crate::units::{Rate, Span};
 
 impl Fairweir {
     /// Opens all windows a little further if the queue is shorter than its target while a group would
@@ -22,7 +22,7 @@ impl Fairweir {
         // What fits and is wanted but does not arrive is let in, whatever the path's noise says of the queue.
         let is_short = queue < self.queue_target() && self.opening < OPENING_UNUSED_MAX;
         let lacking = match is_short && self.is_wanted() {
-            true => lacking.max(self.link.unused() as i64 / 2 / ticks),
+            true => lacking.max(self.link.unused(self.awaited()) as i64 / 2 / ticks),
             false => lacking,
         };
         // A full link whose buffer overflows has no room for a longer queue.
@@ -30,15 +30,19 @@ impl Fairweir {
         let lacking =
             if is_full && self.opening > NO_CORRECTION { lacking.min(-FULL_STEP) } else { lacking };
         // A group that takes more than its share is not opened further at the cost of one that gets less.
-        let squeezed = self.squeezed();
-        let is_vetoed = self.vetoes.handle_tick(squeezed.is_some());
-        let lacking = match squeezed {
+        let lacking = match self.squeezed() {
+            None => lacking,
             Some(Lost::Own) if self.opening > NO_CORRECTION => lacking.min(-FULL_STEP),
-            Some(_) if is_vetoed => lacking.min(0),
-            _ => lacking,
+            Some(_) => lacking.min(0),
         };
         let step = (1_000 + lacking.clamp(-OPENING_STEP_MAX, OPENING_STEP_MAX)) as u64;
         self.opening = (self.opening * step / 1_000).clamp(OPENING_MIN, OPENING_MAX);
+    }
+
+    /// What groups do not take of their shares that lost packets lately in queues of their own.
+    fn awaited(&self) -> Rate {
+        let recovering = self.groups.iter().filter(|g| g.lost == Some(Lost::Own));
+        recovering.map(|g| g.share.saturating_sub(g.rate_smoothed)).sum()
     }
 
     /// Whether losses are so frequent that a buffer overflows; noise of the path causes fewer.

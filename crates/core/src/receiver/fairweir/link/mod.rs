@@ -173,13 +173,14 @@ impl Link {
         self.capacity.is_some_and(|c| self.arrived_long < c.scale(95, 100))
     }
 
-    /// The part of the capacity, in thousandths, that arrives neither over a round trip nor over two seconds; 0 if
-    /// that is little.
-    pub(super) fn unused(&self) -> u64 {
+    /// The part of the capacity, in thousandths, that arrives neither over a round trip nor over two seconds, beyond
+    /// what is `awaited` of groups that grow back; 0 if that is little.
+    pub(super) fn unused(&self, awaited: Rate) -> u64 {
         let Some(capacity) = self.capacity.filter(|&c| c > Rate::ZERO) else { return 0 };
-        let unused = capacity.saturating_sub(self.arrived.max(self.arrived_long));
-        let part = u128::from(unused.as_bps()) * 1_000 / u128::from(capacity.as_bps());
-        Some(part as u64).filter(|&part| part > UNUSED_LITTLE).unwrap_or(0)
+        let used = self.arrived.max(self.arrived_long) + awaited;
+        let unused = u128::from(capacity.saturating_sub(used).as_bps());
+        let part = (unused * 1_000 / u128::from(capacity.as_bps())) as u64;
+        if part > UNUSED_LITTLE { part } else { 0 }
     }
 
     /// What arrives, smoothed over a round trip.

@@ -269,10 +269,10 @@ fn what_does_not_arrive_of_the_capacity_is_unused_unless_it_is_little() {
         for _ in 0..200 {
             line.tick(Rate::kbit(kbit), Heard { value: QUEUE / 2, ..EMPTY });
         }
-        line.link.unused()
+        line.link.unused(Rate::mbit(1))
     };
-    assert_eq!([unused(15_000), unused(27_000), unused(29_500), unused(30_000)], [500, 100, 0, 0]);
-    assert_eq!(Link::new(None).unused(), 0);
+    assert_eq!([unused(14_000), unused(26_000), unused(28_500), unused(30_000)], [500, 100, 0, 0]);
+    assert_eq!(Link::new(None).unused(Rate::ZERO), 0);
 }
 
 #[test]

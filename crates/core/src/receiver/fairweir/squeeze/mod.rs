@@ -8,9 +8,6 @@
 //! less than its share, windows are not opened further. If that queue was its own, windows that are wider
 //! than the law says return to it, and the capacity is not raised.
 //!
-//! A group that loses packets to noise and wants no more than it has looks the same. So a group that is squeezed for
-//! more than half of 10 s keeps windows from being opened no longer.
-//!
 //! A server can feign a queue of its own by its timestamps, and losses by gaps. It gains nothing for
 //! itself, and the capacity stays as it is for [`PATIENCE_TICKS`], then in every second tick at most; what
 //! arrives beyond the capacity raises it at once in any case.
@@ -90,18 +87,6 @@ impl Patience {
     }
 }
 
-/// When a group was squeezed: a bit for each of the last ticks, the newest is the lowest.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Vetoes(u64);
-
-impl Vetoes {
-    /// Takes in a tick; whether a squeezed group keeps windows from being opened in it.
-    pub(super) fn handle_tick(&mut self, is_squeezed: bool) -> bool {
-        self.0 = (self.0 << 1 | u64::from(is_squeezed)) & VETO_TICKS;
-        self.0.count_ones() * 2 <= VETO_TICKS.count_ones()
-    }
-}
-
 /// A group is short of its share below this part.
 const SHORT: Part = Part::percent(95);
 /// The link is full if at least this part of its capacity arrives.
@@ -110,8 +95,6 @@ const CARRIED: Part = Part::percent(97);
 const OWN_MIN: Span = Span::micros(2_500);
 /// Losses in more ticks than this, in thousandths, are noise of the path.
 const NOISY_CONNECTION: u32 = 300;
-/// The ticks (10 s) of which a group may be squeezed in half before it keeps windows from being opened no longer.
-const VETO_TICKS: u64 = (1 << 50) - 1;
 /// Ticks in a row (30 s) for which the capacity may be left as it is.
 const PATIENCE_TICKS: u32 = 150;
 

@@ -106,17 +106,6 @@ fn a_loss_is_forgotten_and_one_in_a_queue_of_its_own_says_more() {
     assert!(!losses.is_recovering(at(15)));
 }
 
-#[test]
-fn who_is_squeezed_for_long_keeps_no_windows_from_being_opened() {
-    let mut vetoes = Vetoes::default();
-    let held = (0..100).filter(|_| vetoes.handle_tick(true)).count();
-    assert_eq!(held, 25, "five seconds");
-    for _ in 0..50 {
-        vetoes.handle_tick(false);
-    }
-    assert!(vetoes.handle_tick(true), "that was long ago");
-}
-
 proptest! {
     #[test]
     fn the_capacity_is_held_for_half_of_the_ticks_beyond_the_patience_at_most(
