@@ -1,4 +1,4 @@
-//! Plays single downloads in both worlds and writes `docs/validation.md`: whether the simulator's TCP
+//! Plays single downloads in both worlds and writes `docs/results/validation.md`: whether the simulator's TCP
 //! is the kernel's.
 
 use std::env;
@@ -288,7 +288,7 @@ fn write_tables(cases: &[Case]) -> Result<()> {
         }
     }
     writeln!(text, "\n{}", machine("fairweir validate-tcp")?)?;
-    output::write(Path::new("docs/validation.md"), text.trim_end().to_owned() + "\n")?;
+    output::write(Path::new("docs/results/validation.md"), text.trim_end().to_owned() + "\n")?;
     Ok(())
 }
 
