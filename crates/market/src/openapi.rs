@@ -192,7 +192,8 @@ fn document() -> Value {
 
 #[test]
 fn the_description_in_the_documents_is_that_of_the_server() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/market.openapi.json");
+    let path =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/market.openapi.json");
     let text = serde_json::to_string_pretty(&document()).unwrap() + "\n";
     if env::var_os("FAIRWEIR_WRITE").is_some() {
         fs::write(&path, &text).unwrap();
