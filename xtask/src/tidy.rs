@@ -52,6 +52,7 @@ pub(crate) fn run() -> Result<()> {
     crate::phrases::run()?;
     ignored_tests()?;
     crate::named::run()?;
+    crate::documents::run()?;
     crate::run("cargo", &["fmt", "--all", "--check"])?;
     crate::run(
         "cargo",
