@@ -28,6 +28,8 @@ const AT_A_TIME: usize = 2;
 
 const HEAD: &str = "# The simulator against the kernel
 
+For researchers: how near the simulator's TCP is to that of the kernel. `sudo fairweir validate-tcp` writes this file.
+
 ## One download alone
 
 `scenarios/single.toml` for a minute after slow start: 30 Mbit/s, RTT 40 ms, a FIFO of a quarter, one
