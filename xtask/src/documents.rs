@@ -20,6 +20,20 @@ const RESERVED: &[(&str, usize)] = &[
     ("docs/control.md", 5_000),
     ("docs/decisions/0017-classes-delay-what-has-a-window.md", DECISION_MAX),
 ];
+/// What reports a measurement, in a line with a digit. Such numbers stand in documents that commands write, or where
+/// a command's output is kept (docs/results), and other documents link to them.
+const MEASURED: &[&str] = &[
+    "±",
+    "one run",
+    "two runs",
+    "three runs",
+    "runs had",
+    "was measured",
+    "were measured",
+    "at the median",
+    "of the median",
+    "at a load of",
+];
 /// Written by commands as a whole.
 const GENERATED: &[&str] =
     &["docs/results/measured.md", "docs/results/validation.md", "docs/results/verifier.md"];
@@ -27,7 +41,7 @@ const GENERATED: &[&str] =
 const BEGIN: &str = "<!-- figures: begin -->";
 const END: &str = "<!-- figures: end -->";
 
-/// Finds documents that are too long, have no first paragraph, or link to what is not there.
+/// Finds documents that are too long, have no first paragraph, report what was measured, or link to what is not there.
 pub(crate) fn run() -> Result<()> {
     let mut faults = Vec::new();
     let mut sum = 0;
@@ -44,6 +58,10 @@ pub(crate) fn run() -> Result<()> {
             if reserved.is_none() && has > allowed {
                 faults.push(format!("{name}: {has} words, allowed are {allowed}"));
             }
+        }
+        if reserved.is_none() && !name.starts_with("docs/results/") {
+            let typed = measured(&text);
+            faults.extend(typed.map(|line| format!("{name}: a measured number is typed: {line}")));
         }
         if !has_first_paragraph(&text) {
             faults.push(format!("{name}: begins without a title and a paragraph"));
@@ -82,12 +100,26 @@ fn all() -> Result<Vec<(String, String)>> {
 
 /// Words outside code blocks and outside what commands write. The bars of tables are none.
 fn words(text: &str) -> usize {
+    let is_word = |word: &&str| word.contains(char::is_alphanumeric);
+    prose(&written(text)).map(|line| line.split_whitespace().filter(is_word).count()).sum()
+}
+
+/// Without what commands write.
+fn written(text: &str) -> String {
     let mut written = text.to_owned();
     while let Some((before, rest)) = written.split_once(BEGIN) {
         written = before.to_owned() + rest.split_once(END).map_or("", |(_, after)| after);
     }
-    let is_word = |word: &&str| word.contains(char::is_alphanumeric);
-    prose(&written).map(|line| line.split_whitespace().filter(is_word).count()).sum()
+    written
+}
+
+/// Lines that report a measurement, by their words: what is said in others is not found.
+fn measured(text: &str) -> impl Iterator<Item = String> {
+    let is_report = |line: &&str| {
+        line.contains(|c: char| c.is_ascii_digit()) && MEASURED.iter().any(|m| line.contains(m))
+    };
+    let found: Vec<_> = prose(&written(text)).filter(is_report).map(str::to_owned).collect();
+    found.into_iter()
 }
 
 /// Lines outside code blocks.
@@ -149,6 +181,13 @@ mod tests {
         let text = format!("# One\n\nTwo.\n{code}{BEGIN}\n| x |\n{END}\n| 3 | – |\n");
         assert_eq!(words(&text), 3);
         assert_eq!(words("a\n<!-- figures: begin -->\nb\n"), 1);
+    }
+
+    #[test]
+    fn a_measured_number_that_is_typed_is_found() {
+        let planted = format!("Shares were 3.4 and 3.8 : 1 in two runs.\n{BEGIN}\n5 ± 1\n{END}\n");
+        assert_eq!(measured(&planted).count(), 1);
+        assert_eq!(measured("The queue is at least two packets long, 5 ms.\n").count(), 0);
     }
 
     #[test]
