@@ -81,7 +81,7 @@ pub(crate) fn run() -> Result<()> {
 pub(crate) fn count() -> Result<BTreeMap<String, usize>> {
     let mut counted = BTreeMap::new();
     for (name, text) in all()?.into_iter().filter(|(name, _)| !GENERATED.contains(&name.as_str())) {
-        let folder = name.rsplit_once('/').map_or("", |(folder, _)| folder);
+        let folder = name.rsplit_once('/').map_or("README.md", |(folder, _)| folder);
         *counted.entry(folder.to_owned()).or_default() += words(&text);
     }
     Ok(counted)
