@@ -30,7 +30,7 @@ help:
 	@echo 'make evidence  play every scenario and write the tables and pictures of docs/ anew'
 	@echo 'make figures   play the figures of the papers and of the default control in virtual time and write their tables anew'
 	@echo 'make bench     print the benchmark tables'
-	@echo 'make verifier  load every BPF program and write what it costs the kernel to docs/verifier.md'
+	@echo 'make verifier  load every BPF program and write what it costs the kernel to docs/results/verifier.md'
 	@echo 'make deb       target/fairweir_VERSION_ARCHITECTURE.deb, made of that'
 	@echo 'make tarball   target/fairweir-VERSION-linux-ARCHITECTURE.tar.gz, with a binary that needs no library'
 	@echo 'make openwrt   target/fairweir_VERSION_ARCHITECTURE.ipk: a static binary of at most 8 MiB for a router'
@@ -54,7 +54,7 @@ check: deps deny
 	cargo xtask tidy
 	cargo test --locked -p fairweir-core -p fairweir-reference -p fairweir-scenario -p fairweir-sim -p fairweir-evidence
 
-# Coverage-guided; see fuzz/run and docs/fuzzing.md.
+# Coverage-guided; see fuzz/run and docs/develop/fuzzing.md.
 fuzz:
 	@WITH_FUZZ=1 ./dist/install-deps
 	@./fuzz/run $(TARGET) $(SECONDS)
@@ -85,11 +85,11 @@ evidence: build
 	$(SUDO) $(FAIRWEIR) evidence
 
 figures: build
-	$(FAIRWEIR) figures crab --write-docs docs/papers/crab.md
-	$(FAIRWEIR) figures rbm --seed 1..40 --write-docs docs/papers/rbm.md
-	$(FAIRWEIR) figures bcpqp --seed 1..5 --write-docs docs/papers/bcpqp.md
-	$(FAIRWEIR) figures fs --seed 1..10 --write-docs docs/papers/free-and-stunts.md
-	$(FAIRWEIR) figures myob --seed 1..10 --write-docs docs/papers/myob.md
+	$(FAIRWEIR) figures crab --write-docs docs/research/papers/crab.md
+	$(FAIRWEIR) figures rbm --seed 1..40 --write-docs docs/research/papers/rbm.md
+	$(FAIRWEIR) figures bcpqp --seed 1..5 --write-docs docs/research/papers/bcpqp.md
+	$(FAIRWEIR) figures fs --seed 1..10 --write-docs docs/research/papers/free-and-stunts.md
+	$(FAIRWEIR) figures myob --seed 1..10 --write-docs docs/research/papers/myob.md
 	$(FAIRWEIR) figures control --write-docs docs/control.md
 
 bench: build

@@ -1,4 +1,4 @@
-//! Lines of Rust, with and without tests, and words of the documents.
+//! Lines of Rust, with and without tests, and hand-written words of the documents.
 
 use std::path::Path;
 
@@ -29,13 +29,11 @@ pub(crate) fn run() -> Result<()> {
         sums.tests += lines.tests;
     }
     sums.print("all");
-    let mut documents = files(&root().join("docs"), "md")?;
-    documents.push(root().join("README.md"));
-    let mut words = 0;
-    for path in &documents {
-        words += read(path)?.split_whitespace().count();
+    let documents = crate::documents::count()?;
+    for (folder, words) in &documents {
+        println!("{folder:<24} {words:>8} words");
     }
-    println!("{} documents have {words} words", documents.len());
+    println!("{:<24} {:>8} words", "all documents", documents.values().sum::<usize>());
     Ok(())
 }
 

@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 mod circles;
 mod constants;
 mod count;
+mod documents;
 mod judge;
 mod named;
 mod phrases;
@@ -30,7 +31,7 @@ fn main() -> ExitCode {
         ["sbom", out, "static"] => sbom::run(Path::new(out), true),
         _ => Err(anyhow::anyhow!(
             "unknown chore `{}`; allowed are `tidy` (format, lints, architecture, circles, phrases, \
-             paths), `judge [RECORD | again CARGO-ARGUMENTS]` (the table of judgements), `count` \
+             paths, documents), `judge [RECORD | again CARGO-ARGUMENTS]` (the table of judgements), `count` \
              (lines and words), `constants [NAME ...]` (which constants of the control the golden \
              holds) and `sbom DIR [static]`",
             arguments.join(" ")

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::root;
 
-/// Whom each crate may depend on, of this workspace. One-way: see docs/architecture.md.
+/// Whom each crate may depend on, of this workspace. One-way: see docs/develop/architecture.md.
 const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("fairweir-core", &[]),
     ("fairweir-config", &["fairweir-core"]),
@@ -52,6 +52,7 @@ pub(crate) fn run() -> Result<()> {
     crate::phrases::run()?;
     ignored_tests()?;
     crate::named::run()?;
+    crate::documents::run()?;
     crate::run("cargo", &["fmt", "--all", "--check"])?;
     crate::run(
         "cargo",

@@ -2,7 +2,7 @@
 //! a client, reload, a lock, a state directory, metrics, and the protocol with systemd.
 //!
 //! A daemon is a [`Service`]: it has a deadline, handles requests, reloads its configuration, and
-//! says how it is. [`run`] does everything else. `docs/adding-a-service.md` is a walk-through.
+//! says how it is. [`run`] does everything else. `docs/develop/adding-a-service.md` is a walk-through.
 //!
 //! | module | its job |
 //! |---|---|

@@ -24,9 +24,9 @@ pub enum Command {
     /// Compare the simulator's results with those of a file, or write the file.
     #[command(after_help = GOLDEN_EXAMPLES)]
     Golden(GoldenArgs),
-    /// Play every scenario in the lab and write docs/measured.md and its pictures (needs root).
+    /// Play every scenario in the lab and write docs/results/measured.md and its pictures (needs root).
     Evidence(EvidenceArgs),
-    /// Play single downloads in the lab and in the simulator and write docs/validation.md (needs
+    /// Play single downloads in the lab and in the simulator and write docs/results/validation.md (needs
     /// root).
     ValidateTcp(ValidateArgs),
 }
@@ -58,7 +58,7 @@ pub enum FiguresCommand {
 /// `fairweir compare`.
 #[derive(Debug, Args)]
 pub struct CompareArgs {
-    /// The scenario file (docs/scenario.md).
+    /// The scenario file (docs/research/simulator.md).
     pub(crate) file: PathBuf,
     /// Set a key of the scenario, such as link.rate=47mbit, flow.0.rtt=100ms or
     /// group.video.weight=3; repeatable.

@@ -10,8 +10,8 @@
 //! | `campaign` | random scenarios: distributions of scores, clusters of failures, the worst |
 //! | `golden` | a file of results that the simulator must give again |
 //! | `compare` | one scenario in the lab and in the simulator, and how they differ |
-//! | `measured` | every scenario in the lab: `docs/measured.md` and its pictures |
-//! | `validation` | single downloads in both: `docs/validation.md` |
+//! | `measured` | every scenario in the lab: `docs/results/measured.md` and its pictures |
+//! | `validation` | single downloads in both: `docs/results/validation.md` |
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
@@ -83,7 +83,7 @@ fn rank(count: usize, q: f64) -> usize {
 /// If the working directory is another one.
 fn root() -> anyhow::Result<PathBuf> {
     let root = std::env::current_dir().context("cannot tell the working directory")?;
-    if !root.join("scenarios").is_dir() || !root.join("docs/measured.md").is_file() {
+    if !root.join("scenarios").is_dir() || !root.join("docs/results/measured.md").is_file() {
         bail!("{}: not the root of the fairweir repository", root.display());
     }
     Ok(root)

@@ -1,4 +1,4 @@
-//! Plays every scenario in the lab and rewrites `docs/measured.md` and `docs/pictures/`.
+//! Plays every scenario in the lab and rewrites `docs/results/measured.md` and `docs/pictures/`.
 //!
 //! The document keeps the rows of what is not played again.
 
@@ -164,7 +164,7 @@ pub(crate) fn run(names: &[String]) -> Result<()> {
         bail!("unknown scenario `{name}`; allowed are {}", known.join(", "));
     }
     let root = root()?;
-    let document = root.join("docs/measured.md");
+    let document = root.join("docs/results/measured.md");
     let mut rows = rows_of(&fs::read_to_string(&document)?);
     let wanted = |name: &str| names.is_empty() || names.iter().any(|n| n == name);
     for Shared { scenario, controls, has_picture } in SHARED.iter().filter(|s| wanted(s.scenario)) {
@@ -409,7 +409,7 @@ mod tests {
 
     #[test]
     fn a_document_keeps_the_rows_of_what_was_not_played_again() {
-        let text = fs::read_to_string(repository().join("docs/measured.md")).unwrap();
+        let text = fs::read_to_string(repository().join("docs/results/measured.md")).unwrap();
         let mut rows = rows_of(&text);
         assert!(!rows.contains_key("scenario") && rows["demo"].lines().count() >= 3, "{rows:?}");
         let kept = rows["rtts"].clone();

@@ -1,4 +1,4 @@
-//! Plays single downloads in both worlds and writes `docs/validation.md`: whether the simulator's TCP
+//! Plays single downloads in both worlds and writes `docs/results/validation.md`: whether the simulator's TCP
 //! is the kernel's.
 
 use std::env;
@@ -27,6 +27,8 @@ const COMPARED: &[&str] = &["mix-cubic-bbr", "step-10", "crab-fig7-short"];
 const AT_A_TIME: usize = 2;
 
 const HEAD: &str = "# The simulator against the kernel
+
+For researchers: how near the simulator's TCP is to that of the kernel. `sudo fairweir validate-tcp` writes this file.
 
 ## One download alone
 
@@ -288,7 +290,7 @@ fn write_tables(cases: &[Case]) -> Result<()> {
         }
     }
     writeln!(text, "\n{}", machine("fairweir validate-tcp")?)?;
-    output::write(Path::new("docs/validation.md"), text.trim_end().to_owned() + "\n")?;
+    output::write(Path::new("docs/results/validation.md"), text.trim_end().to_owned() + "\n")?;
     Ok(())
 }
 

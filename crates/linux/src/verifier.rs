@@ -1,4 +1,4 @@
-//! What each BPF program costs the kernel's verifier, and the record of it in `docs/verifier.md`.
+//! What each BPF program costs the kernel's verifier, and the record of it in `docs/results/verifier.md`.
 //!
 //! A kernel refuses a program that takes it a million instructions, or a stack of more than 512 bytes.
 //! The numbers depend on the kernel and the compiler, so the record names both: where they are the
@@ -230,7 +230,7 @@ fn read(text: &str) -> BTreeMap<(String, String), Option<Cost>> {
     text.lines().filter_map(row).collect()
 }
 
-const RECORD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/verifier.md");
+const RECORD: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/results/verifier.md");
 const HEAD: &str = "\
 # What the programs cost the kernel's verifier
 

@@ -1,4 +1,4 @@
-//! The API's description for other programs, `docs/market.openapi.json`: its schemas are those of
+//! The API's description for other programs, `docs/reference/market.openapi.json`: its schemas are those of
 //! [`messages`](crate::messages), as the server reads and writes them.
 //!
 //! `FAIRWEIR_WRITE=1 cargo test -p fairweir-market --lib openapi` writes the file.
@@ -192,7 +192,8 @@ fn document() -> Value {
 
 #[test]
 fn the_description_in_the_documents_is_that_of_the_server() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/market.openapi.json");
+    let path =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/market.openapi.json");
     let text = serde_json::to_string_pretty(&document()).unwrap() + "\n";
     if env::var_os("FAIRWEIR_WRITE").is_some() {
         fs::write(&path, &text).unwrap();
@@ -200,7 +201,7 @@ fn the_description_in_the_documents_is_that_of_the_server() {
     let written = fs::read_to_string(&path).unwrap_or_default();
     assert!(
         written == text,
-        "docs/market.openapi.json is not of this version; \
+        "docs/reference/market.openapi.json is not of this version; \
          `FAIRWEIR_WRITE=1 cargo test -p fairweir-market --lib openapi` writes it"
     );
 }

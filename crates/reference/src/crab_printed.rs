@@ -13,7 +13,7 @@
 //!
 //! Everything else is kept, what harms included: raises that cannot succeed below 8 Mbit/s, excess
 //! that is divided among groups which want no more, and an estimate that is never lowered by less than
-//! a tenth. Source: CRAB §3.1-§3.5, Appendix A; docs/papers/crab.md.
+//! a tenth. Source: CRAB §3.1-§3.5, Appendix A; docs/research/papers/crab.md.
 
 use fairweir_core::receiver::{
     Act, Allocation, CAPACITY_MIN, ClassRate, Command, ControllerError, Decider, Decision, Excess,

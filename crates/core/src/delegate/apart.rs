@@ -9,7 +9,7 @@
 //! The differences are summed, with an end on both sides (a CUSUM): at one end the two are *apart*, and
 //! they are together again when the sum is back at its middle. Without such intervals nothing changes.
 //!
-//! What is measured: `docs/papers/free-and-stunts.md`, *apart*.
+//! What is measured: `docs/research/papers/free-and-stunts.md`, *apart*.
 
 use super::sample::Sample;
 use super::{MemberId, Tally};

@@ -12,7 +12,7 @@
 //!
 //! [`Algorithm::Track`] goes beyond the paper. Each reduction ends at the target: what the free
 //! connection has above its aim it gives up at the next signal, its own or a stunt's, and what is
-//! missing to the reduction that the signal asks for is given up by the other side. Source: Free and Stunts §III-A, eq. (3), (4); deviations: docs/papers/free-and-stunts.md.
+//! missing to the reduction that the signal asks for is given up by the other side. Source: Free and Stunts §III-A, eq. (3), (4); deviations: docs/research/papers/free-and-stunts.md.
 
 use serde::{Deserialize, Serialize};
 

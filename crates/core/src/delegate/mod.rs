@@ -25,7 +25,7 @@
 //! [−1, 1]; a stunt that is judged not to share the bottleneck of a free connection is not asked for it.
 //!
 //! Source: Guirguis and Valdez, Traffic Shaping via Congestion Signals Delegation. What is resolved
-//! otherwise: `docs/papers/free-and-stunts.md`.
+//! otherwise: `docs/research/papers/free-and-stunts.md`.
 
 use serde::{Deserialize, Serialize};
 

@@ -20,7 +20,7 @@
 //! | [`preferences`] | what a household wants, by kind of use and time of the week |
 //!
 //! Source: Mind Your Own Bandwidth, §II, §III, §VI, appendices A to F. Deviations and what of the
-//! paper's propositions holds: docs/papers/myob.md. Integers decide credits and rates; `f64` is only
+//! paper's propositions holds: docs/research/papers/myob.md. Integers decide credits and rates; `f64` is only
 //! in what households believe and plan.
 
 pub mod agent;

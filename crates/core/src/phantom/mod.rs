@@ -15,7 +15,7 @@
 //! | [`segment`] | a capacity that subscribers share |
 //! | [`aggregate`] | the policer of one subscriber: the specification |
 //!
-//! Source: BC-PQP (docs/papers/bcpqp.md).
+//! Source: BC-PQP (docs/research/papers/bcpqp.md).
 
 use crate::units::{Bytes, Time};
 

@@ -8,7 +8,7 @@
 //!
 //! Nothing else is enforced, so UDP takes what it wants.
 //!
-//! Source: Spring et al. §IV (docs/papers/rbm.md says where this departs from it).
+//! Source: Spring et al. §IV (docs/research/papers/rbm.md says where this departs from it).
 
 use std::collections::BTreeMap;
 

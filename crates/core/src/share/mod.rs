@@ -87,7 +87,7 @@ pub struct Entry {
 ///
 /// The parts sum to min(capacity, Σ demands) exactly; a part is below its demand only if no
 /// other part has more per weight, within one bit/s per entry. O(n log n).
-/// Source: CRAB §3.3, in closed form (docs/papers/crab.md).
+/// Source: CRAB §3.3, in closed form (docs/research/papers/crab.md).
 pub fn fair(capacity: Rate, entries: &[Entry]) -> Vec<Rate> {
     let parts = divide(capacity.as_bps(), entries);
     parts.into_iter().map(Rate::bps).collect()

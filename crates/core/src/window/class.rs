@@ -136,7 +136,7 @@ const LONG_MIN: Bytes = Bytes::kb(2);
 const LONG_TIME: Span = Span::millis(100);
 /// How long the paper's 8 kB take on its modem of 28.8 kbit/s.
 const LONG_TIME_MAX: Span = Span::nanos(2_222_222_223);
-/// Six of seven objects of a model page (docs/scenario.md) are smaller.
+/// Six of seven objects of a model page (docs/research/simulator.md) are smaller.
 const OBJECT: Bytes = Bytes::kb(64);
 /// Ten segments of 1448 bytes, as senders begin (RFC 6928).
 const FLIGHT: Bytes = Bytes::new(14_480);

@@ -25,7 +25,7 @@
 //! share the queue have one, since the others fill it.
 //!
 //! Source: Spring et al., Receiver Based Management of Low Bandwidth Access Links, §III-IV
-//! (docs/papers/rbm.md).
+//! (docs/research/papers/rbm.md).
 
 mod class;
 mod divide;

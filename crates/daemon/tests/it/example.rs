@@ -1,4 +1,4 @@
-//! The example of docs/adding-a-service.md, run as a process.
+//! The example of docs/develop/adding-a-service.md, run as a process.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -92,7 +92,7 @@ fn it_ends_with_its_stdin() {
 #[test]
 fn the_documentation_shows_this_example() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let shown = fs::read_to_string(root.join("../../docs/adding-a-service.md")).unwrap();
+    let shown = fs::read_to_string(root.join("../../docs/develop/adding-a-service.md")).unwrap();
     let code = fs::read_to_string(root.join("examples/greeter.rs")).unwrap();
     assert!(shown.contains(&code), "copy crates/daemon/examples/greeter.rs into the document");
     assert!(code.lines().count() <= 125, "{} lines", code.lines().count());

@@ -56,35 +56,35 @@ struct Appendix {
 
 const CRAB: Collection = Collection {
     name: "crab",
-    document: "docs/papers/crab.md",
+    document: "docs/research/papers/crab.md",
     beside: "the paper",
     figures: &crab::FIGURES,
     appendix: None,
 };
 const RBM: Collection = Collection {
     name: "rbm",
-    document: "docs/papers/rbm.md",
+    document: "docs/research/papers/rbm.md",
     beside: "the paper",
     figures: &rbm::FIGURES,
     appendix: None,
 };
 const BCPQP: Collection = Collection {
     name: "bcpqp",
-    document: "docs/papers/bcpqp.md",
+    document: "docs/research/papers/bcpqp.md",
     beside: "the paper",
     figures: &bcpqp::FIGURES,
     appendix: Some(Appendix { pictures: &[], table: bcpqp::table }),
 };
 const FS: Collection = Collection {
     name: "fs",
-    document: "docs/papers/free-and-stunts.md",
+    document: "docs/research/papers/free-and-stunts.md",
     beside: "the paper",
     figures: &fs::FIGURES,
     appendix: None,
 };
 const MYOB: Collection = Collection {
     name: "myob",
-    document: "docs/papers/myob.md",
+    document: "docs/research/papers/myob.md",
     beside: "the paper",
     figures: &myob::FIGURES,
     appendix: None,

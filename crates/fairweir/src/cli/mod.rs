@@ -202,10 +202,10 @@ pub(crate) struct HistoryArgs {
     /// The length of a step; if it begins more than an hour ago, whole minutes.
     #[arg(long, value_name = "SPAN", value_parser = parse_days)]
     pub(crate) step: Option<Span>,
-    /// Print JSON (docs/history.md).
+    /// Print JSON (docs/host/history.md).
     #[arg(long, conflicts_with = "csv")]
     pub(crate) json: bool,
-    /// Print CSV (docs/history.md).
+    /// Print CSV (docs/host/history.md).
     #[arg(long)]
     pub(crate) csv: bool,
     /// Directory of the page's own socket.
@@ -222,7 +222,7 @@ pub(crate) struct SuggestArgs {
     /// Only the daemon of this interface.
     #[arg(long, value_parser = instance::parse)]
     pub(crate) dev: Option<String>,
-    /// Print JSON (docs/history.md).
+    /// Print JSON (docs/host/history.md).
     #[arg(long)]
     pub(crate) json: bool,
     /// Directory of the page's own socket.

@@ -87,7 +87,7 @@ pub(crate) struct PlayArgs {
 /// A scenario file and changes to it.
 #[derive(Debug, Args)]
 pub(crate) struct ScenarioArgs {
-    /// The scenario file (docs/scenario.md).
+    /// The scenario file (docs/research/simulator.md).
     pub(crate) file: PathBuf,
     /// Set a key of the scenario, such as link.rate=47mbit, flow.0.rtt=100ms or
     /// group.video.weight=3; repeatable.

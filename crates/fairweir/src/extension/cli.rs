@@ -50,4 +50,4 @@ pub(crate) const EXAMPLES: &str = "Examples:
   fairweir extension install --user --browser firefox
   fairweir extension status
 
-The extension itself is installed in the browser: see docs/web.md.";
+The extension itself is installed in the browser: see docs/host/sites.md.";

@@ -101,7 +101,7 @@ pub(crate) struct StatusArgs {
     /// The interface; required if several daemons run.
     #[arg(long, value_parser = instance::parse)]
     pub(crate) dev: Option<String>,
-    /// Print JSON (docs/status.md).
+    /// Print JSON (docs/reference/status.md).
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
@@ -144,7 +144,7 @@ pub(crate) const ROUTER_EXAMPLES: &str = "Examples:
   sudo fairweir router -c /etc/fairweir/router.toml --dry-run
   sudo fairweir router
 
-A configuration (docs/router.md):
+A configuration (docs/home/router.md):
   version = 1
   [router]
   lan = \"br-lan\"

@@ -1,4 +1,4 @@
-//! The status of `fairweir host`. Its schema is documented in docs/status.md.
+//! The status of `fairweir host`. Its schema is documented in docs/reference/status.md.
 
 use fairweir_config::host::set::Changes;
 use fairweir_core::market::guarantee::Guarantee;

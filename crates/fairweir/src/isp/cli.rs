@@ -20,7 +20,7 @@ pub(crate) struct IspArgs {
 /// The daemon.
 #[derive(Debug, Args)]
 pub(crate) struct DaemonArgs {
-    /// The configuration: interfaces, plans and subscribers (docs/isp.md).
+    /// The configuration: interfaces, plans and subscribers (docs/isp/reference.md).
     #[arg(long, value_name = "FILE", default_value = DEFAULT_PATH)]
     pub(super) config: PathBuf,
     /// Attach nothing; print what would be done.

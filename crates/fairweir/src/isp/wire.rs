@@ -1,4 +1,4 @@
-//! What daemon and commands say to each other: one JSON value per line (docs/isp.md).
+//! What daemon and commands say to each other: one JSON value per line (docs/isp/reference.md).
 
 use std::collections::BTreeMap;
 

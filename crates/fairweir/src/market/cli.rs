@@ -156,7 +156,7 @@ pub(crate) struct EnrolArgs {
 /// `fairweir market agent`.
 #[derive(Debug, Args)]
 pub(crate) struct AgentArgs {
-    /// The configuration: what the household wants (docs/market.md).
+    /// The configuration: what the household wants (docs/experiments/market.md).
     #[arg(long, value_name = "FILE", default_value = fairweir_config::agent::DEFAULT_PATH)]
     pub(super) config: PathBuf,
     /// Directory of the gateway's key and of what the agent learned.

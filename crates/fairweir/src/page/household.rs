@@ -21,7 +21,7 @@ const USAGE: [&str; 4] = ["Device", "Application", "Downloaded", "Uploaded"];
 const PRIORITY: [&str; 2] = ["Kind of use", "Worth now"];
 const DEVICES: [&str; 4] = ["Device", "System", "Kind", "Evidence"];
 
-/// What `fairweir market agent` says; docs/market.md.
+/// What `fairweir market agent` says; docs/experiments/market.md.
 #[derive(Deserialize)]
 pub(super) struct AgentStatus {
     gateway: String,
@@ -132,7 +132,7 @@ fn when(time: &TimeOfWeek) -> String {
     format!("{days} {} to {}", clock(time.from_min), clock(time.to_min))
 }
 
-/// What `fairweir proxy` says; docs/proxy.md.
+/// What `fairweir proxy` says; docs/experiments/proxy.md.
 #[derive(Deserialize)]
 pub(super) struct ProxyStatus {
     #[serde(default)]

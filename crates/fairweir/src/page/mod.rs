@@ -19,7 +19,7 @@
 //! | [`past`] | the history, for a chart and a table |
 //! | [`html`] | the same as a document that needs no script |
 //!
-//! docs/security.md lists what others can send to it.
+//! docs/develop/security.md lists what others can send to it.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;

@@ -20,7 +20,7 @@ pub(crate) struct ProxyArgs {
 /// The daemon.
 #[derive(Debug, Args)]
 pub(crate) struct DaemonArgs {
-    /// The configuration: interfaces, classes and applications (docs/proxy.md).
+    /// The configuration: interfaces, classes and applications (docs/experiments/proxy.md).
     #[arg(short, long, value_name = "FILE", default_value = DEFAULT_PATH)]
     pub(super) config: PathBuf,
     /// Relay nothing; print what would be taken, and what is missing.

@@ -20,7 +20,7 @@ pub(crate) struct SenderArgs {
 /// The daemon.
 #[derive(Debug, Args)]
 pub(crate) struct DaemonArgs {
-    /// The configuration: bundles, with their targets and rules (docs/sender.md).
+    /// The configuration: bundles, with their targets and rules (docs/experiments/sender.md).
     #[arg(long, value_name = "FILE", default_value = DEFAULT_PATH)]
     pub(super) config: PathBuf,
     /// Switch no connection; print which ones would be in which bundle.

@@ -7,11 +7,11 @@ use serde_json::Value;
 use crate::common::played::{file, reports};
 
 /// BBR believes the best of ten rounds, so that each pause of a busy machine makes its queue of a few
-/// ms grow by as much. Source: docs/validation.md, which has the quiet machine's numbers.
+/// ms grow by as much. Source: docs/results/validation.md, which has the quiet machine's numbers.
 const NOISE_MS: f64 = 3.0;
 
 /// The queue of BBR grows with the lateness of the link; from this on such a run says nothing of the
-/// simulator. Source: docs/validation.md; a quiet machine stays below.
+/// simulator. Source: docs/results/validation.md; a quiet machine stays below.
 const LATE_MS: f64 = 0.2;
 
 /// Plays a scenario in both worlds.
@@ -107,7 +107,7 @@ fn a_lone_bbr_flow_fills_link_and_queue_alike_in_both_worlds() {
     assert_alone("bbr");
 }
 
-/// Not without control: there BBR takes more the busier the machine is (docs/validation.md).
+/// Not without control: there BBR takes more the busier the machine is (docs/results/validation.md).
 #[test]
 fn cubic_beside_bbr_fares_alike_in_both_worlds() {
     if privileged() {

@@ -336,13 +336,13 @@ fn status_is_as_documented() {
     let output = stage.fairweir("status --json");
     let status: Value = serde_json::from_slice(&output.stdout).unwrap();
     let documented =
-        fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/status.md"));
+        fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/status.md"));
     let documented = documented.unwrap();
     let schema = documented.split("```json").nth(1).unwrap().split("```").next().unwrap();
     let schema: Value = serde_json::from_str(schema).unwrap();
     let keys =
         |value: &Value| -> Vec<String> { value.as_object().unwrap().keys().cloned().collect() };
-    assert_eq!(keys(&status), keys(&schema), "docs/status.md shows every key");
+    assert_eq!(keys(&status), keys(&schema), "docs/reference/status.md shows every key");
     assert_eq!(keys(&status["groups"][0]), keys(&schema["groups"][0]));
     assert_eq!(status["groups"][0]["share_bps"], 15_000_000);
     assert_eq!(status["capacity_bps"], 20_000_000);

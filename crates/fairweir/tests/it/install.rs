@@ -202,6 +202,7 @@ fn a_debian_package_has_the_same_files_below_usr() {
         "./usr/lib/sysusers.d/fairweir.conf\n",
         "./usr/share/man/man1/fairweir-page.1.gz\n",
         "./usr/share/doc/fairweir/copyright\n",
+        "./usr/share/doc/fairweir/docs/isp/reference.md\n",
         "./usr/share/doc/fairweir/THIRD-PARTY.txt.gz\n",
         "./usr/share/doc/fairweir/fairweir.cdx.json.gz\n",
     ] {

@@ -154,7 +154,7 @@ fn real_tcp_in_a_bundle_holds_its_target_at_the_cost_of_its_stunts_alone() {
 }
 
 /// `cargo test -p fairweir-linux --test it police_bundle:: -- --ignored --nocapture`: the table in
-/// docs/papers/free-and-stunts.md.
+/// docs/research/papers/free-and-stunts.md.
 #[test]
 #[ignore = "long: 9 min"]
 fn each_target_with_real_tcp() {

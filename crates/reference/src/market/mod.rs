@@ -7,7 +7,7 @@
 //! | [`even`] | the same for the rule that divides the rest evenly |
 //! | [`scenario`] | the paper's estimate of what the others will spend (Algorithm 2) |
 //!
-//! Source: Mind Your Own Bandwidth, §III and §VI, appendices A to F (docs/papers/myob.md).
+//! Source: Mind Your Own Bandwidth, §III and §VI, appendices A to F (docs/research/papers/myob.md).
 
 pub mod equilibrium;
 pub mod even;

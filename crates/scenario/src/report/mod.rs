@@ -5,7 +5,7 @@
 //! judged in windows of one second. A window that overlaps the time from an event to `settle`
 //! after it is *transient*, the others are *scored*; windows without any demand are
 //! neither. While the demand of a group is unknown there are no fair shares to compare with. The
-//! schema of the JSON form is in `docs/scenario.md`.
+//! schema of the JSON form is in `docs/research/simulator.md`.
 
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 use serde::Serialize;

@@ -473,7 +473,7 @@ fn a_table_has_a_column_per_control_with_the_mean_and_spread_of_its_seeds() {
     );
 }
 
-const SCHEMA: &str = include_str!("../../../../docs/report.schema.json");
+const SCHEMA: &str = include_str!("../../../../docs/reference/report.schema.json");
 
 /// Where a value is not what a schema says; of JSON Schema only what ours uses.
 fn contradiction(schema: &Value, value: &Value) -> Option<String> {

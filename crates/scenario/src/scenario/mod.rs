@@ -1,7 +1,7 @@
 //! Scenario files: an access link, the groups that share it and the flows that load it.
 //!
 //! One TOML file describes what is played, in the emulated home as in the simulator (the format
-//! is in `docs/scenario.md`). [`Scenario::parse`] reads it into a [`Scenario`], which is valid by
+//! is in `docs/research/simulator.md`). [`Scenario::parse`] reads it into a [`Scenario`], which is valid by
 //! construction: names are unique, times lie inside the run, steps are in order, no rate is zero.
 //! Everything that can be asked of it is a function of time: which [`Scenario::capacity_at`], which
 //! demand, and so which fair shares hold.

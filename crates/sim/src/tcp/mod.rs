@@ -30,7 +30,7 @@
 //! | `receiver` | when what is acknowledged | RFC 1122, 5681 |
 //! | `congestion` | Reno, CUBIC, Vegas, BBR | each its own |
 //!
-//! How near that is to the kernel: `docs/validation.md`.
+//! How near that is to the kernel: `docs/results/validation.md`.
 //!
 //! With ECN an [`Ack`] says how many marks have arrived. The first of a round is answered as a loss is,
 //! the others of the round are not, which is what RFC 3168 does with its one bit.

@@ -82,7 +82,7 @@ fn a_bundle_that_cannot_be_played_is_refused() {
 }
 
 /// `cargo test -p fairweir-sim --test it ten_seeds -- --ignored --nocapture`: the table in
-/// docs/papers/free-and-stunts.md.
+/// docs/research/papers/free-and-stunts.md.
 #[test]
 #[ignore = "long: some minutes"]
 fn ten_seeds_of_each_target() {

@@ -20,7 +20,7 @@
 //! bytes never take the place of real ones that were not yet served; what is never full loses
 //! nothing; a packet costs O(1), a queue that empties O(children).
 //!
-//! Source: BC-PQP §3-4, with the resolutions of docs/papers/bcpqp.md.
+//! Source: BC-PQP §3-4, with the resolutions of docs/research/papers/bcpqp.md.
 
 use super::plan::{GATE_SHIFT, Inner, MSS, Plan, Signal};
 use super::{Arrival, Police, UNIT_BITS, Verdict};

@@ -190,7 +190,7 @@ impl Plan {
 }
 
 /// What differs from the paper and can be left out of a plan, to measure its worth. Letters are those
-/// of docs/papers/bcpqp.md.
+/// of docs/research/papers/bcpqp.md.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deviation {
     /// The limit across queues, also at the start (h, p).

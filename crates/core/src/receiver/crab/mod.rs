@@ -18,7 +18,7 @@
 //! capacity by weight alone, so that a group that lends can grow, be noticed, and take back. What
 //! the paper keeps as lent and borrowed follows: lent is (weight share − demand), borrowed is
 //! (share − weight share), each if positive. Source: CRAB §3; the numbers in comments refer to the
-//! deviations that docs/papers/crab.md lists.
+//! deviations that docs/research/papers/crab.md lists.
 
 use std::cmp::Reverse;
 

@@ -1,5 +1,5 @@
 //! The paper's experiments with a server behind a slow first hop (§VI), in the simulator: on/off, one
-//! free connection, 7 stunts, 10 Mbit/s with drop-tail. What Linux does: `docs/papers`.
+//! free connection, 7 stunts, 10 Mbit/s with drop-tail. What Linux does: `docs/research/papers`.
 
 use fairweir_scenario::report::Report;
 use fairweir_scenario::report::chart::{Line, Marks, Panel, colour};

@@ -3,7 +3,7 @@
 use super::{Forms, Html};
 use crate::page::shown::{HouseholdView, WantedView};
 
-/// The highest that can be stated ahead. Source: docs/market.md.
+/// The highest that can be stated ahead. Source: docs/experiments/market.md.
 const IMPORTANCE_MAX: u8 = fairweir_core::market::preferences::IMPORTANCE_MAX;
 
 /// Minutes for which a kind can be put first.

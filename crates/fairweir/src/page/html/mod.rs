@@ -14,7 +14,7 @@ use crate::page::history::suggest::{Suggested, SuggestedWeight};
 mod household;
 mod isp;
 
-/// The largest weight. Source: docs/configuration.md.
+/// The largest weight. Source: docs/host/configuration.md.
 const WEIGHT_MAX: u32 = 10_000;
 
 /// Colours of groups in `page.css`; more groups begin again.

@@ -9,7 +9,7 @@ use tempfile::tempdir;
 
 use super::{Browser, Scene};
 
-const DESCRIPTION: &str = include_str!("../../../../../docs/page.openapi.json");
+const DESCRIPTION: &str = include_str!("../../../../../docs/reference/page.openapi.json");
 
 impl Browser<'_> {
     /// Plays the description with these checks, in a session, with its second token known.

@@ -11,7 +11,7 @@ use fairweir_market::identity::Enrolment;
 use super::*;
 
 fn description() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/market.openapi.json")
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/market.openapi.json")
 }
 
 fn book(market: &Market) -> Book {

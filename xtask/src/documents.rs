@@ -1,0 +1,214 @@
+//! The documents: how many words a person has written, a first paragraph in each, and links that lead somewhere.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+
+use crate::phrases::{files, read};
+use crate::root;
+
+/// Hand-written words of all documents, and of one.
+const ALL_MAX: usize = 45_000;
+const ONE_MAX: usize = 5_000;
+/// Of the README, and of a decision.
+const README_MAX: usize = 1_200;
+const DECISION_MAX: usize = 500;
+/// Documents that are still to be shortened count as the words that they will have.
+const RESERVED: &[(&str, usize)] = &[
+    ("docs/decisions/0017-classes-delay-what-has-a-window.md", DECISION_MAX),
+];
+/// What reports a measurement, in a line with a digit. Such numbers stand in documents that commands write, or where
+/// a command's output is kept (docs/results), and other documents link to them.
+const MEASURED: &[&str] = &[
+    "±",
+    "one run",
+    "two runs",
+    "three runs",
+    "runs had",
+    "was measured",
+    "were measured",
+    "at the median",
+    "of the median",
+    "at a load of",
+];
+/// Written by commands as a whole.
+const GENERATED: &[&str] =
+    &["docs/results/measured.md", "docs/results/validation.md", "docs/results/verifier.md"];
+/// What `fairweir figures` and `fairweir campaign` write into a document stands between these.
+const BEGIN: &str = "<!-- figures: begin -->";
+const END: &str = "<!-- figures: end -->";
+
+/// Finds documents that are too long, have no first paragraph, report what was measured, or link to what is not there.
+pub(crate) fn run() -> Result<()> {
+    let mut faults = Vec::new();
+    let mut sum = 0;
+    for (name, text) in all()? {
+        let has = words(&text);
+        let reserved = RESERVED.iter().find(|(file, _)| *file == name).map(|(_, words)| *words);
+        if !GENERATED.contains(&name.as_str()) {
+            sum += reserved.unwrap_or(has);
+            let allowed = match name.as_str() {
+                "README.md" => README_MAX,
+                _ if name.starts_with("docs/decisions/") => DECISION_MAX,
+                _ => ONE_MAX,
+            };
+            if reserved.is_none() && has > allowed {
+                faults.push(format!("{name}: {has} words, allowed are {allowed}"));
+            }
+        }
+        if reserved.is_none() && !name.starts_with("docs/results/") {
+            let typed = measured(&text);
+            faults.extend(typed.map(|line| format!("{name}: a measured number is typed: {line}")));
+        }
+        if !has_first_paragraph(&text) {
+            faults.push(format!("{name}: begins without a title and a paragraph"));
+        }
+        faults.extend(dead_links(&name, &text));
+    }
+    if sum > ALL_MAX {
+        faults.push(format!("all documents: {sum} words, allowed are {ALL_MAX}"));
+    }
+    if !faults.is_empty() {
+        bail!("documents (xtask/src/documents.rs):\n  {}", faults.join("\n  "));
+    }
+    Ok(())
+}
+
+/// Hand-written words by folder, and of all.
+pub(crate) fn count() -> Result<BTreeMap<String, usize>> {
+    let mut counted = BTreeMap::new();
+    for (name, text) in all()?.into_iter().filter(|(name, _)| !GENERATED.contains(&name.as_str())) {
+        let folder = name.rsplit_once('/').map_or("README.md", |(folder, _)| folder);
+        *counted.entry(folder.to_owned()).or_default() += words(&text);
+    }
+    Ok(counted)
+}
+
+/// README and documents, by their paths from the root.
+fn all() -> Result<Vec<(String, String)>> {
+    let mut paths = files(&root().join("docs"), "md")?;
+    paths.push(root().join("README.md"));
+    let named = |path: PathBuf| {
+        let name = path.strip_prefix(root())?.to_string_lossy().into_owned();
+        Ok((name, read(&path)?))
+    };
+    paths.into_iter().map(named).collect()
+}
+
+/// Words outside code blocks and outside what commands write. The bars of tables are none.
+fn words(text: &str) -> usize {
+    let is_word = |word: &&str| word.contains(char::is_alphanumeric);
+    prose(&written(text)).map(|line| line.split_whitespace().filter(is_word).count()).sum()
+}
+
+/// Without what commands write.
+fn written(text: &str) -> String {
+    let mut written = text.to_owned();
+    while let Some((before, rest)) = written.split_once(BEGIN) {
+        written = before.to_owned() + rest.split_once(END).map_or("", |(_, after)| after);
+    }
+    written
+}
+
+/// Lines that report a measurement, by their words: what is said in others is not found.
+fn measured(text: &str) -> impl Iterator<Item = String> {
+    let is_report = |line: &&str| {
+        line.contains(|c: char| c.is_ascii_digit()) && MEASURED.iter().any(|m| line.contains(m))
+    };
+    let found: Vec<_> = prose(&written(text)).filter(is_report).map(str::to_owned).collect();
+    found.into_iter()
+}
+
+/// Lines outside code blocks.
+fn prose(text: &str) -> impl Iterator<Item = &str> {
+    let mut is_code = false;
+    text.lines().filter(move |line| {
+        let is_fence = line.trim_start().starts_with("```");
+        is_code ^= is_fence;
+        !is_code && !is_fence
+    })
+}
+
+fn has_first_paragraph(text: &str) -> bool {
+    let mut lines = text.lines().filter(|line| !line.trim().is_empty());
+    let title = lines.next().is_some_and(|line| line.starts_with("# "));
+    let is_paragraph =
+        |line: &str| !["#", "|", "- ", "```", "![", "<"].iter().any(|s| line.starts_with(s));
+    title && lines.next().is_some_and(is_paragraph)
+}
+
+fn dead_links(name: &str, text: &str) -> Vec<String> {
+    let dir = root().join(Path::new(name).parent().unwrap_or(Path::new("")));
+    let mut dead = Vec::new();
+    for target in prose(text).flat_map(links) {
+        let (path, anchor) = target.split_once('#').unwrap_or((target, ""));
+        let file = if path.is_empty() { root().join(name) } else { dir.join(path) };
+        let leads = match std::fs::read_to_string(&file) {
+            Ok(text) if !anchor.is_empty() => prose(&text).filter_map(slug).any(|s| s == anchor),
+            // A folder, or a picture.
+            _ => file.exists(),
+        };
+        if !leads {
+            dead.push(format!("{name}: nothing at `{target}`"));
+        }
+    }
+    dead
+}
+
+/// Targets of links of a line, without those that leave the repository.
+fn links(line: &str) -> impl Iterator<Item = &str> {
+    let targets = line.split("](").skip(1).filter_map(|rest| rest.split(')').next());
+    targets.filter(|target| !target.contains("://") && !target.contains(char::is_whitespace))
+}
+
+/// The anchor of a heading, as GitHub makes it.
+fn slug(line: &str) -> Option<String> {
+    let heading = line.strip_prefix('#')?.trim_start_matches('#').strip_prefix(' ')?;
+    let kept = |c: &char| c.is_alphanumeric() || " -_".contains(*c);
+    Some(heading.trim().to_lowercase().chars().filter(kept).collect::<String>().replace(' ', "-"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_words_that_a_person_wrote_are_counted() {
+        let code = "```sh\nmake run\n```\n";
+        let text = format!("# One\n\nTwo.\n{code}{BEGIN}\n| x |\n{END}\n| 3 | – |\n");
+        assert_eq!(words(&text), 3);
+        assert_eq!(words("a\n<!-- figures: begin -->\nb\n"), 1);
+    }
+
+    #[test]
+    fn a_measured_number_that_is_typed_is_found() {
+        let planted = format!("Shares were 3.4 and 3.8 : 1 in two runs.\n{BEGIN}\n5 ± 1\n{END}\n");
+        assert_eq!(measured(&planted).count(), 1);
+        assert_eq!(measured("The queue is at least two packets long, 5 ms.\n").count(), 0);
+    }
+
+    #[test]
+    fn a_document_begins_with_a_title_and_a_paragraph() {
+        assert!(has_first_paragraph("# A\n\nFor users of b.\n"));
+        for text in ["# A\n\n## B\n", "# A\n\n| b |\n", "For users.\n", "# A\n\n```sh\n", ""] {
+            assert!(!has_first_paragraph(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn links_lead_to_files_and_headings() {
+        assert_eq!(
+            slug("## `[[plan]]`: a plan, its rates").as_deref(),
+            Some("plan-a-plan-its-rates")
+        );
+        let text = "[a](xtask/Cargo.toml) [b](#one) [c](https://example.org/x)\n# One\n";
+        let there: Vec<&str> = links(text.lines().next().unwrap()).collect();
+        assert_eq!(there, ["xtask/Cargo.toml", "#one"]);
+        assert!(
+            dead_links("README.md", "[a](xtask/Cargo.toml)\n```\n[b](none.md)\n```\n").is_empty()
+        );
+        let dead = dead_links("README.md", "[a](none.md) and [b](docs/README.md#none)\n");
+        assert_eq!(dead.len(), 2, "{dead:?}");
+    }
+}
