@@ -65,6 +65,10 @@ test: export CARGO_INCREMENTAL ?= 0
 # workspace beside that. Lints are errors, also those of benchmarks, which are compiled and not run.
 test: export RUSTC_WORKSPACE_WRAPPER := clippy-driver
 test: export CLIPPY_ARGS := -Dwarnings
+# A panic says where it was also without debug information.
+test: export CARGO_PROFILE_DEV_DEBUG := false
+# Most tests wait for something; those that keep a core busy or are judged take turns (fairweir_testing::share).
+test: export RUST_TEST_THREADS ?= $(shell echo $$((2 * $$(nproc))))
 test: test-deps
 	cargo xtask tidy no-lints
 	cargo $(TESTS) --all-targets --no-run
