@@ -1,6 +1,6 @@
-//! Which tests may use the machine at the same time. The harness plays more tests than there are cores, since most of
-//! them wait; of those that are judged or keep a core busy it plays as many as there are cores; and a test that needs
-//! all of them, or that others would disturb, is alone.
+//! Which tests may use the machine at the same time. `make test` plays more tests than there are cores, since they wait
+//! much. Of those that are judged or keep a core busy there are at most as many as cores; and a test that needs all
+//! cores, or that others would disturb, is alone.
 
 use std::cell::Cell;
 use std::num::NonZeroUsize;
