@@ -9,7 +9,8 @@ use crate::root;
 
 /// Whom each crate may depend on, of this workspace. One-way: see docs/architecture.md.
 const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
-    ("fairweir-core", &[]),
+    ("fairweir-suffixes", &[]),
+    ("fairweir-core", &["fairweir-suffixes"]),
     ("fairweir-config", &["fairweir-core"]),
     ("fairweir-daemon", &["fairweir-core", "fairweir-config"]),
     ("fairweir-market", &["fairweir-core", "fairweir-daemon"]),
