@@ -471,7 +471,7 @@ mod tests {
         assert!(kept > 1_000, "{kept} edits kept");
     }
 
-    /// Kills the writer of a journal of its own; the number of edits that it kept, none of which is lost.
+    /// Kills the writer of a journal of its own; the number of edits that it kept, which must all be there.
     fn kept_over(kills: Range<u64>) -> usize {
         let dir = tempfile::tempdir().unwrap();
         let state = StateDir::new(dir.path());
