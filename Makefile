@@ -61,8 +61,17 @@ fuzz:
 
 # Incremental compilation splits a crate into many more units, which takes longer if all is compiled once.
 test: export CARGO_INCREMENTAL ?= 0
+# Clippy compiles the tests, so that all is compiled once: `cargo clippy` would check the dependencies and the
+# workspace beside that. Lints are errors, also those of benchmarks, which are compiled and not run.
+test: export RUSTC_WORKSPACE_WRAPPER := clippy-driver
+test: export CLIPPY_ARGS := -Dwarnings
+# A panic says where it was also without debug information.
+test: export CARGO_PROFILE_DEV_DEBUG := false
+# Tests wait much: one more than cores. Those that are judged or keep a core busy take turns (fairweir_testing::share).
+test: export RUST_TEST_THREADS ?= $(shell echo $$(($$(nproc) + 1)))
 test: test-deps
-	cargo xtask tidy
+	cargo xtask tidy no-lints
+	cargo $(TESTS) --all-targets --no-run
 	$(call judged,)
 
 # The claims that take too long for `test`: hours. It plays them one after the other, and a release build where

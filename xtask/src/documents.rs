@@ -15,9 +15,8 @@ const ONE_MAX: usize = 5_000;
 const README_MAX: usize = 1_200;
 const DECISION_MAX: usize = 500;
 /// Documents that are still to be shortened count as the words that they will have.
-const RESERVED: &[(&str, usize)] = &[
-    ("docs/decisions/0017-classes-delay-what-has-a-window.md", DECISION_MAX),
-];
+const RESERVED: &[(&str, usize)] =
+    &[("docs/decisions/0017-classes-delay-what-has-a-window.md", DECISION_MAX)];
 /// What reports a measurement, in a line with a digit. Such numbers stand in documents that commands write, or where
 /// a command's output is kept (docs/results), and other documents link to them.
 const MEASURED: &[&str] = &[

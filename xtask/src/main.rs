@@ -1,4 +1,4 @@
-//! Project chores: `cargo xtask tidy`, `cargo xtask judge [RECORD | again CARGO-ARGUMENTS]`,
+//! Project chores: `cargo xtask tidy [no-lints]`, `cargo xtask judge [RECORD | again CARGO-ARGUMENTS]`,
 //! `cargo xtask constants [NAME ...]`, `cargo xtask count`, `cargo xtask sbom DIR [static]`.
 #![forbid(unsafe_code)]
 
@@ -22,6 +22,7 @@ fn main() -> ExitCode {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match arguments[..] {
         ["tidy"] => tidy::run(),
+        ["tidy", "no-lints"] => tidy::run_without_lints(),
         ["judge"] => judge::run(None),
         ["judge", "again", ref tests @ ..] => judge::again(tests),
         ["judge", record] => judge::run(Some(record)),
@@ -30,8 +31,8 @@ fn main() -> ExitCode {
         ["sbom", out] => sbom::run(Path::new(out), false),
         ["sbom", out, "static"] => sbom::run(Path::new(out), true),
         _ => Err(anyhow::anyhow!(
-            "unknown chore `{}`; allowed are `tidy` (format, lints, architecture, circles, phrases, \
-             paths, documents), `judge [RECORD | again CARGO-ARGUMENTS]` (the table of judgements), `count` \
+            "unknown chore `{}`; allowed are `tidy [no-lints]` (format, lints, architecture, circles, \
+             phrases, paths, documents), `judge [RECORD | again CARGO-ARGUMENTS]` (the table of judgements), `count` \
              (lines and words), `constants [NAME ...]` (which constants of the control the golden \
              holds) and `sbom DIR [static]`",
             arguments.join(" ")

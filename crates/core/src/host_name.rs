@@ -41,7 +41,7 @@ impl HostName {
 
     /// The registrable domain, which browsers take for the site; `None` of a public suffix.
     pub fn domain(&self) -> Option<&str> {
-        psl::domain_str(&self.0)
+        fairweir_suffixes::registrable(&self.0)
     }
 }
 

@@ -1,59 +1,77 @@
-//! Which tests may use the machine at the same time. The harness plays as many as there are cores; a test that
-//! needs both of them, or that others would disturb, is alone.
+//! Which tests may use the machine at the same time. `make test` plays more tests than there are cores, since they wait
+//! much. Of those that are judged or keep a core busy there are at most as many as cores; and a test that needs all
+//! cores, or that others would disturb, is alone.
 
-use std::cell::RefCell;
-use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::cell::Cell;
+use std::num::NonZeroUsize;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
 
-static MACHINE: RwLock<()> = RwLock::new(());
+static MACHINE: Mutex<Machine> = Mutex::new(Machine { shares: 0, alone: 0, is_taken: false });
+static CHANGED: Condvar = Condvar::new();
+
+/// Who uses the machine. If it is taken there are no shares.
+struct Machine {
+    /// At most one for each core.
+    shares: usize,
+    /// Who waits to be alone; no further share is given meanwhile.
+    alone: usize,
+    is_taken: bool,
+}
 
 thread_local! {
-    static HELD: RefCell<Held> = const { RefCell::new(Held::Nothing) };
+    static HELD: Cell<Held> = const { Cell::new(Held::Nothing) };
 }
 
 /// What the calling thread holds of the machine.
+#[derive(Clone, Copy, PartialEq)]
 enum Held {
     Nothing,
-    Part(#[expect(dead_code, reason = "it is held")] RwLockReadGuard<'static, ()>),
-    /// The guard is in [`Alone`].
+    Part,
     All,
 }
 
 /// Uses the machine beside others until it drops.
 pub struct Share(());
 
-/// Waits while a test is [`alone`], and keeps all from being so. The judge does that for each claim; tests that keep
-/// a core busy do it themselves.
+/// Waits for a core and while a test is [`alone`], and keeps all from being so. The judge does that for each claim;
+/// tests that keep a core busy do it themselves.
 pub fn share() -> Share {
-    HELD.with_borrow_mut(|held| {
-        if let Held::Nothing = held {
-            *held = Held::Part(MACHINE.read().unwrap_or_else(PoisonError::into_inner));
-        }
-    });
+    if HELD.get() == Held::Nothing {
+        wait_while(|m| m.is_taken || m.alone > 0 || m.shares == cores()).shares += 1;
+        HELD.set(Held::Part);
+    }
     Share(())
 }
 
 impl Drop for Share {
     fn drop(&mut self) {
-        HELD.with_borrow_mut(|held| {
-            if let Held::Part(_) = held {
-                *held = Held::Nothing;
-            }
-        });
+        leave(Held::Part);
     }
 }
 
 /// Has the machine for itself until it drops.
-pub struct Alone(Option<RwLockWriteGuard<'static, ()>>);
+pub struct Alone(());
 
 /// Waits until no other claim of this process is judged, and lets no other begin: for links faster than 30 Mbit/s,
-/// which disturb others on two cores. Tests that are not judged go on.
-pub fn alone() -> Alone {
-    let before = HELD.replace(Held::All);
-    if let Held::All = before {
-        return Alone(None);
+/// which disturb others on two cores. Tests that are not judged go on. `None` if the caller is alone already.
+pub fn alone() -> Option<Alone> {
+    if HELD.get() == Held::All {
+        return None;
     }
-    drop(before);
-    Alone(Some(MACHINE.write().unwrap_or_else(PoisonError::into_inner)))
+    leave(Held::Part);
+    machine().alone += 1;
+    let mut machine = wait_while(|m| m.is_taken || m.shares > 0);
+    machine.alone -= 1;
+    machine.is_taken = true;
+    HELD.set(Held::All);
+    Some(Alone(()))
+}
+
+impl Drop for Alone {
+    fn drop(&mut self) {
+        leave(Held::All);
+    }
 }
 
 /// Does `job` [`alone`].
@@ -62,13 +80,31 @@ pub fn one_at_a_time<R>(job: impl FnOnce() -> R) -> R {
     job()
 }
 
-impl Drop for Alone {
-    fn drop(&mut self) {
-        if let Some(guard) = self.0.take() {
-            HELD.set(Held::Nothing);
-            drop(guard);
-        }
+/// Gives back what the calling thread holds, if it is that.
+fn leave(held: Held) {
+    if HELD.get() != held {
+        return;
     }
+    HELD.set(Held::Nothing);
+    let mut machine = machine();
+    match held {
+        Held::Nothing => {}
+        Held::Part => machine.shares -= 1,
+        Held::All => machine.is_taken = false,
+    }
+    CHANGED.notify_all();
+}
+
+fn cores() -> usize {
+    thread::available_parallelism().map_or(1, NonZeroUsize::get)
+}
+
+fn wait_while(is_so: impl FnMut(&mut Machine) -> bool) -> MutexGuard<'static, Machine> {
+    CHANGED.wait_while(machine(), is_so).unwrap_or_else(PoisonError::into_inner)
+}
+
+fn machine() -> MutexGuard<'static, Machine> {
+    MACHINE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -106,6 +142,7 @@ mod tests {
                 });
             }
         });
-        assert!(most.load(Ordering::SeqCst) > 1, "the others share");
+        let most = most.load(Ordering::SeqCst) as usize;
+        assert!((2.min(cores())..=cores()).contains(&most), "{most} share");
     }
 }

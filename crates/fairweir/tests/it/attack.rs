@@ -17,8 +17,10 @@ use crate::common::forger::{Forger, Forgery, Victim};
 use crate::common::stage::{Daemon, Download, Stage};
 
 const MBIT: f64 = 30.0;
-/// Until the control has learned the capacity, and until an attack has shown its effect.
+/// Until the control has learned the capacity.
 const SETTLE: Duration = Duration::from_secs(5);
+/// Until an attack has shown its effect: 15 ticks of the control.
+const EFFECT: Duration = Duration::from_secs(3);
 const MEASURED: Duration = Duration::from_secs(6);
 /// The least rate under attack, as a part of the rate without.
 const KEPT: f64 = 0.95;
@@ -51,7 +53,7 @@ impl Scene {
 
     /// Lets an attack that has begun show its effect, and compares the rate with the one before.
     fn judge(&self, name: &str, before: f64, sent: impl Fn() -> u64) {
-        thread::sleep(SETTLE);
+        thread::sleep(EFFECT);
         let under = self.download.mbit_over(MEASURED);
         let (kept, sent, status) = (under / before, sent(), self.daemon.status());
         println!(

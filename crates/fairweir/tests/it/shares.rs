@@ -1,5 +1,5 @@
 //! The main claim on real packets: the daemon in an emulated home makes downloads obey weights that
-//! only it knows. The same files and bounds hold if `scenarios/` is played by hand; two are played for a shorter time
+//! only it knows. The same files and bounds hold if `scenarios/` is played by hand; some are played for a shorter time
 //! here than their files say.
 
 use fairweir_testing::{privileged, two_of_three};
@@ -26,7 +26,7 @@ fn ratio(report: &Value) -> f64 {
 }
 
 fn assert_ratio(scenario: &str, wanted: f64, within: f64) {
-    let [none, report] = play(scenario, None, ["none", "crab"]);
+    let [none, report] = play(scenario, Some("27s"), ["none", "crab"]);
     let (none, crab) = (ratio(&none), ratio(&report));
     let is_near = |ratio: f64| (ratio / wanted - 1.0).abs() <= within;
     assert!(is_near(crab), "{scenario}: {crab:.2} under crab\n{report}");
@@ -87,7 +87,7 @@ fn quic_keeps_to_its_share_beside_tcp() {
 }
 
 fn assert_quic_keeps_to_its_share() {
-    let [report] = play("quic-vs-tcp", None, ["fairweir"]);
+    let [report] = play("quic-vs-tcp", Some("24s"), ["fairweir"]);
     let summary = &report["summary"];
     let groups = summary["groups"].as_array().unwrap();
     let quic = groups.iter().find(|group| group["name"] == "quic").unwrap();
