@@ -11,6 +11,7 @@ use nix::sys::signal::Signal;
 
 use super::{FILE, PATIENCE, access, passed, subscriber};
 use crate::common::access::{ALICE4, Access, BOB4, NOBODY4};
+use crate::common::stage::Daemon;
 
 /// Bytes by subscriber, plan, class if the plan has any, and direction, of all files.
 fn written(access: &Access) -> BTreeMap<String, u64> {
@@ -200,12 +201,22 @@ fn usage_of_each_class_is_what_its_receiver_got() {
         let of = |class: &str| exported.get(&format!("alice {class} download")).copied();
         assert_eq!(["voice", "games", "rest"].map(|class| of(class).unwrap_or_default()), wanted);
     };
-    let sum = add(send_to_classes(&access, 400));
+    let dropped = |daemon: &Daemon| {
+        let counters = subscriber(daemon, "alice");
+        counters["download"]["dropped_packets"].as_u64().unwrap()
+    };
+    let mut sum = add(send_to_classes(&access, 400));
+    // A busy machine may send no faster than the plan for once.
+    for _ in 0..10 {
+        if dropped(&daemon) > 0 {
+            break;
+        }
+        sum = add(send_to_classes(&access, 400));
+    }
+    assert!(dropped(&daemon) > 0, "more was sent than the plan lets through");
     access.isp("usage");
     check(sum, &mut exported);
     assert_eq!(passed(&daemon, "alice"), sum.iter().sum::<u64>());
-    let counters = subscriber(&daemon, "alice");
-    assert!(counters["download"]["dropped_packets"].as_u64() > Some(0), "{counters}");
     // Games have no class of their own for a while; the rest does not get what they had.
     let games = file.find("[[plan.class]]\nname = \"games\"").unwrap();
     let rest = file.find("[[plan.class]]\nname = \"rest\"").unwrap();
