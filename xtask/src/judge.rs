@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -45,15 +44,8 @@ pub(crate) fn again(tests: &[&str]) -> Result<()> {
         }
         let names = left.iter().copied().collect::<Vec<_>>().join(", ");
         println!("judge: pass {pass} plays {} claims again: {names}", left.len());
-        let mut cargo = Command::new("cargo");
-        cargo.current_dir(root()).args(tests);
-        cargo.env("FAIRWEIR_JUDGE", &path).env("FAIRWEIR_PASS", pass.to_string());
-        // What cargo tells this program of its package: crates that depend on it (ring) would be built again.
-        for (name, _) in std::env::vars_os() {
-            if name.to_str().is_some_and(is_of_package) {
-                cargo.env_remove(name);
-            }
-        }
+        let mut cargo = crate::cargo();
+        cargo.args(tests).env("FAIRWEIR_JUDGE", &path).env("FAIRWEIR_PASS", pass.to_string());
         cargo.args(["--", "--test-threads", "1", "--include-ignored", "--exact"]).args(left);
         // The record has what became of them.
         cargo.status().context("running cargo")?;
@@ -62,11 +54,6 @@ pub(crate) fn again(tests: &[&str]) -> Result<()> {
         ensure!(unplayed.is_empty(), "judge: pass {pass} did not play: {}", unplayed.join(", "));
     }
     run(None)
-}
-
-/// Whether a variable describes the package that cargo runs.
-fn is_of_package(name: &str) -> bool {
-    name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_")
 }
 
 /// The claims that are still not judged and that a pass did not play.

@@ -52,12 +52,26 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("invariant: xtask lies in the checkout")
 }
 
-/// Runs a command in the checkout's root; its output goes where ours goes.
-fn run(program: &str, args: &[&str]) -> Result<()> {
-    let status = Command::new(program).args(args).current_dir(root()).status();
-    let status = status.with_context(|| format!("starting {program}"))?;
+/// Cargo in the checkout's root, as a person starts it: without what it tells a program that it runs of that program's
+/// package. Build scripts that read it (ring's) would run again, and all that depends on them would be built again.
+fn cargo() -> Command {
+    let mut cargo = Command::new("cargo");
+    cargo.current_dir(root());
+    let is_of_package =
+        |name: &str| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(is_of_package) {
+            cargo.env_remove(name);
+        }
+    }
+    cargo
+}
+
+/// Runs cargo; its output goes where ours goes.
+fn run_cargo(args: &[&str]) -> Result<()> {
+    let status = cargo().args(args).status().context("starting cargo")?;
     if !status.success() {
-        bail!("`{program} {}` failed", args.join(" "));
+        bail!("`cargo {}` failed", args.join(" "));
     }
     Ok(())
 }

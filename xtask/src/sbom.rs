@@ -202,9 +202,8 @@ fn metadata() -> Result<Value> {
     let host = String::from_utf8_lossy(&host.stdout).into_owned();
     let host =
         host.lines().find_map(|line| line.strip_prefix("host: ")).context("rustc names no host")?;
-    let output = Command::new("cargo")
+    let output = crate::cargo()
         .args(["metadata", "--format-version", "1", "--locked", "--filter-platform", host])
-        .current_dir(root())
         .output()
         .context("start cargo metadata")?;
     if !output.status.success() {

@@ -1,7 +1,5 @@
 //! Style is a test: format, lints, phrases, and which crate may depend on which.
 
-use std::process::Command;
-
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
@@ -50,21 +48,18 @@ const MAY_BE_UNSAFE: &[&str] = &["fairweir-linux"];
 /// What [`run_without_lints`] checks, and the lints.
 pub(crate) fn run() -> Result<()> {
     run_without_lints()?;
-    crate::run(
-        "cargo",
-        &[
-            "clippy",
-            "--quiet",
-            "--locked",
-            "--workspace",
-            "--features",
-            "fairweir/evidence",
-            "--all-targets",
-            "--",
-            "-D",
-            "warnings",
-        ],
-    )
+    crate::run_cargo(&[
+        "clippy",
+        "--quiet",
+        "--locked",
+        "--workspace",
+        "--features",
+        "fairweir/evidence",
+        "--all-targets",
+        "--",
+        "-D",
+        "warnings",
+    ])
 }
 
 /// What needs no compiler. `make test` finds the lints while it compiles the tests.
@@ -75,7 +70,7 @@ pub(crate) fn run_without_lints() -> Result<()> {
     ignored_tests()?;
     crate::named::run()?;
     crate::documents::run()?;
-    crate::run("cargo", &["fmt", "--all", "--check"])
+    crate::run_cargo(&["fmt", "--all", "--check"])
 }
 
 /// What `make test` leaves out, `make test-long` plays, and says how long it takes.
@@ -97,9 +92,8 @@ fn ignored_tests() -> Result<()> {
 }
 
 fn architecture() -> Result<()> {
-    let output = Command::new("cargo")
+    let output = crate::cargo()
         .args(["metadata", "--format-version", "1", "--no-deps", "--locked"])
-        .current_dir(root())
         .output()
         .context("starting cargo metadata")?;
     if !output.status.success() {

@@ -149,7 +149,7 @@ fn build(copy: &Path, sources: &Sources) -> Result<()> {
             fs::remove_dir_all(&path)?;
         }
     }
-    let status = Command::new("cargo")
+    let status = crate::cargo()
         .args(["build", "--quiet", "--release", "-p", "runner", "--target-dir", "target"])
         .current_dir(copy)
         .env("RUSTFLAGS", "-Awarnings")
