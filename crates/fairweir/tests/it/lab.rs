@@ -163,8 +163,10 @@ fn assert_two_loops(world: &str, [router, device]: [&str; 2], times: [u32; 2], h
     let (ratio, part) = (f1 / f2, f3 / (f1 + f2 + f3) * 2.0);
     let what = format!("{world}, {router} at the router, {device} at m1");
     note(&format!("{what}: f1 : f2 {ratio:.2}, m2 {part:.3} of its share"));
-    // The device is not told that the router narrows its windows further, so that it lends a little.
-    assert!(!holds || (1.8..=2.2).contains(&ratio), "{what}: {ratio:.2}\n{rates:.1?}");
+    // The device is not told that the router narrows its windows further, so that it lends a little. With real packets
+    // it does not show.
+    let most = if [world, router, device] == ["sim", "fairweir", "fairweir"] { 2.2 } else { 2.1 };
+    assert!(!holds || (1.9..=most).contains(&ratio), "{what}: {ratio:.2}\n{rates:.1?}");
     assert!((part - 1.0).abs() <= 0.05, "{what}: {part:.3}\n{rates:.1?}");
     assert!(f1 + f2 + f3 > 0.95 * 30.0, "{what}: {rates:.1?}");
 }
