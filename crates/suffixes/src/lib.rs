@@ -1,7 +1,7 @@
 //! The registrable domain of a host name, by the public suffix list.
 //!
 //! The list of `psl` is a megabyte of code that is compiled where it is called. So it is called here alone, and a
-//! debug build does not optimise it: with optimisation it takes 23 s instead of 4 s, before all that depends on `core`.
+//! debug build does not optimise it, which takes several times as long, before all that depends on `core`.
 #![forbid(unsafe_code)]
 
 /// The registrable domain of `name`, which is in lower case; `None` of a public suffix.

@@ -146,8 +146,8 @@ impl Group {
         self.lost = None;
         (self.state, self.demand) = if self.defiant_ticks.length() >= DEFIANT_TICKS {
             (GroupState::Unresponsive, Some(self.rate))
-        } else if let Some(usual) = by_rhythm {
-            (GroupState::Lending, Some(usual))
+        } else if let Some(mean) = by_rhythm {
+            (GroupState::Lending, Some(mean * STREAM))
         } else if recent == Rate::ZERO {
             (GroupState::Idle, Some(Rate::ZERO))
         } else if is_stream && !seen.is_crowded {
@@ -312,7 +312,7 @@ const UNKNOWN: Part = Part::of(5, 4);
 const STREAM_TICKS: u32 = 8;
 /// Ticks in a row in which its class holds a stream back, after which it wants all it can have.
 const HELD_TICKS: u32 = 3;
-/// A stream is taken to want this multiple of its mean rate.
+/// A stream, and a group that pauses and comes back, is taken to want this multiple of its mean rate.
 const STREAM: Part = Part::of(5, 4);
 /// Ticks over which the rate of lasting connections is smoothed when it falls.
 const OLD_FALLS: u64 = 10;

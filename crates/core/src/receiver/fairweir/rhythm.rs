@@ -6,7 +6,7 @@
 //! own windows have room for its whole share, and once it has filled them for a second it wants all it can have.
 
 use crate::streak::Streak;
-use crate::units::{Part, Rate};
+use crate::units::Rate;
 
 /// When a group was active lately.
 #[derive(Clone, Copy, Debug, Default)]
@@ -19,13 +19,13 @@ pub(super) struct Rhythm {
 }
 
 impl Rhythm {
-    /// Takes in a tick, and whether the group filled its windows. Returns what it wants if it pauses and comes back.
+    /// Takes in a tick, and whether the group filled its windows. Returns its mean if it pauses and comes back.
     pub(super) fn handle_tick(&mut self, rate: Rate, is_filled: bool) -> Option<Rate> {
         self.usual = self.usual.smoothed(rate, USUAL_TICKS);
         self.active =
             (self.active << 1 | u32::from(rate * PAUSED_BELOW > self.usual)) & RHYTHM_TICKS;
         let filled_ticks = self.filled_ticks.count(is_filled);
-        (filled_ticks < LASTING_TICKS && self.has_paused()).then(|| self.usual * WANTED)
+        (filled_ticks < LASTING_TICKS && self.has_paused()).then_some(self.usual)
     }
 
     /// Whether it was active before and after a pause.
@@ -44,8 +44,6 @@ const RHYTHM_TICKS: u32 = (1 << 20) - 1;
 const PAUSED_BELOW: u64 = 4;
 /// Ticks in a row with filled windows after which a group no longer counts as one that pauses.
 const LASTING_TICKS: u32 = 5;
-/// The multiple of what it usually takes that it is taken to want.
-const WANTED: Part = Part::of(5, 4);
 
 #[cfg(test)]
 mod tests {
@@ -53,7 +51,7 @@ mod tests {
 
     use super::*;
 
-    /// What it is taken to want after `ticks` in each of which it takes a rate or nothing.
+    /// The mean that it is taken to want after `ticks` in each of which it takes a rate or nothing.
     fn after(ticks: impl IntoIterator<Item = bool>) -> Option<Rate> {
         let mut rhythm = Rhythm::default();
         let rate = |is_active| if is_active { Rate::mbit(8) } else { Rate::ZERO };
@@ -80,14 +78,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn nobody_wants_more_than_a_quarter_above_the_most_it_took(
+        fn the_mean_is_not_above_the_most_that_was_taken(
             kbit in prop::collection::vec(0u64..90_000, 1..80)
         ) {
             let mut rhythm = Rhythm::default();
             let most = Rate::kbit(*kbit.iter().max().unwrap());
             for rate in kbit {
-                let wants = rhythm.handle_tick(Rate::kbit(rate), rate % 2 == 0);
-                prop_assert!(wants.is_none_or(|wants| wants <= most * WANTED));
+                let mean = rhythm.handle_tick(Rate::kbit(rate), rate % 2 == 0);
+                prop_assert!(mean.is_none_or(|mean| mean <= most));
             }
         }
     }
