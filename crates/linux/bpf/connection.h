@@ -9,8 +9,9 @@
  * `fairweir_watch_all` walks all, where the kernel refuses that.
  *
  * A window that is bounded is never drawn back: the kernel lets the right edge stand, so that the
- * window shrinks as packets arrive. The kernel raises a bound itself when it lets the buffer grow;
- * what is told shows it, and then it is set again.
+ * window shrinks as packets arrive. The kernel raises a bound itself when it lets the buffer grow.
+ * `fairweir_open` sets it again with the next packet that the connection sends; where the kernel
+ * does not call it for a connection, what is told shows it, and the next pass sets it.
  */
 #pragma once
 
@@ -218,6 +219,7 @@ int fairweir_bound(struct bpf_iter__tcp *ctx)
 		window = initial_window(c->slot);
 	}
 	bound(tp, tp, window);
+	c->window = window;
 	if (window)
 		hold(tp, c);
 	else
@@ -225,12 +227,15 @@ int fairweir_bound(struct bpf_iter__tcp *ctx)
 	return 0;
 }
 
-/* The initial bound of a connection that user space has not seen, while user space is alive; 0 is free. */
-static __always_inline __u32 opening_window(const struct config *cfg, const struct connection *c)
+/* The connection's bound while user space is alive; 0 is free. That of its opening lasts until the
+ * first pass after user space has seen it. */
+static __always_inline __u32 window_of(const struct config *cfg, struct connection *c)
 {
-	if (!(cfg->features & FEATURE_WINDOWS) || c->observed || !is_alive(cfg))
+	if (!(cfg->features & FEATURE_WINDOWS) || !is_alive(cfg))
 		return 0;
-	return initial_window(c->slot);
+	if (!c->observed)
+		c->window = initial_window(c->slot);
+	return c->window;
 }
 
 /* A connection opens through the device: makes it known, and bounds it. */
@@ -246,7 +251,7 @@ static __always_inline void open_connection(struct bpf_sock_ops *ctx, struct tcp
 	if (!c)
 		return;
 	update_slot(c, tp, cfg);
-	window = opening_window(cfg, c);
+	window = window_of(cfg, c);
 	if (!window)
 		return;
 	bound(ctx, tp, window);
@@ -255,8 +260,8 @@ static __always_inline void open_connection(struct bpf_sock_ops *ctx, struct tcp
 
 /*
  * A connection opens: its window must not fill the access link before user space has seen it. The
- * kernel raises the bound with the first data, so it is set again with each packet that is sent, by
- * the callback for header options, until user space is told of the connection.
+ * kernel raises a bound with the first data and later, so it is set again with each packet that is
+ * sent, by the callback for header options: between two ticks slow start would fill a queue.
  */
 SEC("sockops")
 int fairweir_open(struct bpf_sock_ops *ctx)
@@ -284,7 +289,7 @@ int fairweir_open(struct bpf_sock_ops *ctx)
 		end_callbacks(ctx, c);
 		return 1;
 	}
-	window = opening_window(cfg, c);
+	window = window_of(cfg, c);
 	if (window)
 		bound(ctx, tp, window);
 	return 1;
