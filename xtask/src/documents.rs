@@ -29,8 +29,12 @@ const MEASURED: &[&str] = &[
     "at a load of",
 ];
 /// Written by commands as a whole.
-const GENERATED: &[&str] =
-    &["docs/results/measured.md", "docs/results/validation.md", "docs/results/verifier.md"];
+const GENERATED: &[&str] = &[
+    "docs/reference/commands.md",
+    "docs/results/measured.md",
+    "docs/results/validation.md",
+    "docs/results/verifier.md",
+];
 /// What `fairweir figures` and `fairweir campaign` write into a document stands between these.
 const BEGIN: &str = "<!-- figures: begin -->";
 const END: &str = "<!-- figures: end -->";

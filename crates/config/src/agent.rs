@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 
 use fairweir_core::market::preferences::{DAY_MIN, IMPORTANCE_MAX, Importance, Preferences, Time};
 
+use crate::FileKind;
 use crate::error::ConfigError;
-use crate::file::{DAEMON, Text};
+use crate::file::{DAEMON, Rules, Text};
 use crate::host::set;
 use crate::table::{Source, Table};
 use crate::words::not_one_of;
@@ -80,7 +81,7 @@ impl AgentFile {
     /// # Errors
     /// The first thing that is wrong: file, line, key, what is allowed.
     pub fn load(path: &Path) -> Result<AgentFile, ConfigError> {
-        let text = Text::read(path, &DAEMON)?;
+        let text = Text::read(path, &Rules { if_missing: FileKind::Agent.if_missing(), ..DAEMON })?;
         let mut file = AgentFile::parse(text.source(&[]), path)?;
         for (_, text) in Text::read_dir(&set_dir(path), set::FILE_BYTES_MAX)? {
             file.set(text.source(&[]))?;
@@ -90,7 +91,7 @@ impl AgentFile {
 
     pub(crate) fn parse(source: Source<'_>, path: &Path) -> Result<AgentFile, ConfigError> {
         let mut top = source.top()?;
-        top.version(VERSION)?;
+        top.version_of(FileKind::Agent, VERSION)?;
         let (mut metrics, mut told) = (None, Vec::new());
         if let Some(mut table) = top.table("agent")? {
             metrics = table.parsed_by("metrics", MetricsAt::parse)?.map(|p| p.value);

@@ -16,6 +16,7 @@ pub struct ConfigError {
     origin: Origin,
     key: String,
     what: String,
+    is_refused: bool,
 }
 
 /// The place of a key or value.
@@ -50,7 +51,7 @@ impl ConfigError {
     /// An error at `origin`; `key` is a path such as `flow.rtt`, or empty if the error concerns no
     /// single key.
     pub fn new(origin: Origin, key: impl Into<String>, what: impl fmt::Display) -> ConfigError {
-        ConfigError { origin, key: key.into(), what: what.to_string() }
+        ConfigError { origin, key: key.into(), what: what.to_string(), is_refused: false }
     }
 
     /// An error that concerns a whole file.
@@ -60,7 +61,14 @@ impl ConfigError {
 
     /// A file or directory that cannot be read.
     pub(crate) fn unreadable(path: &Path, error: &io::Error) -> ConfigError {
-        ConfigError::whole_file(path, format_args!("cannot read it: {error}"))
+        let is_refused = error.kind() == io::ErrorKind::PermissionDenied;
+        let error = ConfigError::whole_file(path, format_args!("cannot read it: {}", plain(error)));
+        ConfigError { is_refused, ..error }
+    }
+
+    /// Whether the file is not wrong, but the caller may not read it.
+    pub fn is_refused(&self) -> bool {
+        self.is_refused
     }
 
     /// Where the error is.
@@ -89,7 +97,7 @@ impl std::error::Error for ConfigError {}
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ConfigError { origin, key, what } = self;
+        let ConfigError { origin, key, what, .. } = self;
         let separator = if key.is_empty() { "" } else { ": " };
         f.write_str(&one_line(&format!("{origin}: {key}{separator}{what}")))
     }
@@ -103,6 +111,19 @@ impl fmt::Display for Origin {
             Origin::Field { file, line, column } => write!(f, "{file}:{line}:{column}"),
             Origin::Override(text) => write!(f, "--set {text}"),
         }
+    }
+}
+
+/// The kernel's answer as people say it, without its number.
+pub fn plain(error: &io::Error) -> String {
+    let text = error.to_string();
+    let number = text.rfind(" (os error ");
+    let words = number.map_or(text.as_str(), |at| &text[..at]);
+    let mut letters = words.chars();
+    match (letters.next(), letters.clone().next()) {
+        // Not `I/O error`.
+        (Some(first), Some('a'..='z')) => first.to_lowercase().chain(letters).collect(),
+        _ => words.to_owned(),
     }
 }
 

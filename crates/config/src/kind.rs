@@ -50,6 +50,9 @@ const MARKS: [Marks; 6] = [
     Marks { kind: FileKind::Agent, main: "agent", parts: &["always", "time"], name: "agent.toml" },
 ];
 
+/// Keys that every scenario has, and no daemon's file.
+const SCENARIO: [&str; 3] = ["name", "duration", "link"];
+
 impl FileKind {
     /// The kind of the file at `path`; of one that cannot be read, by its name.
     pub fn at(path: &Path) -> FileKind {
@@ -65,6 +68,42 @@ impl FileKind {
         let by_main = MARKS.iter().find(|marks| has(&marks.main));
         let by_part = || MARKS.iter().find(|marks| marks.parts.iter().any(has));
         by_main.or_else(by_part).map_or_else(by_name, |marks| marks.kind)
+    }
+
+    /// The first key by which a table is one of another file than this kind's, and what that file is; `has` says
+    /// whether the table has a key.
+    pub(crate) fn other(self, has: impl Fn(&str) -> bool) -> Option<(&'static str, String)> {
+        let of = |kind: FileKind| MARKS.iter().find(|marks| marks.kind == kind);
+        if of(self).is_some_and(|marks| has(marks.main)) {
+            return None;
+        }
+        if let Some(other) = MARKS.iter().find(|marks| has(marks.main)) {
+            let what =
+                format!("this is a file of `fairweir {}`, not of `fairweir {self}`", other.kind);
+            return Some((other.main, what));
+        }
+        let is_scenario = SCENARIO.iter().all(|key| has(key));
+        let what = "this is a scenario: `fairweir sim check FILE` reads it";
+        is_scenario.then(|| (SCENARIO[0], what.to_owned()))
+    }
+
+    /// The main key of a daemon's file, unless it is a scenario.
+    pub(crate) fn of_daemon(has: impl Fn(&str) -> bool) -> Option<(&'static str, FileKind)> {
+        let is_scenario = SCENARIO.iter().any(|key| has(key));
+        let marks = MARKS.iter().find(|marks| has(marks.main))?;
+        (!is_scenario).then_some((marks.main, marks.kind))
+    }
+
+    /// What to do if there is no such file.
+    pub(crate) fn if_missing(self) -> &'static str {
+        match self {
+            FileKind::Host => "; `fairweir init` writes a first one",
+            FileKind::Router => "; `fairweir init --router` writes a first one",
+            FileKind::Isp => "; an example is /etc/fairweir/isp.toml.example",
+            FileKind::Sender => "; an example is /etc/fairweir/sender.toml.example",
+            FileKind::Proxy => "; an example is /etc/fairweir/proxy.toml.example",
+            FileKind::Agent => "; an example is /etc/fairweir/agent.toml.example",
+        }
     }
 
     fn named(path: &Path) -> FileKind {

@@ -46,7 +46,7 @@ pub mod uci;
 pub mod value;
 pub mod words;
 
-pub use error::{ConfigError, Origin, one_line};
+pub use error::{ConfigError, Origin, one_line, plain};
 pub use file::Text;
 pub use kind::FileKind;
 pub use overrides::{BadOverride, Override};

@@ -121,6 +121,9 @@ fn entry<'p>(list: &DeArray<'_>, path: &'p str) -> Result<(usize, &'p str), Stri
         let last = list.len().saturating_sub(1);
         let numbers = format!("a number from 0 to {last}");
         let names = unique(&names);
+        if first.parse::<usize>().is_ok() {
+            return Err(format!("no entry {first}: there are {}; allowed: {numbers}", list.len()));
+        }
         return Err(not_one_of(first, &[&names[..], &[&numbers]].concat()));
     };
     let has_it = |i: &usize| name(list[*i].get_ref()) == Some(meant);

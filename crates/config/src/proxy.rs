@@ -10,9 +10,10 @@ use fairweir_core::policy::{DEFAULT_GROUP, Match, NAME_MAX};
 use fairweir_core::recognition::{DeviceMatch, Identity, Kind as DeviceKind, Os, Word};
 use fairweir_core::units::Rate;
 
+use crate::FileKind;
 use crate::applications::KINDS;
 use crate::error::ConfigError;
-use crate::file::{DAEMON, Text};
+use crate::file::{DAEMON, Rules, Text};
 use crate::table::{Source, Table};
 use crate::value::{parse_dev, parse_device_match, parse_match};
 use crate::{MetricsAt, VERSION};
@@ -142,13 +143,13 @@ impl ProxyFile {
     /// # Errors
     /// The first thing that is wrong: file, line, key, what is allowed.
     pub fn load(path: &Path) -> Result<ProxyFile, ConfigError> {
-        let text = Text::read(path, &DAEMON)?;
+        let text = Text::read(path, &Rules { if_missing: FileKind::Proxy.if_missing(), ..DAEMON })?;
         ProxyFile::parse(text.source(&[]), path)
     }
 
     pub(crate) fn parse(source: Source<'_>, path: &Path) -> Result<ProxyFile, ConfigError> {
         let mut top = source.top()?;
-        top.version(VERSION)?;
+        top.version_of(FileKind::Proxy, VERSION)?;
         let wanted = "a table with `lan = [\"br-lan\"]`";
         let mut proxy = top.table("proxy")?.ok_or_else(|| top.missing("proxy", wanted))?;
         let lan =

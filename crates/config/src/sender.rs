@@ -9,8 +9,9 @@ use fairweir_core::share::Weight;
 use fairweir_core::units::Rate;
 use ipnet::IpNet;
 
+use crate::FileKind;
 use crate::error::ConfigError;
-use crate::file::{DAEMON, Text};
+use crate::file::{DAEMON, Rules, Text};
 use crate::table::{Placed, Source, Table};
 use crate::target::target;
 use crate::value::parse_match;
@@ -94,13 +95,14 @@ impl SenderFile {
     /// # Errors
     /// The first thing that is wrong: file, line, key, what is allowed.
     pub fn load(path: &Path) -> Result<SenderFile, ConfigError> {
-        let text = Text::read(path, &DAEMON)?;
+        let text =
+            Text::read(path, &Rules { if_missing: FileKind::Sender.if_missing(), ..DAEMON })?;
         SenderFile::parse(text.source(&[]), path)
     }
 
     pub(crate) fn parse(source: Source<'_>, path: &Path) -> Result<SenderFile, ConfigError> {
         let mut top = source.top()?;
-        top.version(VERSION)?;
+        top.version_of(FileKind::Sender, VERSION)?;
         let metrics = match top.table("sender")? {
             Some(mut table) => {
                 let metrics = table.parsed_by("metrics", MetricsAt::parse)?;

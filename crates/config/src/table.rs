@@ -13,6 +13,7 @@ use std::str::FromStr;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
+use crate::FileKind;
 use crate::error::{ConfigError, Origin};
 use crate::overrides::Override;
 use crate::words::{choices, nearest, not_one_of};
@@ -233,17 +234,66 @@ impl<'t> Table<'t> {
         }
     }
 
+    /// Refuses a number where `is_right` wants a text, and offers the text that was probably meant.
+    fn refuse_number(&self, key: &str, is_right: impl Fn(&str) -> bool) -> Result<(), ConfigError> {
+        let entry = self.entries.iter().find(|(k, _)| k.get_ref() == key);
+        let number = match entry.map(|(_, value)| value.get_ref()) {
+            Some(DeValue::Integer(i)) => i.as_str(),
+            Some(DeValue::Float(f)) => f.as_str(),
+            _ => return Ok(()),
+        };
+        let texts = UNITS.map(|unit| format!("{number}{unit}"));
+        match (self.find(key), texts.iter().find(|text| is_right(text))) {
+            (Some(place), Some(text)) if !place.is_override() => {
+                let what = "found the number";
+                Err(place.error(format_args!(
+                    "{what} {number}, expected a text in quotes such as \"{text}\""
+                )))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// A text that `parse` accepts, if it is there.
     pub fn parsed_by<T>(
         &mut self,
         key: &str,
-        parse: impl FnOnce(&str) -> Result<T, String>,
+        parse: impl Fn(&str) -> Result<T, String>,
     ) -> Result<Option<Placed<'t, T>>, ConfigError> {
+        self.refuse_number(key, |text| parse(text).is_ok())?;
         let Some(Placed { value, place }) = self.text(key)? else { return Ok(None) };
         match parse(&value) {
             Ok(value) => Ok(Some(Placed { value, place })),
             Err(what) => Err(place.error(what)),
         }
+    }
+
+    /// Takes the key `version` of the main table of a file of this kind.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if the file is one of another kind, or of another version.
+    pub fn version_of(&mut self, kind: FileKind, expected: u64) -> Result<(), ConfigError> {
+        let has = |key: &str| self.find(key).is_some();
+        if let Some((key, what)) = kind.other(has) {
+            let place = self.find(key).unwrap_or_else(|| self.place());
+            return Err(place.source.error(place.at, "", what));
+        }
+        self.version(expected)
+    }
+
+    /// Refuses a daemon's file where a scenario is wanted.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if it is one.
+    pub fn refuse_daemons_file(&self) -> Result<(), ConfigError> {
+        let Some((key, kind)) = FileKind::of_daemon(|key| self.find(key).is_some()) else {
+            return Ok(());
+        };
+        let place = self.find(key).unwrap_or_else(|| self.place());
+        let what = format!(
+            "this is a file of `fairweir {kind}`, not a scenario: `fairweir check` reads it"
+        );
+        Err(place.source.error(place.at, "", what))
     }
 
     /// Takes the key `version`, which every file has.
@@ -258,7 +308,13 @@ impl<'t> Table<'t> {
         if whole(&value) == Some(expected) {
             return Ok(());
         }
-        Err(place.error(format_args!("found {}, allowed is {expected}", found(&value))))
+        let newer = match whole::<u64>(&value) {
+            Some(version) if version > expected => {
+                "; the file is for a newer fairweir than this one"
+            }
+            _ => "",
+        };
+        Err(place.error(format_args!("found {}, allowed is {expected}{newer}", found(&value))))
     }
 
     /// A text that `T` can be read from, if it is there.
@@ -266,6 +322,7 @@ impl<'t> Table<'t> {
     where
         T: FromStr<Err: Display>,
     {
+        self.refuse_number(key, |text| text.parse::<T>().is_ok())?;
         let Some(Placed { value, place }) = self.text(key)? else { return Ok(None) };
         match value.parse() {
             Ok(value) => Ok(Some(Placed { value, place })),
@@ -299,10 +356,16 @@ impl<'t> Table<'t> {
         let Some((place, value)) = self.take(key) else { return Ok(None) };
         match whole(&value).filter(|n| (min..=max).contains(n)) {
             Some(value) => Ok(Some(Placed { value, place })),
-            None => Err(place.error(format!(
-                "found {}, expected a whole number from {min} to {max}",
-                found(&value)
-            ))),
+            None => {
+                let number = value.as_str().and_then(|text| text.parse().ok());
+                let quotes = number.filter(|n| (min..=max).contains(n));
+                let hint = quotes.map(|n| format!("; write {n} without quotes"));
+                Err(place.error(format!(
+                    "found {}, expected a whole number from {min} to {max}{}",
+                    found(&value),
+                    hint.unwrap_or_default()
+                )))
+            }
         }
     }
 
@@ -337,7 +400,15 @@ impl<'t> Table<'t> {
         let Some((place, value)) = self.take(key) else { return Ok(None) };
         match value {
             DeValue::Boolean(value) => Ok(Some(Placed { value, place })),
-            other => Err(place.error(format!("found {}, expected true or false", found(&other)))),
+            other => {
+                let hint = match other.as_str() {
+                    Some("true" | "yes" | "on") => "; write true without quotes",
+                    Some("false" | "no" | "off") => "; write false without quotes",
+                    _ => "",
+                };
+                let found = found(&other);
+                Err(place.error(format!("found {found}, expected true or false{hint}")))
+            }
         }
     }
 
@@ -414,7 +485,9 @@ impl<'t> Table<'t> {
     pub fn texts(&mut self, key: &str) -> Result<Option<Texts<'t>>, ConfigError> {
         let Some((place, value)) = self.take(key) else { return Ok(None) };
         let wrong = |place: &Place<'t>, v: &DeValue| {
-            place.error(format_args!("found {}, expected a list of texts in quotes", found(v)))
+            let hint = v.as_str().map(|text| format!(" such as [\"{text}\"]")).unwrap_or_default();
+            let found = found(v);
+            place.error(format_args!("found {found}, expected a list of texts in quotes{hint}"))
         };
         let DeValue::Array(array) = value else { return Err(wrong(&place, &value)) };
         let mut texts = Vec::new();
@@ -480,10 +553,23 @@ impl<'t> Table<'t> {
         };
         let allowed = self.known.iter().filter(|(_, is_allowed)| *is_allowed);
         let allowed: Vec<&str> = allowed.map(|(key, _)| &**key).collect();
-        let what = format_args!("unknown key{}", choices(key.get_ref(), &allowed));
+        let other =
+            SYNONYMS.iter().find(|(word, other)| *word == key.get_ref() && allowed.contains(other));
+        let what = match other {
+            Some((_, other)) => {
+                format!("unknown key; use `[[{other}]]`; allowed: {}", allowed.join(", "))
+            }
+            None => format!("unknown key{}", choices(key.get_ref(), &allowed)),
+        };
         Err(self.source.error(key.span().start, &self.key(key.get_ref()), what))
     }
 }
+
+/// Tables that a host and a router call differently.
+const SYNONYMS: [(&str, &str); 2] = [("group", "device"), ("device", "group")];
+
+/// What may follow a number in a text. The first that is right is offered.
+const UNITS: [&str; 4] = ["ms", "mbit", "s", "MB"];
 
 fn whole<T: TryFrom<u64>>(value: &DeValue<'_>) -> Option<T> {
     let DeValue::Integer(i) = value else { return None };

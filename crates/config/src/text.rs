@@ -8,11 +8,19 @@
 
 use std::fmt::Write as _;
 use std::io::{self, StdoutLock, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Standard output, where control characters other than line breaks and tabs are escaped.
 pub fn stdout() -> Plain<StdoutLock<'static>> {
     Plain(io::stdout().lock())
 }
+
+/// Whether anything was written by way of [`stdout`], or of another [`Plain`].
+pub fn has_written() -> bool {
+    HAS_WRITTEN.load(Ordering::Relaxed)
+}
+
+static HAS_WRITTEN: AtomicBool = AtomicBool::new(false);
 
 /// `text` with control characters other than line breaks and tabs escaped.
 pub fn escaped(text: &str) -> String {
@@ -49,6 +57,7 @@ pub struct Plain<W>(W);
 
 impl<W: Write> Write for Plain<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        HAS_WRITTEN.store(true, Ordering::Relaxed);
         // A formatted text comes in whole strings.
         self.0.write_all(escaped(&String::from_utf8_lossy(bytes)).as_bytes())?;
         Ok(bytes.len())

@@ -376,7 +376,7 @@ pub enum MatchError {
     #[error("`{0}:` is reserved and does not work yet (kinds: {KINDS})")]
     NotYet(String),
     /// A name that is empty, too long or a path.
-    #[error("`{text}`: {wanted}, at most {max} bytes", max = NAME_MAX)]
+    #[error("`{text}` is not {wanted}, at most {max} bytes{hint}", hint = short_name(.text), max = NAME_MAX)]
     BadName {
         /// The whole match.
         text: String,
@@ -408,7 +408,7 @@ pub enum MatchError {
     #[error("`{0}` is not the name of a device (1 to 63 letters, digits and hyphens, such as tv)")]
     BadHost(String),
     /// Not a port.
-    #[error("`{0}` is not a port (443, udp/443 or tcp/8000-8010; 1 to 65535)")]
+    #[error("`{0}` is not a port ({hint})", hint = port_hint(.0))]
     BadPort(String),
 }
 
@@ -511,6 +511,29 @@ pub fn parse_prefix(text: &str) -> Result<IpNet, MatchError> {
 /// [`MatchError::HostBits`].
 pub fn check_prefix(net: IpNet) -> Result<IpNet, MatchError> {
     if net.trunc() == net { Ok(net) } else { Err(MatchError::HostBits(net)) }
+}
+
+/// What a path was meant to name.
+fn short_name(text: &str) -> String {
+    let name = text.strip_prefix("app:").and_then(|path| path.rsplit('/').next());
+    let name = name.filter(|name| !name.is_empty() && name.len() <= NAME_MAX);
+    name.map(|name| format!("; write `app:{name}`")).unwrap_or_default()
+}
+
+/// What to write instead of `text`.
+fn port_hint(text: &str) -> String {
+    let usual = || "443, udp/443 or tcp/8000-8010; 1 to 65535".to_owned();
+    if let Some((ports, transport @ ("tcp" | "udp"))) = text.split_once('/') {
+        return format!("write {transport}/{ports}");
+    }
+    let (transport, ports) = text.split_once('/').unwrap_or(("", text));
+    let slash = if transport.is_empty() { "" } else { "/" };
+    match ports.split_once('-').map(|(first, last)| (first.parse::<u16>(), last.parse::<u16>())) {
+        Some((Ok(first), Ok(last @ 1..))) if last < first => {
+            format!("the range is in reverse order; write {transport}{slash}{last}-{first}")
+        }
+        _ => usual(),
+    }
 }
 
 fn parse_port(text: &str, side: Side) -> Result<PortMatch, MatchError> {

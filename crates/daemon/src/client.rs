@@ -37,7 +37,7 @@ impl Client {
     /// for status. Claims go by their own, also if the caller may use others.
     ///
     /// # Errors
-    /// [`Error::NotRunning`].
+    /// [`Error::NotRunning`], [`Error::NotPermitted`].
     pub fn connect(
         run_dir: &Path,
         name: &str,
@@ -60,10 +60,12 @@ impl Client {
             stream.set_write_timeout(Some(patience))?;
             Ok(stream)
         };
-        let stream = attempt().map_err(|source| Error::NotRunning {
-            name: name.to_owned(),
-            run_dir: run_dir.to_owned(),
-            source,
+        let stream = attempt().map_err(|source| {
+            let (name, run_dir) = (name.to_owned(), run_dir.to_owned());
+            match source.kind() {
+                io::ErrorKind::PermissionDenied => Error::NotPermitted { name, run_dir, source },
+                _ => Error::NotRunning { name, run_dir, source },
+            }
         })?;
         Ok(Client { name: name.to_owned(), patience, stream: BufReader::new(stream) })
     }

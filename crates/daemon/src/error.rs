@@ -3,11 +3,13 @@
 use std::io;
 use std::path::PathBuf;
 
+use fairweir_config::plain;
+
 /// What was attempted on what, and why it failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The kernel refused.
-    #[error("cannot {attempted}: {source}")]
+    #[error("cannot {attempted}: {}", plain(.source))]
     Io {
         /// In the infinitive.
         attempted: String,
@@ -57,13 +59,26 @@ pub enum Error {
         path: PathBuf,
     },
     /// No daemon listens.
-    #[error("no daemon answers for `{name}` in {run_dir}: {source}")]
+    #[error("no daemon answers for `{name}` in {run_dir}: {}", plain(.source))]
     NotRunning {
         /// The instance.
         name: String,
         /// The directory of the sockets.
         run_dir: PathBuf,
         /// Why connecting failed.
+        source: io::Error,
+    },
+    /// The caller may not use the socket.
+    #[error(
+        "not permitted to ask the daemon of `{name}` in {run_dir}: its socket is for root, and for the groups of \
+         --user-group and --admin-group"
+    )]
+    NotPermitted {
+        /// The instance.
+        name: String,
+        /// The directory of the sockets.
+        run_dir: PathBuf,
+        /// The kernel's answer.
         source: io::Error,
     },
     /// The daemon did not answer in time.

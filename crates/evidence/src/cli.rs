@@ -25,9 +25,11 @@ pub enum Command {
     #[command(after_help = GOLDEN_EXAMPLES)]
     Golden(GoldenArgs),
     /// Play every scenario in the lab and write docs/results/measured.md and its pictures (needs root).
+    #[command(after_help = "Examples:\n  sudo fairweir evidence")]
     Evidence(EvidenceArgs),
     /// Play single downloads in the lab and in the simulator and write docs/results/validation.md (needs
     /// root).
+    #[command(after_help = "Examples:\n  sudo fairweir validate-tcp")]
     ValidateTcp(ValidateArgs),
 }
 

@@ -6,6 +6,7 @@ use fairweir_core::policy::Branch;
 use fairweir_core::units::Rate;
 
 use crate::cli::CheckArgs;
+use crate::device::check_exists;
 #[cfg(feature = "isp")]
 use crate::isp;
 #[cfg(feature = "market")]
@@ -37,7 +38,11 @@ fn check_host(args: &CheckArgs, role: Role) -> anyhow::Result<()> {
     let config = Config::load_as(role, &args.file)?;
     let out = &mut text::stdout();
     if args.json {
-        serde_json::to_writer(&mut *out, &as_json(&config))?;
+        let kind = match role {
+            Role::Host => FileKind::Host,
+            Role::Router => FileKind::Router,
+        };
+        serde_json::to_writer(&mut *out, &as_json(kind, &config))?;
         writeln!(out)?;
         return Ok(());
     }
@@ -70,6 +75,20 @@ fn check_host(args: &CheckArgs, role: Role) -> anyhow::Result<()> {
     print_groups(out, &config, role)?;
     for warning in &config.warnings {
         writeln!(out, "warning: {warning}")?;
+    }
+    note_missing(out, [&host.lan, &host.dev].into_iter().flatten())?;
+    Ok(())
+}
+
+/// Notes the interfaces that are not here: the file may be for another machine.
+pub(crate) fn note_missing<'d>(
+    out: &mut impl Write,
+    devices: impl IntoIterator<Item = &'d String>,
+) -> io::Result<()> {
+    for dev in devices {
+        if let Err(e) = check_exists(dev) {
+            writeln!(out, "note: {e}")?;
+        }
     }
     Ok(())
 }
@@ -124,8 +143,9 @@ impl Rows {
 /// The rate that is divided to show the parts by weight alone.
 const WHOLE: Rate = Rate::mbit(1_000_000);
 
-fn as_json(config: &Config) -> serde_json::Value {
+fn as_json(kind: FileKind, config: &Config) -> serde_json::Value {
     serde_json::json!({
+        "kind": kind.to_string(),
         "files": config.files,
         "lan": config.host.lan,
         "dev": config.host.dev,

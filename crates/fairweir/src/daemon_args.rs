@@ -4,12 +4,14 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{anyhow, bail};
 use clap::Args;
 use fairweir_config::text;
 use fairweir_daemon::{Access, Client, Error, Request, Spec};
 use fairweir_linux::monotonic_now;
 use nix::unistd::{Gid, Group};
+
+use crate::exit::{Exit, Usage, reworded};
+use crate::instance::{MARKET, MARKET_AGENT};
 
 /// How long an answer is waited for. A daemon answers within a tick; a later answer means that it hangs.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -30,23 +32,26 @@ pub(crate) struct ServiceArgs {
     /// Members of this group may read status and metrics.
     #[arg(long, value_name = "GROUP")]
     user_group: Option<String>,
+    /// Members of this group may send every request, as `fairweir page` does.
+    #[arg(long, value_name = "GROUP")]
+    admin_group: Option<String>,
     /// Exit when stdin closes, for programs that start the daemon.
     #[arg(long, hide = true)]
     until_stdin_closes: bool,
 }
 
 impl ServiceArgs {
-    /// The frame's specification of the service `name`, whose requests have at most `request_max` bytes. Devices,
-    /// the admin group and metrics are left out: only some services have them.
+    /// The frame's specification of the service `name`, whose requests have at most `request_max` bytes. Devices
+    /// and metrics are left out: only some services have them.
     ///
     /// # Errors
-    /// If the system has no such user group.
+    /// If the system has no such group.
     pub(crate) fn spec(&self, name: impl Into<String>, request_max: usize) -> anyhow::Result<Spec> {
         Ok(Spec {
             name: name.into(),
             devices: Vec::new(),
             run_dir: self.run_dir.run_dir.clone(),
-            admin_group: None,
+            admin_group: group_id("--admin-group", self.admin_group.as_deref())?,
             user_group: group_id("--user-group", self.user_group.as_deref())?,
             request_max,
             metrics: None,
@@ -66,6 +71,16 @@ pub(crate) struct AskArgs {
     pub(crate) run_dir: RunDir,
 }
 
+/// A command that stops a daemon.
+#[derive(Debug, Args)]
+pub(crate) struct OffArgs {
+    /// Kill a daemon that does not answer.
+    #[arg(long)]
+    pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) run_dir: RunDir,
+}
+
 /// A command that makes a daemon read its configuration again.
 #[derive(Debug, Args)]
 pub(crate) struct ReloadArgs {
@@ -76,15 +91,41 @@ pub(crate) struct ReloadArgs {
     run_dir: RunDir,
 }
 
+/// That the daemon of the instance `name` does not run, and how to start it.
+pub(crate) fn not_running(name: &str, run_dir: &Path) -> anyhow::Error {
+    let (command, unit) = match name {
+        MARKET => ("market serve", MARKET),
+        MARKET_AGENT => ("market agent", "agent"),
+        name => (name, name),
+    };
+    let what = format!(
+        "`fairweir {command}` does not run (no daemon answers in {}); start it with `sudo fairweir {command}` or \
+         `sudo systemctl start fairweir-{unit}`",
+        run_dir.display()
+    );
+    reworded(Exit::NotRunning, what)
+}
+
 /// Connects to the service whose instance, command and unit have this name.
 ///
 /// # Errors
 /// If it does not run or does not answer, with how to start it.
 pub(crate) fn connect(run_dir: &Path, name: &str, access: Access) -> anyhow::Result<Client> {
-    Client::connect(run_dir, name, access, PATIENCE).map_err(|e| match e {
-        Error::NotRunning { .. } => anyhow!(
-            "{e}; start it with `sudo fairweir {name}` or `sudo systemctl start fairweir-{name}`"
-        ),
+    connect_patiently(run_dir, name, access, PATIENCE)
+}
+
+/// The same with another patience.
+///
+/// # Errors
+/// As [`connect`].
+pub(crate) fn connect_patiently(
+    run_dir: &Path,
+    name: &str,
+    access: Access,
+    patience: Duration,
+) -> anyhow::Result<Client> {
+    Client::connect(run_dir, name, access, patience).map_err(|e| match e {
+        Error::NotRunning { .. } => not_running(name, run_dir),
         e => e.into(),
     })
 }
@@ -104,10 +145,10 @@ pub(crate) fn reload(name: &str, args: &ReloadArgs) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// If the system has no such group.
-pub(crate) fn group_id(option: &str, name: Option<&str>) -> anyhow::Result<Option<Gid>> {
+fn group_id(option: &str, name: Option<&str>) -> anyhow::Result<Option<Gid>> {
     let Some(name) = name else { return Ok(None) };
     match Group::from_name(name)? {
         Some(group) => Ok(Some(group.gid)),
-        None => bail!("{option}: there is no group `{name}` on this system"),
+        None => Err(Usage(format!("{option}: no group `{name}` on this system")).into()),
     }
 }

@@ -1,19 +1,56 @@
-//! Exit codes: 0 for success, 1 for a failure, 2 for a wrong command line or configuration.
+//! What the process exits with: one table for all commands, and how errors lead to it, by their types.
 //!
 //! systemd does not restart a daemon that exits with 2: only an edit can help. See
-//! `RestartPreventExitStatus=` in `dist/`.
+//! `RestartPreventExitStatus=` in `dist/`. The others may pass without one: an interface appears, another program ends.
 
 use std::error::Error;
+use std::io::ErrorKind;
 
 use fairweir_config::ConfigError;
+use nix::errno::Errno;
 
 use crate::words::chained;
 
-/// Something failed that may work later, or elsewhere.
-const FAILURE: u8 = 1;
+/// How a command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exit {
+    Done = 0,
+    /// Something failed that may work later, or elsewhere.
+    Failed = 1,
+    /// The command line or a file must be edited first; clap's code for wrong usage too.
+    Usage = 2,
+    /// As `systemctl status` has it.
+    NotRunning = 3,
+    NotPermitted = 4,
+    Occupied = 5,
+}
 
-/// The command line or a file must be edited first; clap's code for wrong usage too.
-const USAGE: u8 = 2;
+/// Every code, with its meaning for people.
+pub(crate) const TABLE: [(Exit, &str); 6] = [
+    (Exit::Done, "done"),
+    (Exit::Failed, "failed"),
+    (Exit::Usage, "wrong command line or file"),
+    (Exit::NotRunning, "the daemon does not run"),
+    (Exit::NotPermitted, "not permitted"),
+    (Exit::Occupied, "another program or daemon occupies the place"),
+];
+
+/// The table in one sentence.
+pub(crate) fn sentence() -> String {
+    let codes = TABLE.map(|(exit, meaning)| format!("{} {meaning}", exit.code()));
+    format!("Exit codes: {}.", codes.join(", "))
+}
+
+impl Exit {
+    pub(crate) fn code(self) -> u8 {
+        self as u8
+    }
+
+    /// What `error` is, by the outermost cause that decides.
+    pub(crate) fn of(error: &anyhow::Error) -> Exit {
+        error.chain().find_map(of_cause).unwrap_or(Exit::Failed)
+    }
+}
 
 /// The command line or a configuration is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -25,12 +62,65 @@ pub(crate) fn usage(error: anyhow::Error) -> anyhow::Error {
     Usage(chained(&error)).into()
 }
 
-/// What the process exits with after `error`.
-pub(crate) fn code_of(error: &anyhow::Error) -> u8 {
-    let is_usage = error
-        .chain()
-        .any(|cause| cause.is::<Usage>() || cause.is::<ConfigError>() || is_of_runs(cause));
-    if is_usage { USAGE } else { FAILURE }
+/// An error in other words than those of its causes, which still decide the exit code.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what}")]
+pub(crate) struct Reworded {
+    pub(crate) exit: Exit,
+    pub(crate) what: String,
+}
+
+/// See [`Reworded`].
+pub(crate) fn reworded(exit: Exit, what: impl Into<String>) -> anyhow::Error {
+    Reworded { exit, what: what.into() }.into()
+}
+
+fn of_cause(cause: &(dyn Error + 'static)) -> Option<Exit> {
+    if let Some(Reworded { exit, .. }) = cause.downcast_ref() {
+        return Some(*exit);
+    }
+    if let Some(error) = cause.downcast_ref::<ConfigError>() {
+        return Some(if error.is_refused() { Exit::NotPermitted } else { Exit::Usage });
+    }
+    if let Some(error) = cause.downcast_ref::<fairweir_daemon::Error>() {
+        return of_daemon(error);
+    }
+    if let Some(fairweir_linux::Error::Occupied { .. }) = cause.downcast_ref() {
+        return Some(Exit::Occupied);
+    }
+    if let Some(error) = cause.downcast_ref::<std::io::Error>() {
+        return of_kernel(error.kind());
+    }
+    if let Some(&errno) = cause.downcast_ref::<Errno>() {
+        return of_kernel(std::io::Error::from(errno).kind());
+    }
+    (cause.is::<Usage>() || is_of_runs(cause)).then_some(Exit::Usage)
+}
+
+fn of_daemon(error: &fairweir_daemon::Error) -> Option<Exit> {
+    use fairweir_daemon::Error;
+    match error {
+        Error::NotRunning { .. } => Some(Exit::NotRunning),
+        Error::NotPermitted { .. } => Some(Exit::NotPermitted),
+        Error::AlreadyRunning { .. } | Error::StateInUse { .. } | Error::SocketInUse { .. } => {
+            Some(Exit::Occupied)
+        }
+        // Their causes decide.
+        Error::Io { .. } | Error::File(_) => None,
+        Error::UnsafeDirectory { .. }
+        | Error::NoAnswer { .. }
+        | Error::Broken { .. }
+        | Error::NotUnderstood { .. }
+        | Error::Refused(_) => Some(Exit::Failed),
+    }
+}
+
+fn of_kernel(kind: ErrorKind) -> Option<Exit> {
+    match kind {
+        ErrorKind::PermissionDenied => Some(Exit::NotPermitted),
+        ErrorKind::AddrInUse => Some(Exit::Occupied),
+        _ => None,
+    }
 }
 
 /// Whether the runs that were asked for cannot be played.
@@ -48,13 +138,49 @@ fn is_of_runs(_: &(dyn Error + 'static)) -> bool {
 mod tests {
     use super::*;
     use anyhow::{Context, anyhow};
+    use std::io;
+    use std::path::Path;
 
     #[test]
-    fn only_wrong_usage_exits_with_2() {
-        assert_eq!(code_of(&anyhow!("the kernel refuses")), 1);
-        assert_eq!(code_of(&usage(anyhow!("bad").context("fairweir.toml"))), 2);
-        let deep = Err::<(), _>(Usage("bad".into())).context("while starting").unwrap_err();
-        assert_eq!(code_of(&deep), 2);
+    fn the_type_of_an_error_decides_the_exit_code_and_never_its_words() {
+        let io = |kind| fairweir_daemon::Error::io("open it", io::Error::from(kind));
+        let occupied = || fairweir_linux::Error::Occupied {
+            dev: "eth0".into(),
+            found: "a qdisc".into(),
+            remedy: "tc".into(),
+        };
+        let not_running = || fairweir_daemon::Error::NotRunning {
+            name: "isp".into(),
+            run_dir: "/run/x".into(),
+            source: ErrorKind::NotFound.into(),
+        };
+        let already = || fairweir_daemon::Error::AlreadyRunning { name: "isp".into(), pid: 7 };
+        let wrong = || ConfigError::whole_file(Path::new("a.toml"), "is wrong");
+        let rows: [(anyhow::Error, u8); 15] = [
+            (anyhow!("the kernel refuses"), 1),
+            (anyhow!("Operation not permitted: Permission denied, exit code 2"), 1),
+            (usage(anyhow!("bad").context("fairweir.toml")), 2),
+            (Err::<(), _>(Usage("bad".into())).context("while starting").unwrap_err(), 2),
+            (wrong().into(), 2),
+            (fairweir_daemon::Error::File(wrong()).into(), 2),
+            (anyhow::Error::from(not_running()).context("start it"), 3),
+            (reworded(Exit::NotRunning, "no daemon"), 3),
+            (anyhow!(io(ErrorKind::PermissionDenied)).context("while starting"), 4),
+            (io(ErrorKind::NotFound).into(), 1),
+            (Errno::EPERM.into(), 4),
+            (Errno::EACCES.into(), 4),
+            (Errno::EADDRINUSE.into(), 5),
+            (anyhow!(occupied()).context("while starting"), 5),
+            (already().into(), 5),
+        ];
+        for (error, code) in rows {
+            assert_eq!(Exit::of(&error).code(), code, "{error:#}");
+        }
         assert_eq!(usage(anyhow!("cause").context("text")).to_string(), "text: cause");
+    }
+
+    #[test]
+    fn the_table_has_every_code_once_in_order() {
+        assert_eq!(TABLE.map(|(exit, _)| exit.code()), [0, 1, 2, 3, 4, 5]);
     }
 }

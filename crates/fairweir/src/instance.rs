@@ -11,6 +11,9 @@ use fairweir_config::value::parse_dev;
 /// The instance of `fairweir proxy`, which a router and the page ask even if this binary cannot run it.
 pub(crate) const PROXY: &str = "proxy";
 
+/// The instance of the market's server.
+pub(crate) const MARKET: &str = "market";
+
 /// The instance of the agent of a household, which the page asks.
 pub(crate) const MARKET_AGENT: &str = "market-agent";
 

@@ -15,6 +15,7 @@ use fairweir_scenario::{Control, Scenario};
 use nix::unistd::geteuid;
 
 use crate::cli::{LabCommand, LabRunArgs};
+use crate::exit::{Exit, reworded};
 use crate::play;
 use crate::progress::Progress;
 
@@ -59,7 +60,8 @@ fn play(LabRunArgs { play: args, valid_only }: &LabRunArgs) -> anyhow::Result<()
 /// The lab makes network namespaces and loads BPF programs; `otherwise` is what to do without root.
 pub(crate) fn check_root(otherwise: &str) -> anyhow::Result<()> {
     if !geteuid().is_root() {
-        bail!("the lab needs root: run it with sudo, or {otherwise}");
+        let what = format!("the lab needs root: run it with sudo, or {otherwise}");
+        return Err(reworded(Exit::NotPermitted, what));
     }
     Ok(())
 }

@@ -9,10 +9,11 @@
 )]
 
 use std::env;
-use std::io::{self, IsTerminal};
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::FromArgMatches;
+use fairweir_config::text;
 use nix::unistd::geteuid;
 use tracing_subscriber::EnvFilter;
 
@@ -40,6 +41,7 @@ mod lab;
 #[cfg(feature = "market")]
 mod market;
 mod off;
+mod overview;
 #[cfg(feature = "page")]
 mod page;
 #[cfg(feature = "lab")]
@@ -82,7 +84,15 @@ pub fn main() -> ExitCode {
     if first.is_some_and(|first| extension::is_started_by_browser(&first, second.as_deref())) {
         return ended(extension::host_main());
     }
-    let cli = Cli::parse();
+    let args: Vec<String> =
+        env::args_os().skip(1).map(|arg| arg.to_string_lossy().into_owned()).collect();
+    let cli = match cli::command().try_get_matches().and_then(|found| Cli::from_arg_matches(&found))
+    {
+        Ok(cli) => cli,
+        Err(error) => {
+            return cli::mistakes::answer(&error, &args).unwrap_or_else(|e| ended(Err(e.into())));
+        }
+    };
     // Of the features that it tries, doctor prints what matters.
     let level = if matches!(cli.command, Subcommand::Doctor(_)) { "warn" } else { "info" };
     log_to_stderr(cli.verbose, level);
@@ -96,8 +106,14 @@ fn ended(outcome: anyhow::Result<()>) -> ExitCode {
         // The reader of the output closed it, as `head` does.
         Err(e) if is_broken_pipe(&e) => ExitCode::SUCCESS,
         Err(e) => {
-            eprintln!("fairweir: {}", fairweir_config::text::escaped(&in_words(&e)));
-            ExitCode::from(exit::code_of(&e))
+            let (words, code) = (in_words(&e), exit::Exit::of(&e).code());
+            eprintln!("fairweir: {}", text::escaped(&words));
+            // Who asked for JSON reads it, unless a part of the answer is there already.
+            if env::args_os().any(|arg| arg == "--json") && !text::has_written() {
+                let error = serde_json::json!({ "error": words, "exit_code": code });
+                let _ = writeln!(text::stdout(), "{error}");
+            }
+            ExitCode::from(code)
         }
     }
 }
@@ -114,17 +130,17 @@ fn run(command: Subcommand) -> anyhow::Result<()> {
         #[cfg(feature = "proxy")]
         Subcommand::Proxy(args) => proxy::run(&args),
         Subcommand::Sender(args) => sender::run(&args),
-        Subcommand::Status(args) => host::status::run(&args),
+        Subcommand::Status(args) => overview::run(&args),
         #[cfg(feature = "top")]
-        Subcommand::Top(args) => host::top::run(&args),
+        Subcommand::Top(args) => host::top::run(None, &args),
         #[cfg(feature = "page")]
         Subcommand::Page(args) => page::run(&args),
         #[cfg(feature = "page")]
         Subcommand::History(args) => page::history::run(&args),
         #[cfg(feature = "page")]
         Subcommand::Suggest(args) => page::history::suggest::run(&args),
-        Subcommand::Reload(args) => host::reload::run(&args),
-        Subcommand::Set(args) => host::set::run(&args),
+        Subcommand::Reload(args) => host::reload::run(None, &args),
+        Subcommand::Set(args) => host::set::run(None, &args),
         Subcommand::Off(args) => off::run(&args),
         Subcommand::Check(args) => check::run(&args),
         Subcommand::Init(args) => init::run(&args),
@@ -162,12 +178,12 @@ fn log_to_stderr(verbose: u8, level: &str) {
 
 /// The chain of causes, and what an error adds on further lines (the log of the BPF verifier) last.
 fn in_words(error: &anyhow::Error) -> String {
-    let text = words::chained(error);
-    let refused = text.contains("Operation not permitted") || text.contains("Permission denied");
+    let words = words::chained(error);
+    let refused = exit::Exit::of(error) == exit::Exit::NotPermitted;
     let hint = if refused && !geteuid().is_root() { "; run it as root" } else { "" };
-    match text.split_once('\n') {
+    match words.split_once('\n') {
         Some((first, rest)) => format!("{first}{hint}\n{rest}"),
-        None => format!("{text}{hint}"),
+        None => format!("{words}{hint}"),
     }
 }
 

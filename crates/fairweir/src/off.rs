@@ -19,9 +19,13 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 use crate::cli::OffArgs;
-use crate::host::client::{device_of, instance_of};
+use crate::daemon_args;
+use crate::device::check_named;
+use crate::exit::{Exit, reworded};
+use crate::host::client::{device_of, devices_of, instance_of};
 use crate::instance::PROXY;
 use crate::words::chained;
+use fairweir_config::host::Role;
 use fairweir_config::text;
 
 /// How long a daemon may take to answer, and to end.
@@ -35,12 +39,12 @@ const PAUSE: Duration = Duration::from_millis(20);
 pub(crate) fn run(args: &OffArgs) -> anyhow::Result<()> {
     let run_dir = &args.run_dir.run_dir;
     let mut done = Vec::new();
-    let mut failures = Vec::new();
+    let mut failures = Failures::default();
     let names = names(run_dir, args.dev.as_deref())?;
     for name in &names {
         match stop(run_dir, name, args.force) {
             Ok(lines) => done.extend(lines.into_iter().map(|line| format!("{name}: {line}"))),
-            Err(e) => failures.push(format!("{name}: {}", chained(&e))),
+            Err(e) => failures.add(name, &e),
         }
     }
     let mut devs: Vec<_> = names.iter().filter_map(|name| device_of(name)).collect();
@@ -51,27 +55,89 @@ pub(crate) fn run(args: &OffArgs) -> anyhow::Result<()> {
     for dev in devs {
         match clean(run_dir, dev) {
             Ok(lines) => done.extend(lines.into_iter().map(|line| format!("{dev}: {line}"))),
-            Err(e) => failures.push(format!("{dev}: {}", chained(&e))),
+            Err(e) => failures.add(dev, &e),
         }
     }
     if args.dev.is_none() {
         match clean_proxy(run_dir) {
             Ok(lines) => done.extend(lines),
-            Err(e) => failures.push(format!("{}: {}", PROXY, chained(&e))),
+            Err(e) => failures.add(PROXY, &e),
         }
     }
     let out = &mut text::stdout();
     for line in &done {
         writeln!(out, "{line}")?;
     }
-    if !failures.is_empty() {
-        bail!("not everything is off: {}", failures.join("; "));
-    }
+    failures.outcome()?;
     if done.is_empty() {
         match &args.dev {
-            Some(dev) => writeln!(out, "fairweir is not attached to {dev}")?,
+            Some(dev) => {
+                check_named(dev)?;
+                writeln!(out, "fairweir is not attached to {dev}")?;
+            }
             None => writeln!(out, "no daemon runs, and nothing was left behind")?,
         }
+    }
+    Ok(())
+}
+
+/// What lives on, and why; the first reason decides the exit code.
+#[derive(Default)]
+struct Failures {
+    exit: Option<Exit>,
+    texts: Vec<String>,
+}
+
+impl Failures {
+    fn add(&mut self, of: &str, error: &anyhow::Error) {
+        self.exit.get_or_insert(Exit::of(error));
+        self.texts.push(format!("{of}: {}", chained(error)));
+    }
+
+    fn outcome(self) -> anyhow::Result<()> {
+        let Some(exit) = self.exit else { return Ok(()) };
+        Err(reworded(exit, format!("not everything is off: {}", self.texts.join("; "))))
+    }
+}
+
+/// `fairweir DAEMON off`, for the instance of that name.
+pub(crate) fn one(args: &daemon_args::OffArgs, name: &str) -> anyhow::Result<()> {
+    each(&args.run_dir.run_dir, &[name.to_owned()], args.force)
+}
+
+/// `fairweir host off` and `fairweir router off`.
+pub(crate) fn of_role(role: Role, args: &OffArgs) -> anyhow::Result<()> {
+    let run_dir = &args.run_dir.run_dir;
+    let devs = match &args.dev {
+        Some(dev) => vec![dev.clone()],
+        None => devices_of(run_dir, role)?,
+    };
+    let names: Vec<String> = devs.iter().map(|dev| format!("{}{dev}", role.prefix())).collect();
+    each(run_dir, &names, args.force)
+}
+
+/// Stops these instances and removes what they left.
+fn each(run_dir: &Path, names: &[String], force: bool) -> anyhow::Result<()> {
+    let out = &mut text::stdout();
+    let mut is_done = false;
+    for name in names {
+        let mut done = stop(run_dir, name, force)?;
+        if let Some(dev) = device_of(name) {
+            done.extend(clean(run_dir, dev)?);
+        }
+        if name == PROXY {
+            done.extend(clean_proxy(run_dir)?);
+        }
+        for line in &done {
+            writeln!(out, "{name}: {line}")?;
+        }
+        is_done |= !done.is_empty();
+        if let (false, Some(dev)) = (is_done, device_of(name)) {
+            check_named(dev)?;
+        }
+    }
+    if !is_done {
+        writeln!(out, "it does not run, and nothing was left behind")?;
     }
     Ok(())
 }

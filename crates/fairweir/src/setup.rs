@@ -15,7 +15,7 @@ use fairweir_core::units::Span;
 use fairweir_linux::network;
 
 use crate::cli::SetupArgs;
-use crate::device::check_exists;
+use crate::device::check_named;
 use crate::exit::Usage;
 use crate::init::{Wishes, configuration, group_names, is_example, observe, write};
 use crate::page::ask::new_link;
@@ -75,7 +75,7 @@ fn device(args: &SetupArgs, questions: &mut Questions) -> anyhow::Result<String>
         (Some(dev), _) => dev.clone(),
         (None, found) => questions.name("Which interface faces the Internet?", found)?,
     };
-    check_exists(&dev)?;
+    check_named(&dev)?;
     Ok(dev)
 }
 

@@ -1,5 +1,8 @@
 //! How values and errors are written for people.
 
+use std::io;
+
+use fairweir_config::plain;
 use fairweir_core::units::Rate;
 
 /// A rate to two decimals, always in Mbit/s, so that columns can be compared.
@@ -10,8 +13,12 @@ pub(crate) fn mbit(bps: u64) -> String {
 /// The chain of causes on one line. A cause that the error above it repeats already is left out.
 pub(crate) fn chained(error: &anyhow::Error) -> String {
     error.chain().skip(1).fold(error.to_string(), |text, cause| {
-        let cause = cause.to_string();
-        if text.contains(&cause) { text } else { format!("{text}: {cause}") }
+        let raw = cause.to_string();
+        let shown = cause.downcast_ref::<io::Error>().map_or_else(|| raw.clone(), plain);
+        match text.contains(&raw) || text.contains(&shown) {
+            true => text,
+            false => format!("{text}: {shown}"),
+        }
     })
 }
 

@@ -38,6 +38,8 @@ pub struct Finding {
     pub since: &'static str,
     /// What does not work without it.
     pub lost_without: &'static str,
+    /// Whether `fairweir host` cannot work without it.
+    pub is_required: bool,
 }
 
 /// Checks every feature that fairweir uses and, if `dev` is given, whether that device can be
@@ -54,6 +56,7 @@ pub fn findings(dev: Option<&str>) -> Vec<Finding> {
             detail: format!("{e}; run as root to try the kernel's features"),
             since: "",
             lost_without: "further checks; the daemon may work nevertheless",
+            is_required: false,
         }),
     }
     findings.extend(dev.map(device));
@@ -66,11 +69,12 @@ fn privileges() -> Vec<Finding> {
     let status = status.unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let held = line.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0);
-    let finding = |&(name, bit, since, lost_without): &(&str, u32, _, _)| {
+    let finding = |&(name, bit, since, lost_without): &(&str, u32, _, &'static str)| {
         let found = held & (1 << bit) != 0;
         let detail = if found { "held" } else { "not held; run as root" };
         let detail = unknown.clone().unwrap_or_else(|| detail.to_owned());
-        Finding { feature: name.to_owned(), found, detail, since, lost_without }
+        let is_required = lost_without.starts_with(EVERYTHING);
+        Finding { feature: name.to_owned(), found, detail, since, lost_without, is_required }
     };
     CAPABILITIES.iter().map(finding).collect()
 }
@@ -84,6 +88,7 @@ fn btf() -> Finding {
         detail,
         since: "kernel 5.4 with CONFIG_DEBUG_INFO_BTF",
         lost_without: "everything: BPF programs cannot be loaded",
+        is_required: true,
     }
 }
 
@@ -96,19 +101,21 @@ fn cgroups() -> Finding {
         detail: root.map_or_else(|e| e.to_string(), |root| format!("at {}", root.display())),
         since: "kernel 4.10 with CONFIG_CGROUP_BPF",
         lost_without: OWNERS_LOST,
+        is_required: false,
     }
 }
 
 /// Tries every feature in the calling thread's network namespace, which must be a new one.
 fn kernel() -> Vec<Finding> {
     let mut findings = Vec::new();
-    let mut push = |feature: &str, tried: Result<(), Error>, since, lost_without| {
+    let mut push = |feature: &str, tried: Result<(), Error>, since, lost_without: &'static str| {
         findings.push(Finding {
             feature: feature.to_owned(),
             found: tried.is_ok(),
             detail: tried.map_or_else(|e| e.to_string(), |()| "works".to_owned()),
             since,
             lost_without,
+            is_required: [EVERYTHING, SHAPING].contains(&lost_without),
         });
     };
     let lacks = |what: &str| {
@@ -116,7 +123,7 @@ fn kernel() -> Vec<Finding> {
         Err(Error::refused(what.to_owned(), source))
     };
     let shaped = try_shaping();
-    push("ifb, HTB and bfifo", shaped, "any kernel with the modules", "shaping");
+    push("ifb, HTB and bfifo", shaped, "any kernel with the modules", SHAPING);
     push(
         "probe of the access link",
         try_probe(),
@@ -133,9 +140,9 @@ fn kernel() -> Vec<Finding> {
     let scan = has(Parts::has_scan, "iterate over open sockets");
     let windows = has(Parts::has_windows, "limit the receive window of a connection");
     match programs {
-        Err(e) => push("BPF classifier", Err(e), CLASSIFIER_SINCE, "everything"),
+        Err(e) => push("BPF classifier", Err(e), CLASSIFIER_SINCE, EVERYTHING),
         Ok(programs) => {
-            push("BPF classifier", Ok(()), CLASSIFIER_SINCE, "everything");
+            push("BPF classifier", Ok(()), CLASSIFIER_SINCE, EVERYTHING);
             push("owners of sockets", owners, "kernel 5.11", OWNERS_LOST);
             push(
                 "scan of open sockets",
@@ -255,9 +262,13 @@ fn device(dev: &str) -> Finding {
         detail: looked.unwrap_or_else(|e| e.to_string()),
         since: "",
         lost_without: "control of this device",
+        is_required: true,
     }
 }
 
+/// What is lost without what `fairweir host` needs.
+const EVERYTHING: &str = "everything";
+const SHAPING: &str = "shaping";
 const CLASSIFIER_SINCE: &str = "kernel 5.11";
 const SENDER_SINCE: &str = "kernel 6.4 with CONFIG_BPF_JIT and cubic";
 const OWNERS_LOST: &str = "the rules app:, unit:, cgroup: and user:";

@@ -23,7 +23,7 @@ pub enum Error {
         log: String,
     },
     /// There is no such device in this network namespace.
-    #[error("no network device `{0}`")]
+    #[error("no interface `{0}`")]
     NoDevice(String),
     /// Other software uses what fairweir needs; it is never replaced.
     #[error("{dev} is in use: {found}; to remove it: `{remedy}`")]

@@ -45,9 +45,7 @@ fn what_is_not_a_regular_file_is_refused_without_waiting() {
     let said = error(Path::new("/dev/zero"), &RULES);
     assert_eq!(said, "/dev/zero: a device; expected a regular file");
     let said = error(&dir.path().join("none"), &RULES);
-    assert!(
-        said.ends_with("none: cannot read it: No such file or directory (os error 2); write one")
-    );
+    assert!(said.ends_with("none: cannot read it: no such file or directory; write one"));
 }
 
 #[test]
@@ -171,7 +169,7 @@ fn links_and_fifos_in_a_directory_are_refused() {
         mknod(&link, SFlag::S_IFCHR, Mode::S_IRUSR, null).unwrap();
         let said = read(&conf_d).unwrap_err();
         // A temporary directory may be mounted without devices.
-        assert!(said.contains("a device") || said.contains("Permission denied"), "{said}");
+        assert!(said.contains("a device") || said.contains("permission denied"), "{said}");
         fs::remove_file(&link).unwrap();
     }
     let other = dir.path().join("other");

@@ -16,6 +16,7 @@ use fairweir_core::policy::{Branch, GROUPS_MAX, Group, Match, Policy, PolicyErro
 use fairweir_core::receiver::{Control, Enforce, LATENCY};
 use fairweir_core::units::{Rate, Span};
 
+use crate::FileKind;
 use crate::MetricsAt;
 use crate::error::ConfigError;
 use crate::file::{Rules, Text, Trust};
@@ -49,6 +50,13 @@ pub enum Role {
 }
 
 impl Role {
+    pub(crate) fn kind(self) -> FileKind {
+        match self {
+            Role::Host => FileKind::Host,
+            Role::Router => FileKind::Router,
+        }
+    }
+
     /// What names of instances begin with; the interface that faces the Internet follows.
     pub const fn prefix(self) -> &'static str {
         match self {
@@ -162,10 +170,7 @@ impl Config {
     /// # Errors
     /// [`ConfigError`]: the first thing that is wrong.
     pub fn load_as(role: Role, main: &Path) -> Result<Config, ConfigError> {
-        let if_missing = match role {
-            Role::Host => "; `fairweir init` writes a first one",
-            Role::Router => "; `fairweir init --router` writes a first one",
-        };
+        let if_missing = role.kind().if_missing();
         let rules = Rules { bytes_max: FILE_BYTES_MAX, trust: Trust::OWNER, if_missing };
         let mut texts = vec![(main.to_owned(), Text::read(main, &rules)?)];
         texts.extend(Text::read_dir(&role.conf_d(main), FILE_BYTES_MAX)?);

@@ -56,7 +56,7 @@ pub(super) fn document(source: Source<'_>, role: Role) -> Result<Document<'_>, C
         Role::Router => ("router", "device"),
     };
     let mut top = source.top()?;
-    top.version(VERSION)?;
+    top.version_of(role.kind(), VERSION)?;
     let host = top.table(section)?;
     let groups = top.tables(group_table)?;
     let set = top.table("set")?;

@@ -13,8 +13,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::VERSION;
 use crate::error::ConfigError;
-use crate::table::{Placed, Table};
+use crate::table::{Placed, Source, Table};
 use crate::value::parse_latency;
+use crate::words::choices;
 
 /// The file in `conf.d` that daemons write. It is read after all files whose names begin with a
 /// letter below `z` or a digit.
@@ -121,6 +122,27 @@ pub fn path_of(key: &str) -> Option<Vec<&str>> {
         _ => None,
     }
 }
+
+/// Checks keys and values as far as that needs no daemon, which knows the groups.
+///
+/// # Errors
+/// The first thing that is wrong, and what is allowed.
+pub fn check(changes: &Changes) -> Result<(), String> {
+    for (key, value) in changes {
+        path_of(key).ok_or_else(|| format!("unknown key `{key}`{}", choices(key, &KEYS)))?;
+        let one = Changes::from([(key.clone(), value.clone())]);
+        let (text, _) = changed("", &one, path_of)?;
+        let read = || {
+            let mut top = Source::new(&text, FILE, &[]).top()?;
+            top.table("set")?.map(SetKeys::read).transpose()
+        };
+        read().map_err(|e: ConfigError| format!("{key}: {}", e.what()))?;
+    }
+    Ok(())
+}
+
+/// The keys that can be set.
+const KEYS: [&str; 3] = ["weight.GROUP", "latency", "paused"];
 
 /// The text of [`FILE`] after `changes`, and the changes that undo them; `old` is its text before,
 /// empty if it does not exist. The new text is empty if nothing is set any more.

@@ -145,7 +145,13 @@ fn header_order(line: usize, header: &str) -> Result<[usize; 3], BadRow> {
         if !KEYS.contains(&name.as_str()) {
             let near = nearest(name, KEYS).map(|n| format!("; did you mean `{n}`?"));
             let hint = near.unwrap_or_default();
-            let what = format!("unknown column `{name}` (name, addresses, plan){hint}");
+            let other = match fields.iter().any(|(_, name)| name == "Circuit ID") {
+                true => {
+                    "; this is LibreQoS' ShapedDevices.csv: make a table of those three columns from it"
+                }
+                false => "",
+            };
+            let what = format!("unknown column `{name}` (name, addresses, plan){hint}{other}");
             return Err(bad(line, *column, "header", what));
         }
     }

@@ -7,6 +7,7 @@ use ipnet::IpNet;
 use nix::unistd::{Gid, Group};
 use serde::{Deserialize, Serialize};
 
+use crate::FileKind;
 use crate::file::{Rules, Text, Trust};
 use crate::table::Table as TomlTable;
 use crate::value::parse_dev;
@@ -141,9 +142,10 @@ impl IspFile {
     /// # Errors
     /// The first thing that is wrong: file, line, key, what is allowed.
     pub fn load(path: &Path) -> Result<IspFile, ConfigError> {
-        let mut file = IspFile::parse(read_text(path, Trust::OWNER)?, path)?;
+        let if_missing = FileKind::Isp.if_missing();
+        let mut file = IspFile::parse(read_text(path, Trust::OWNER, if_missing)?, path)?;
         if let Some(table) = &file.table {
-            let text = read_text(table, Trust::NOT_OTHERS)?;
+            let text = read_text(table, Trust::NOT_OTHERS, "")?;
             let rows = csv::Table::read(text.as_str()).map_err(|bad| in_table(&text, &bad))?;
             if let Some(bad) = rows.bad.first() {
                 return Err(in_table(&text, bad));
@@ -163,7 +165,7 @@ impl IspFile {
 
     pub(crate) fn parse(text: Text, path: &Path) -> Result<IspFile, ConfigError> {
         let mut top = text.source(&[]).top()?;
-        top.version(VERSION)?;
+        top.version_of(FileKind::Isp, VERSION)?;
         let wanted = "a table [isp] with the `device` towards the subscribers";
         let isp = top.table("isp")?.ok_or_else(|| top.missing("isp", wanted))?;
         let isp = isp_section(isp)?;
@@ -320,8 +322,8 @@ fn in_table(table: &Text, bad: &csv::BadRow) -> ConfigError {
 ///
 /// # Errors
 /// If it cannot be read, is too large, or is not UTF-8.
-fn read_text(path: &Path, trust: Trust) -> Result<Text, ConfigError> {
-    Text::read(path, &Rules { bytes_max: FILE_SIZE_MAX, trust, if_missing: "" })
+fn read_text(path: &Path, trust: Trust, if_missing: &'static str) -> Result<Text, ConfigError> {
+    Text::read(path, &Rules { bytes_max: FILE_SIZE_MAX, trust, if_missing })
 }
 
 #[cfg(test)]

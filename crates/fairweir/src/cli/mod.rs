@@ -2,11 +2,12 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser};
+use clap::{Args, CommandFactory, Parser};
 use fairweir_config::host::DEFAULT_PATH;
 use fairweir_core::units::{Bytes, Span};
 
 use crate::daemon_args::RunDir;
+use crate::exit;
 use crate::extension::{self, cli::ExtensionCommand};
 use crate::host;
 use crate::instance;
@@ -18,6 +19,7 @@ use crate::market::{self, cli::MarketCommand};
 use crate::proxy::{self, cli::ProxyArgs};
 use crate::sender::{self, cli::SenderArgs};
 
+pub(crate) mod mistakes;
 #[cfg(feature = "lab")]
 mod play;
 #[cfg(feature = "lab")]
@@ -28,7 +30,7 @@ pub(crate) use play::*;
 /// The traffic that arrives over the link is divided among groups of applications, users,
 /// addresses or ports, without configuring the queue at the ISP.
 #[derive(Debug, Parser)]
-#[command(name = "fairweir", version, propagate_version = true, after_help = EXAMPLES)]
+#[command(name = "fairweir", version, propagate_version = true, after_help = first_screen())]
 pub(crate) struct Cli {
     /// Log more to stderr (-v: debug, -vv: trace); RUST_LOG overrides it.
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
@@ -64,9 +66,9 @@ pub(crate) enum Subcommand {
     /// Let the browser extension tell the daemon to which site a connection belongs.
     #[command(subcommand, after_help = extension::cli::EXAMPLES)]
     Extension(ExtensionCommand),
-    /// Print the state of a running daemon.
-    #[command(after_help = host::cli::STATUS_EXAMPLES)]
-    Status(host::cli::StatusArgs),
+    /// Print a line for every daemon of this machine.
+    #[command(after_help = OVERVIEW_EXAMPLES)]
+    Status(OverviewArgs),
     /// Show the groups and connections of a running daemon, updated live.
     #[cfg(feature = "top")]
     #[command(after_help = host::cli::TOP_EXAMPLES)]
@@ -146,6 +148,8 @@ pub(crate) enum GenerateCommand {
         #[arg(long, value_name = "DEV")]
         wan: String,
     },
+    /// Print docs/reference/commands.md.
+    Commands,
     /// Write a man page for each command.
     Man {
         /// Directory of the pages.
@@ -159,7 +163,7 @@ pub(crate) enum GenerateCommand {
 #[derive(Debug, Args)]
 pub(crate) struct PageArgs {
     /// The port on 127.0.0.1.
-    #[arg(long, default_value_t = 8070)]
+    #[arg(long, default_value_t = 8070, value_parser = port)]
     pub(crate) port: u16,
     /// Print a link to the page that runs; it works once, for five minutes.
     #[arg(long)]
@@ -230,6 +234,23 @@ pub(crate) struct SuggestArgs {
     pub(crate) page_dir: PathBuf,
 }
 
+/// A whole number of the command line.
+pub(crate) fn whole<const MIN: u64, const MAX: u64>(text: &str) -> Result<u64, String> {
+    let number = text.parse().ok().filter(|number| (MIN..=MAX).contains(number));
+    number.ok_or_else(|| format!("`{text}` is not a whole number from {MIN} to {MAX}"))
+}
+
+/// The same, for what is counted in memory.
+pub(crate) fn whole_usize<const MIN: u64, const MAX: u64>(text: &str) -> Result<usize, String> {
+    whole::<MIN, MAX>(text).map(|number| number as usize)
+}
+
+/// A port; 0 takes a free one.
+pub(crate) fn port(text: &str) -> Result<u16, String> {
+    let number = text.parse();
+    number.map_err(|_| format!("`{text}` is not a port (1 to 65535, or 0 for a free one)"))
+}
+
 /// A span, also in days.
 fn parse_days(text: &str) -> Result<Span, String> {
     match text.strip_suffix('d').map(str::parse::<u64>) {
@@ -250,11 +271,26 @@ fn parse_history_size(text: &str) -> Result<u64, String> {
     RANGE.contains(&size).then_some(size).ok_or("it is 0, or 4MB to 100GB".to_owned())
 }
 
+/// `fairweir status`.
+#[derive(Debug, Args)]
+pub(crate) struct OverviewArgs {
+    /// The interface; `fairweir host status --dev` replaces it.
+    #[arg(long, hide = true, value_parser = instance::parse)]
+    pub(crate) dev: Option<String>,
+    /// Print JSON; `fairweir host status --json` replaces it.
+    #[arg(long, hide = true)]
+    pub(crate) json: bool,
+    /// Directory of the page's own socket.
+    #[arg(long, value_name = "DIR", default_value = "/run/fairweir-page")]
+    pub(crate) page_dir: PathBuf,
+    #[command(flatten)]
+    pub(crate) run_dir: RunDir,
+}
+
 /// `fairweir off`.
 #[derive(Debug, Args)]
 pub(crate) struct OffArgs {
-    /// The interface; by default all to which fairweir is attached, `fairweir isp` and `fairweir
-    /// sender`.
+    /// The interface; by default all daemons of this machine except the page.
     #[arg(long, value_parser = instance::parse)]
     pub(crate) dev: Option<String>,
     /// Kill a daemon that does not answer.
@@ -352,13 +388,56 @@ pub(crate) struct DoctorArgs {
     pub(crate) run_dir: RunDir,
 }
 
+/// The commands of the first screen, by what they are for.
+pub(crate) const GROUPS: &[(&str, &[&str])] = &[
+    ("Daemons", &["host", "router", "isp", "sender", "proxy", "market", "page"]),
+    ("Look and change", &["status", "top", "set", "reload", "off", "history", "suggest"]),
+    ("Configure", &["setup", "init", "check", "doctor", "extension"]),
+    (
+        "Research",
+        &[
+            "demo",
+            "sim",
+            "lab",
+            "compare",
+            "figures",
+            "campaign",
+            "golden",
+            "evidence",
+            "validate-tcp",
+        ],
+    ),
+];
+
+/// The command line with its first screen.
+pub(crate) fn command() -> clap::Command {
+    let command = Cli::command();
+    let mut listed = String::new();
+    for (title, names) in GROUPS {
+        let commands = names.iter().filter_map(|name| command.find_subcommand(name));
+        let lines = commands.map(|c| {
+            let about = c.get_about().map(ToString::to_string).unwrap_or_default();
+            format!("  {:<13} {about}\n", c.get_name())
+        });
+        let lines: String = lines.collect();
+        if !lines.is_empty() {
+            listed.push_str(&format!("{title}:\n{lines}\n"));
+        }
+    }
+    let usage = "{about-with-newline}\n{usage-heading} {usage}\n\n";
+    command.help_template(format!("{usage}{listed}Options:\n{{options}}{{after-help}}"))
+}
+
+/// Below the options of the first screen.
+fn first_screen() -> String {
+    format!("{EXAMPLES}\n\n{}", exit::sentence())
+}
+
 const EXAMPLES: &str = "Examples:
   sudo fairweir init --dev eth0        watch for a minute and write a first configuration
   sudo fairweir host --dev eth0        share the download of eth0
   sudo fairweir top                    show rates, shares and decisions live
-  sudo fairweir off                    stop and remove everything
-
-Exit codes: 0 success, 1 failure, 2 wrong command line or configuration.";
+  sudo fairweir off                    stop and remove everything";
 
 #[cfg(feature = "page")]
 const HISTORY_EXAMPLES: &str = "Examples:
@@ -390,7 +469,11 @@ const PAGE_EXAMPLES: &str = "Examples:
 The page listens on 127.0.0.1 only. It shows what the sockets of the daemons let its user see: start
 them with `--admin-group fairweir` to change weights there, or with `--user-group fairweir` to look.";
 
-const OFF_EXAMPLES: &str = "Examples:
+const OVERVIEW_EXAMPLES: &str = "Examples:
+  sudo fairweir status
+  sudo fairweir host status            the whole state of one daemon";
+
+pub(crate) const OFF_EXAMPLES: &str = "Examples:
   sudo fairweir off
   sudo fairweir off --dev eth0
 
@@ -412,3 +495,24 @@ const INIT_EXAMPLES: &str = "Examples:
 const DOCTOR_EXAMPLES: &str = "Examples:
   fairweir doctor
   sudo fairweir doctor --dev eth0 --json";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_is_in_one_group_of_the_first_screen() {
+        let command = command();
+        let shown = command.get_subcommands().filter(|c| !c.is_hide_set());
+        for name in shown.map(clap::Command::get_name) {
+            let groups = GROUPS.iter().filter(|(_, names)| names.contains(&name));
+            assert_eq!(groups.count(), 1, "{name}");
+        }
+        let help = command.clone().render_help().to_string();
+        assert!(help.contains("\nDaemons:\n  host "), "{help}");
+        assert!(
+            help.contains("\nOptions:\n") && help.contains("Exit codes: 0 done, 1 failed, 2 "),
+            "{help}"
+        );
+    }
+}

@@ -155,7 +155,7 @@ fn directories(args: &DoctorArgs) -> Vec<(Finding, Option<Fix>)> {
 const DIRECTORIES_MAX: usize = 32;
 
 fn finding(feature: String, found: bool, detail: String, lost_without: &'static str) -> Finding {
-    Finding { feature, found, detail, since: "", lost_without }
+    Finding { feature, found, detail, since: "", lost_without, is_required: false }
 }
 
 impl Fix {

@@ -8,6 +8,7 @@ use fairweir_linux::doctor::{Finding, findings};
 use serde_json::json;
 
 use crate::cli::DoctorArgs;
+use crate::device::check_named;
 use crate::questions::Questions;
 use crate::words::chained;
 
@@ -25,11 +26,15 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     if args.undo {
         return undo(args);
     }
+    if let Some(dev) = &args.dev {
+        check_named(dev)?;
+    }
     let checked = check(args);
     let out = &mut text::stdout();
     if args.json {
         let all: Vec<_> = checked.iter().map(as_json).collect();
-        return Ok(writeln!(out, "{}", serde_json::Value::from(all))?);
+        writeln!(out, "{}", serde_json::Value::from(all))?;
+        return outcome(&checked);
     }
     for Checked { finding, fix } in &checked {
         let mark = if finding.found { "ok     " } else { "missing" };
@@ -50,7 +55,21 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
         0 => writeln!(out, "\nall features are available")?,
         n => writeln!(out, "\n{n} of {} features are missing", checked.len())?,
     }
-    if args.fix { fix_all(args, &checked) } else { Ok(()) }
+    if !args.fix {
+        return outcome(&checked);
+    }
+    fix_all(args, &checked)?;
+    if outcome(&checked).is_ok() { Ok(()) } else { outcome(&check(args)) }
+}
+
+/// Fails if no daemon can work here.
+fn outcome(checked: &[Checked]) -> anyhow::Result<()> {
+    let missing = checked.iter().filter(|c| c.finding.is_required && !c.finding.found);
+    let missing: Vec<&str> = missing.map(|c| c.finding.feature.as_str()).collect();
+    match missing.as_slice() {
+        [] => Ok(()),
+        missing => anyhow::bail!("required, and missing: {}", missing.join(", ")),
+    }
 }
 
 fn check(args: &DoctorArgs) -> Vec<Checked> {
@@ -70,6 +89,7 @@ fn as_json(Checked { finding, fix }: &Checked) -> serde_json::Value {
     json!({
         "feature": finding.feature,
         "found": finding.found,
+        "required": finding.is_required,
         "detail": finding.detail,
         "since": finding.since,
         "lost_without": finding.lost_without,

@@ -14,12 +14,18 @@ pub(crate) const RUN_DIR: &str = "/run/fairweir";
 #[derive(Debug, Subcommand)]
 pub(crate) enum ExtensionCommand {
     /// Let the extension of installed browsers find this program.
+    #[command(
+        after_help = "Examples:\n  sudo fairweir extension install\n  fairweir extension install --user --browser firefox"
+    )]
     Install(PlaceArgs),
     /// Remove what `install` has written.
+    #[command(after_help = "Examples:\n  sudo fairweir extension uninstall")]
     Uninstall(PlaceArgs),
     /// Print for each browser whether its extension finds this program.
+    #[command(after_help = "Examples:\n  fairweir extension status")]
     Status(PlaceArgs),
     /// Pass messages between a browser's extension and the daemon; started by the browser.
+    #[command(after_help = "Examples:\n  fairweir extension host < messages")]
     Host(HostArgs),
 }
 

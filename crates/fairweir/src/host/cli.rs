@@ -7,19 +7,22 @@ use fairweir_config::host;
 use fairweir_config::value::{parse_capacity, parse_control};
 use fairweir_core::receiver::Control;
 use fairweir_core::units::Rate;
-use nix::unistd::Gid;
 
-use crate::daemon_args::{RunDir, ServiceArgs, group_id};
+use crate::cli::OffArgs;
+use crate::daemon_args::{RunDir, ServiceArgs};
 use crate::instance;
 
 /// `fairweir host`.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct HostArgs {
+    #[command(subcommand)]
+    pub(crate) command: Option<HostCommand>,
     /// The interface that faces the Internet.
     #[arg(long, value_parser = instance::parse)]
     pub(crate) dev: Option<String>,
     /// The configuration; conf.d/*.toml in the same directory is read too.
-    #[arg(long, value_name = "FILE", default_value = host::DEFAULT_PATH)]
+    #[arg(short, long, value_name = "FILE", default_value = host::DEFAULT_PATH)]
     pub(crate) config: PathBuf,
     /// Directory of the stored state.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/fairweir/host")]
@@ -30,7 +33,10 @@ pub(crate) struct HostArgs {
 
 /// `fairweir router`.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct RouterArgs {
+    #[command(subcommand)]
+    pub(crate) command: Option<HostCommand>,
     /// The configuration, which names the interfaces and the devices; router.d/*.toml in the same
     /// directory is read too.
     #[arg(short, long, value_name = "FILE", default_value = host::ROUTER_PATH)]
@@ -40,6 +46,27 @@ pub(crate) struct RouterArgs {
     pub(crate) state_dir: PathBuf,
     #[command(flatten)]
     pub(crate) run: LoopArgs,
+}
+
+/// The commands to the daemon of a host or a router.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum HostCommand {
+    /// Print the state of the daemon.
+    #[command(after_help = STATUS_EXAMPLES)]
+    Status(StatusArgs),
+    /// Show groups and connections, updated live.
+    #[cfg(feature = "top")]
+    #[command(after_help = TOP_EXAMPLES)]
+    Top(TopArgs),
+    /// Read the configuration again and apply the differences.
+    #[command(after_help = RELOAD_EXAMPLES)]
+    Reload(ReloadArgs),
+    /// Change weights, the latency target, or pause.
+    #[command(after_help = SET_EXAMPLES)]
+    Set(SetArgs),
+    /// Stop the daemon and remove everything it attached.
+    #[command(after_help = crate::cli::OFF_EXAMPLES)]
+    Off(OffArgs),
 }
 
 /// What the daemons that shape a download have in common.
@@ -60,25 +87,12 @@ pub(crate) struct LoopArgs {
     pub(crate) probe: bool,
     #[command(flatten)]
     pub(crate) service: ServiceArgs,
-    /// Members of this group may send every request, as `fairweir page` does.
-    #[arg(long, value_name = "GROUP")]
-    admin_group: Option<String>,
     /// Start as if this capacity were stored for the network.
     #[arg(long, hide = true, value_name = "RATE", value_parser = parse_capacity)]
     pub(crate) remembered_capacity: Option<Rate>,
     /// Store a learned capacity after this many seconds of use without change.
     #[arg(long, hide = true, value_name = "SECONDS", default_value_t = 60)]
     pub(crate) confirmed_after_s: u64,
-}
-
-impl LoopArgs {
-    /// The number of `--admin-group`.
-    ///
-    /// # Errors
-    /// If the system has no such group.
-    pub(crate) fn admin_group(&self) -> anyhow::Result<Option<Gid>> {
-        group_id("--admin-group", self.admin_group.as_deref())
-    }
 }
 
 /// `fairweir set`.
@@ -155,8 +169,9 @@ A configuration (docs/home/router.md):
   match = [\"mac:02:00:5e:00:53:01\"]";
 
 pub(crate) const STATUS_EXAMPLES: &str = "Examples:
-  sudo fairweir status
-  sudo fairweir status --dev eth0 --json";
+  sudo fairweir host status
+  sudo fairweir host status --dev eth0 --json
+  sudo fairweir router status";
 
 #[cfg(feature = "top")]
 pub(crate) const TOP_EXAMPLES: &str = "Examples:

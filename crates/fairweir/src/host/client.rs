@@ -3,13 +3,15 @@
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::bail;
+use fairweir_config::host::Role;
 use fairweir_daemon::{Access, Client, Error, instances};
 
 use super::PREFIXES;
+use crate::daemon_args::not_running;
+use crate::device::check_named;
+use crate::exit::{Exit, Usage, reworded};
 #[cfg(feature = "isp")]
 use crate::isp;
-use fairweir_config::nearest;
 
 /// How long an answer is waited for. A daemon answers within a tick; a later answer means that it hangs.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -34,32 +36,74 @@ pub(crate) fn instance_of(run_dir: &Path, dev: &str) -> Result<String, Error> {
     Ok(running.unwrap_or_else(|| format!("{}{dev}", PREFIXES[0])))
 }
 
-/// Connects to the daemon of `dev`, or to the only one that runs.
+/// The same of hosts' daemons, or of routers'.
+///
+/// # Errors
+/// If the directory cannot be read.
+pub(crate) fn devices_of(run_dir: &Path, role: Role) -> Result<Vec<String>, Error> {
+    let names = instances(run_dir)?;
+    Ok(names
+        .iter()
+        .filter_map(|name| name.strip_prefix(role.prefix()))
+        .map(str::to_owned)
+        .collect())
+}
+
+/// Connects to the daemon of `dev`, or to the only one that runs; of one role or of both.
 ///
 /// # Errors
 /// If no daemon runs, or if several do; the message names them.
-pub(crate) fn find(run_dir: &Path, dev: Option<&str>, access: Access) -> anyhow::Result<Client> {
-    let running = devices(run_dir)?;
+pub(crate) fn find(
+    run_dir: &Path,
+    role: Option<Role>,
+    dev: Option<&str>,
+    access: Access,
+) -> anyhow::Result<Client> {
+    let running = match role {
+        Some(role) => devices_of(run_dir, role)?,
+        None => devices(run_dir)?,
+    };
     let dev = match (dev, running.as_slice()) {
         (Some(dev), _) => dev,
         (None, [dev]) => dev,
         #[cfg(feature = "isp")]
-        (None, []) if instances(run_dir)?.iter().any(|name| name == isp::NAME) => bail!(
-            "no `fairweir host` runs here, but `fairweir isp` does: see `fairweir isp status`"
-        ),
-        (None, []) => bail!(
-            "no `fairweir host` or `fairweir router` runs here (no socket in {}); start one with `sudo fairweir host \
-             --dev DEV` or `sudo systemctl start fairweir@DEV`",
-            run_dir.display()
-        ),
-        (None, many) => bail!("daemons run for {}; choose one with --dev", many.join(", ")),
+        (None, []) if instances(run_dir)?.iter().any(|name| name == isp::NAME) => {
+            let what =
+                "no `fairweir host` runs here, but `fairweir isp` does: see `fairweir isp status`";
+            return Err(reworded(Exit::NotRunning, what));
+        }
+        (None, []) if role == Some(Role::Router) => return Err(not_running("router", run_dir)),
+        (None, []) => {
+            let what = format!(
+                "no `fairweir host` or `fairweir router` runs here (no socket in {}); start one with `sudo fairweir \
+                 host --dev DEV` or `sudo systemctl start fairweir@DEV`",
+                run_dir.display()
+            );
+            return Err(reworded(Exit::NotRunning, what));
+        }
+        (None, many) => {
+            let what = format!("daemons run for {}; choose one with --dev", many.join(", "));
+            return Err(Usage(what).into());
+        }
     };
-    match Client::connect(run_dir, &instance_of(run_dir, dev)?, access, PATIENCE) {
+    let name = match role {
+        Some(role) => format!("{}{dev}", role.prefix()),
+        None => instance_of(run_dir, dev)?,
+    };
+    match Client::connect(run_dir, &name, access, PATIENCE) {
         Ok(client) => Ok(client),
-        Err(Error::NotRunning { source, .. }) => {
-            let near = nearest(dev, running.iter().map(String::as_str));
-            let hint = near.filter(|&n| n != dev).map(|n| format!("; one runs for `{n}`"));
-            bail!("no daemon answers for `{dev}`: {source}{}", hint.unwrap_or_default())
+        Err(Error::NotRunning { .. }) => {
+            let others: Vec<_> =
+                running.iter().filter(|name| *name != dev).map(String::as_str).collect();
+            if others.is_empty() {
+                check_named(dev)?;
+            }
+            let hint = match others.as_slice() {
+                [] => format!("start one with `sudo fairweir host --dev {dev}`"),
+                others => format!("one runs for `{}`", others.join("`, `")),
+            };
+            let what = format!("no daemon answers for `{dev}` in {}; {hint}", run_dir.display());
+            Err(reworded(Exit::NotRunning, what))
         }
         Err(e) => Err(e.into()),
     }

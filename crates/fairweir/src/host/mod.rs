@@ -45,7 +45,7 @@ mod via;
 mod windows;
 pub(crate) mod wire;
 
-use cli::{HostArgs, LoopArgs, RouterArgs};
+use cli::{HostArgs, HostCommand, LoopArgs, RouterArgs};
 use daemon::{Daemon, next_tick};
 use kept::KeptFile;
 use leases::LeaseControl;
@@ -64,13 +64,30 @@ const SAY_PERIOD: Span = Span::secs(1);
 const PREFIXES: [&str; 2] = [Role::Host.prefix(), Role::Router.prefix()];
 
 pub(crate) fn run(args: &HostArgs) -> anyhow::Result<()> {
+    if let Some(command) = &args.command {
+        return ask(Role::Host, command);
+    }
     let settings = Settings::load(Role::Host, &args.config, args.dev.as_deref(), &args.run)?;
     serve(settings, &args.state_dir, &args.run)
 }
 
 pub(crate) fn run_router(args: &RouterArgs) -> anyhow::Result<()> {
+    if let Some(command) = &args.command {
+        return ask(Role::Router, command);
+    }
     let settings = Settings::load(Role::Router, &args.config, None, &args.run)?;
     serve(settings, &args.state_dir, &args.run)
+}
+
+fn ask(role: Role, command: &HostCommand) -> anyhow::Result<()> {
+    match command {
+        HostCommand::Status(args) => status::run(Some(role), args),
+        #[cfg(feature = "top")]
+        HostCommand::Top(args) => top::run(Some(role), args),
+        HostCommand::Reload(args) => reload::run(Some(role), args),
+        HostCommand::Set(args) => set::run(Some(role), args),
+        HostCommand::Off(args) => crate::off::of_role(role, args),
+    }
 }
 
 fn serve(settings: Settings, state_dir: &Path, args: &LoopArgs) -> anyhow::Result<()> {
@@ -82,7 +99,6 @@ fn serve(settings: Settings, state_dir: &Path, args: &LoopArgs) -> anyhow::Resul
     let name = format!("{}{dev}", settings.role.prefix());
     let spec = Spec {
         devices,
-        admin_group: args.admin_group()?,
         metrics: settings.config.host.metrics,
         ..args.service.spec(name, REQUEST_MAX)?
     };

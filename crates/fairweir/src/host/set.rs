@@ -2,7 +2,8 @@
 
 use std::io::Write;
 
-use fairweir_config::host::set::{Changes, Setting};
+use fairweir_config::host::Role;
+use fairweir_config::host::set::{self, Changes, Setting};
 use fairweir_config::text;
 use fairweir_daemon::Access;
 
@@ -11,9 +12,11 @@ use super::client;
 use super::wire::{Changed, HostRequest};
 use crate::exit::Usage;
 
-pub(crate) fn run(args: &SetArgs) -> anyhow::Result<()> {
+pub(crate) fn run(role: Option<Role>, args: &SetArgs) -> anyhow::Result<()> {
     let changes = args.settings.iter().map(|text| change(text)).collect::<Result<Changes, _>>()?;
-    let mut client = client::find(&args.run_dir.run_dir, args.dev.as_deref(), Access::Change)?;
+    set::check(&changes).map_err(Usage)?;
+    let mut client =
+        client::find(&args.run_dir.run_dir, role, args.dev.as_deref(), Access::Change)?;
     let changed: Changed = client.ask(&HostRequest::Set { changes })?;
     Ok(writeln!(text::stdout(), "{}", changed.message)?)
 }

@@ -8,10 +8,11 @@ use super::cli::StatusArgs;
 use super::client::find;
 use super::show::{headline, last_reason, notes, print_groups};
 use super::wire::Status;
+use fairweir_config::host::Role;
 use fairweir_config::text;
 
-pub(crate) fn run(args: &StatusArgs) -> anyhow::Result<()> {
-    let mut client = find(&args.run_dir.run_dir, args.dev.as_deref(), Access::Read)?;
+pub(crate) fn run(role: Option<Role>, args: &StatusArgs) -> anyhow::Result<()> {
+    let mut client = find(&args.run_dir.run_dir, role, args.dev.as_deref(), Access::Read)?;
     let out = &mut text::stdout();
     if args.json {
         let status: serde_json::Value = client.ask(&Request::Status)?;

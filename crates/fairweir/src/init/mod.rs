@@ -14,6 +14,8 @@ use fairweir_daemon::Lock;
 use fairweir_linux::{Attached, Host, HostSpec, Mode, Talker, Who, monotonic_now, sweep};
 
 use crate::cli::InitArgs;
+use crate::device::check_named;
+use crate::exit::Usage;
 use fairweir_config::{host, text};
 
 mod router;
@@ -50,9 +52,13 @@ pub(crate) fn run(args: &InitArgs) -> anyhow::Result<()> {
     }
     let (text, daemon) = match &args.dev {
         _ if args.router => (router::propose(args)?, "router".to_owned()),
-        None => bail!("--dev is missing: the interface that faces the Internet"),
+        None => {
+            let what = "--dev is missing: the interface that faces the Internet";
+            return Err(Usage(what.to_owned()).into());
+        }
         Some(_) if args.duration == Span::ZERO => {
-            bail!("--duration is 0s; it must be positive (default: 60s)")
+            let what = "--duration is 0s; it must be positive (default: 60s)";
+            return Err(Usage(what.to_owned()).into());
         }
         Some(dev) => {
             let seen = observe(&args.run_dir.run_dir, dev, args.duration)?;
@@ -92,6 +98,7 @@ pub(crate) struct Seen {
 }
 
 pub(crate) fn observe(run_dir: &Path, dev: &str, duration: Span) -> anyhow::Result<Seen> {
+    check_named(dev)?;
     let _lock = Lock::device(run_dir, dev)?;
     sweep(dev)?;
     let policy = Policy::new(Vec::new())?;

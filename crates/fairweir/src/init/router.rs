@@ -14,6 +14,8 @@ use fairweir_linux::link::{self, Link};
 use fairweir_linux::network::{self, Neighbour};
 
 use crate::cli::InitArgs;
+use crate::device::check_named;
+use crate::exit::Usage;
 
 /// Where dnsmasq writes its leases, by distribution.
 const LEASE_FILES: [&str; 3] =
@@ -37,23 +39,28 @@ struct Device {
 /// If it is not clear which interfaces face the Internet and the devices.
 pub(super) fn propose(args: &InitArgs) -> anyhow::Result<String> {
     let wan = match &args.dev {
-        Some(dev) => dev.clone(),
+        Some(dev) => {
+            check_named(dev)?;
+            dev.clone()
+        }
         None => network::default_device()?
             .context("no interface has a default route; name the one of the Internet with --dev")?,
     };
     let (links, neighbours) = (link::all()?, network::neighbours()?);
+    if let Some(lan) = &args.lan {
+        check_named(lan)?;
+    }
     let lan = match &args.lan {
         Some(lan) => links.iter().find(|link| link.name == *lan),
         None => likely_lan(&links, &neighbours, &wan),
     };
     let Some(lan) = lan else {
-        match &args.lan {
-            Some(lan) => bail!("there is no interface {lan}"),
-            None => bail!("no bridge is up; name the interface of the devices with --lan"),
-        }
+        bail!("no bridge is up; name the interface of the devices with --lan");
     };
     if lan.name == wan {
-        bail!("{wan} is the interface of the Internet; --lan names that of the devices");
+        let what =
+            format!("{wan} is the interface of the Internet; --lan names that of the devices");
+        return Err(Usage(what).into());
     }
     let names = LEASE_FILES.iter().flat_map(|path| leases(Path::new(path))).collect();
     Ok(configuration(&lan.name, &wan, &devices(lan.index, &neighbours, &names)))

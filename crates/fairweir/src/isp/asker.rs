@@ -3,13 +3,12 @@
 use std::io;
 use std::time::Duration;
 
-use anyhow::anyhow;
-use fairweir_daemon::{Access, Client, Error};
+use fairweir_daemon::{Access, Client};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use super::NAME;
-use crate::daemon_args::RunDir;
+use crate::daemon_args::{RunDir, connect_patiently};
 use crate::progress::Count;
 
 /// How long a daemon may be silent, without a report of its progress.
@@ -26,13 +25,7 @@ impl Asker {
     /// # Errors
     /// If no daemon listens there.
     pub(super) fn connect(run_dir: &RunDir, access: Access) -> anyhow::Result<Asker> {
-        let client = Client::connect(&run_dir.run_dir, NAME, access, PATIENCE);
-        let client = client.map_err(|e| match e {
-            Error::NotRunning { ref source, .. } if is_absent(source) => anyhow!(
-                "{e}; start it with `sudo fairweir isp` or `sudo systemctl start fairweir-isp`"
-            ),
-            e => e.into(),
-        })?;
+        let client = connect_patiently(&run_dir.run_dir, NAME, access, PATIENCE)?;
         Ok(Asker { client })
     }
 

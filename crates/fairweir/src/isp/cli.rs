@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use clap::Args;
 use fairweir_config::isp::DEFAULT_PATH;
 
-use crate::daemon_args::{RunDir, ServiceArgs};
+use crate::cli::whole_usize;
+use crate::daemon_args::{OffArgs, RunDir, ServiceArgs};
 
 /// `fairweir isp`: the daemon, or a command to it.
 #[derive(Debug, Args)]
@@ -21,7 +22,7 @@ pub(crate) struct IspArgs {
 #[derive(Debug, Args)]
 pub(crate) struct DaemonArgs {
     /// The configuration: interfaces, plans and subscribers (docs/isp/reference.md).
-    #[arg(long, value_name = "FILE", default_value = DEFAULT_PATH)]
+    #[arg(short, long, value_name = "FILE", default_value = DEFAULT_PATH)]
     pub(super) config: PathBuf,
     /// Attach nothing; print what would be done.
     #[arg(long)]
@@ -73,6 +74,11 @@ pub(crate) enum IspCommand {
     /// Undo changes made by commands; the configuration file applies again.
     #[command(after_help = REVERT_EXAMPLES)]
     Revert(RevertArgs),
+    /// Stop the daemon; all traffic then passes.
+    #[command(
+        after_help = "Examples:\n  sudo fairweir isp off\n  sudo fairweir isp off --force     kill it if it does not answer"
+    )]
+    Off(OffArgs),
     /// Print the daemon's state.
     #[command(after_help = STATUS_EXAMPLES)]
     Status(StatusArgs),
@@ -239,7 +245,7 @@ pub(crate) struct StatusArgs {
 #[derive(Debug, Args)]
 pub(crate) struct TopArgs {
     /// The number of subscribers.
-    #[arg(short = 'n', long, value_name = "N", default_value = "20")]
+    #[arg(short = 'n', long, value_name = "N", default_value = "20", value_parser = whole_usize::<1, 1000>)]
     pub(super) count: usize,
     /// Measure for a second, print once and exit.
     #[arg(long)]
@@ -255,7 +261,7 @@ pub(crate) struct TopArgs {
 #[derive(Debug, Args)]
 pub(crate) struct MetricsArgs {
     /// Include the N busiest subscribers by name.
-    #[arg(long, value_name = "N", default_value = "0")]
+    #[arg(long, value_name = "N", default_value = "0", value_parser = whole_usize::<0, 1000>)]
     pub(super) top: usize,
     #[command(flatten)]
     pub(super) run_dir: RunDir,

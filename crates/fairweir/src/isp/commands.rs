@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::path::Path;
 
-use anyhow::{anyhow, bail};
+use anyhow::bail;
 use fairweir_config::ConfigError;
 use fairweir_config::Text;
 use fairweir_config::file::{Rules, Trust};
@@ -17,10 +17,11 @@ use super::cli::{
     AddArgs, ChangeArgs, ImportArgs, IspCommand, ListArgs, MetricsArgs, PlanCommand, PlanFileArgs,
     RevertArgs,
 };
-use super::journal::Journal;
+use super::journal::{self, Journal};
 use super::wire::{Addresses, Imported, Listing, Request};
 use super::{NAME, show, top};
 use crate::daemon_args::RunDir;
+use crate::exit::Usage;
 use crate::table::{self, Align};
 use crate::words::count;
 use fairweir_config::text;
@@ -48,6 +49,7 @@ pub(super) fn run(command: &IspCommand) -> anyhow::Result<()> {
             tell(&args.run_dir, &fairweir_daemon::Request::Reload { dry_run, force })
         }
         IspCommand::Revert(args) => revert(args),
+        IspCommand::Off(args) => crate::off::one(args, NAME),
         IspCommand::Status(args) => show::status(args),
         IspCommand::Top(args) => top::run(args),
         IspCommand::Metrics(args) => metrics(args),
@@ -74,7 +76,8 @@ fn each(
 }
 
 fn add(args: &AddArgs) -> anyhow::Result<()> {
-    let addresses = Addresses::parse(&args.address).map_err(|e| anyhow!("--address: {e}"))?;
+    let addresses =
+        Addresses::parse(&args.address).map_err(|e| Usage(format!("--address: {e}")))?;
     let subscriber =
         SubscriberSpec { name: args.name.clone(), addresses: addresses.0, plan: args.plan.clone() };
     tell(&args.run_dir, &Request::Add { subscriber })
@@ -83,7 +86,7 @@ fn add(args: &AddArgs) -> anyhow::Result<()> {
 fn change(args: &ChangeArgs) -> anyhow::Result<()> {
     let addresses = match args.address.as_slice() {
         [] => None,
-        texts => Some(Addresses::parse(texts).map_err(|e| anyhow!("--address: {e}"))?),
+        texts => Some(Addresses::parse(texts).map_err(|e| Usage(format!("--address: {e}")))?),
     };
     let (name, plan) = (args.name.clone(), args.plan.clone());
     tell(&args.run_dir, &Request::Change { name, addresses, plan })
@@ -190,6 +193,8 @@ fn revert(args: &RevertArgs) -> anyhow::Result<()> {
     match Client::connect(dir, NAME, Access::Change, PATIENCE) {
         Ok(client) => Ok(super::say(&Asker { client }.tell(&request)?)?),
         Err(Error::NotRunning { source, .. }) if is_absent(&source) => {
+            // What is refused leaves neither a lock nor a journal.
+            journal::look(&StateDir::new(&args.state.state_dir))?.revert(&args.names, args.all)?;
             // A daemon that starts meanwhile waits for this lock before it reads the journal.
             let _lock = Lock::acquire(dir, NAME)?;
             let (mut journal, mut overlay) = Journal::open(StateDir::new(&args.state.state_dir))?;

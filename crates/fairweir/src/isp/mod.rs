@@ -88,11 +88,13 @@ fn serve(args: &DaemonArgs) -> anyhow::Result<()> {
         check_exists(device)?;
     }
     allow_many_files();
+    let common = args.service.spec(NAME, REQUEST_MAX)?;
     let spec = Spec {
         devices,
-        admin_group: file.isp.group.as_ref().map(|(_, group)| *group),
+        // The command line decides.
+        admin_group: common.admin_group.or(file.isp.group.as_ref().map(|(_, group)| *group)),
         metrics: file.isp.metrics,
-        ..args.service.spec(NAME, REQUEST_MAX)?
+        ..common
     };
     fairweir_daemon::run(&spec, |progress| -> anyhow::Result<Isp> {
         let count = Count::new("loaded", "subscribers");

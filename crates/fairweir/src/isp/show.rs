@@ -21,11 +21,12 @@ use super::wire::{
     LeasesStatus, RadiusStatus, Request, Status, SubscriberCounters, SubscriberStatus,
     TotalsStatus, UsageStatus,
 };
+use crate::check::note_missing;
 use crate::exit::usage;
 use crate::progress::Count;
 use crate::table::{self, Align};
 use crate::words::{count, mbit};
-use fairweir_config::text;
+use fairweir_config::{FileKind, text};
 
 /// `fairweir check` of an ISP's file.
 pub(crate) fn check(path: &Path, as_json: bool) -> anyhow::Result<()> {
@@ -95,9 +96,10 @@ fn print(file: &IspFile, registry: &Registry, as_json: bool) -> anyhow::Result<(
     }
     print_plans(out, registry)?;
     print_segments(out, file, registry)?;
-    for warning in warnings(registry) {
+    for warning in warnings(file, registry) {
         writeln!(out, "warning: {warning}")?;
     }
+    note_missing(out, [Some(&file.isp.device), file.isp.uplink.as_ref()].into_iter().flatten())?;
     Ok(())
 }
 
@@ -152,8 +154,12 @@ fn or_dash(rate: Option<Rate>) -> String {
     rate.map_or_else(|| "-".to_owned(), |rate| rate.to_string())
 }
 
-fn warnings(registry: &Registry) -> Vec<String> {
+fn warnings(file: &IspFile, registry: &Registry) -> Vec<String> {
     let mut warnings = Vec::new();
+    let empty = file.segments.iter().filter(|s| matching(&s.members, registry).is_empty());
+    warnings.extend(
+        empty.map(|s| format!("segment `{}`: no subscriber is one of its members", s.name)),
+    );
     for (name, record) in registry.plans() {
         if record.users == 0 {
             warnings.push(format!("plan `{name}` has no subscribers"));
@@ -161,6 +167,9 @@ fn warnings(registry: &Registry) -> Vec<String> {
     }
     if registry.subscribers().is_empty() {
         warnings.push("no subscribers: all traffic passes".to_owned());
+    }
+    if registry.plans().is_empty() {
+        warnings.push("no [[plan]]: no subscriber can be added".to_owned());
     }
     let overlaid = registry.subscribers().values().filter(|r| r.origin.is_of_api()).count();
     let hidden = registry.hidden().subscribers.len();
@@ -187,6 +196,7 @@ fn understood(file: &IspFile, registry: &Registry) -> Value {
     let files: Vec<_> = files.into_iter().flatten().collect();
     let way = |way: &Vec<_>| way.iter().map(hook_status).collect::<Vec<_>>();
     json!({
+        "kind": FileKind::Isp.to_string(),
         "files": files,
         "device": file.isp.device,
         "uplink": file.isp.uplink,
@@ -210,7 +220,7 @@ fn understood(file: &IspFile, registry: &Registry) -> Value {
             "collector": usage.collector.map(|collector| collector.to_string()),
         })),
         "leases": file.leases.as_ref().map(|l| json!({ "files": l.files, "plan": l.plan })),
-        "warnings": warnings(registry),
+        "warnings": warnings(file, registry),
     })
 }
 

@@ -7,26 +7,41 @@ use clap::Args;
 use fairweir_core::units::Rate;
 use fairweir_daemon::StateDir;
 use fairweir_market::store::{Database, StoreError};
-use nix::unistd::Gid;
 
-use crate::daemon_args::{RunDir, ServiceArgs, group_id};
+use crate::cli::whole;
+use crate::daemon_args::{AskArgs, OffArgs, RunDir, ServiceArgs};
+use crate::exit::Usage;
 
 /// The subcommands.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum MarketCommand {
     /// Found a market in a state directory.
+    #[command(
+        after_help = "Examples:\n  sudo fairweir market init --capacity 160mbit\n  sudo fairweir market init --capacity 1gbit --share 10 --floor 20"
+    )]
     Init(InitArgs),
     /// Run the market's server.
     #[command(after_help = SERVE_EXAMPLES)]
     Serve(ServeArgs),
     /// Issue a one-time code with which a household's gateway enrols.
+    #[command(
+        after_help = "Examples:\n  sudo fairweir market code contract-17 --peak 50mbit\n  sudo fairweir market code contract-17 --hours 24"
+    )]
     Code(CodeArgs),
     /// Print the state of the running server.
+    #[command(
+        after_help = "Examples:\n  sudo fairweir market status\n  sudo fairweir market status --json"
+    )]
     Status(AskArgs),
+    /// Stop the running server.
+    #[command(after_help = "Examples:\n  sudo fairweir market off")]
+    Off(OffArgs),
     /// Compute all statements and roots again from what happened, and compare. It may be run while the
     /// server runs.
+    #[command(after_help = "Examples:\n  sudo fairweir market verify")]
     Verify(VerifyArgs),
     /// Print all that happened, one event a line, as JSON.
+    #[command(after_help = "Examples:\n  sudo fairweir market log | tail")]
     Log(VerifyArgs),
     /// Enrol this gateway with a one-time code.
     #[command(after_help = ENROL_EXAMPLES)]
@@ -35,10 +50,19 @@ pub(crate) enum MarketCommand {
     #[command(after_help = AGENT_EXAMPLES)]
     Agent(AgentArgs),
     /// Print what the agent has decided, and why.
-    Why(WhyArgs),
+    #[command(
+        after_help = "Examples:\n  sudo fairweir market why\n  sudo fairweir market why --json"
+    )]
+    Why(AskArgs),
     /// Put a kind of use above all others for a while.
+    #[command(
+        after_help = "Examples:\n  sudo fairweir market boost streaming --minutes 90\n  sudo fairweir market boost streaming --off"
+    )]
     Boost(BoostArgs),
     /// Spend nothing for some days.
+    #[command(
+        after_help = "Examples:\n  sudo fairweir market holiday --days 14\n  sudo fairweir market holiday --off"
+    )]
     Holiday(HolidayArgs),
 }
 
@@ -58,6 +82,21 @@ impl StateArgs {
     pub(super) fn database(&self) -> Result<Database, StoreError> {
         Database::of(&StateDir::new(&self.state_dir), self.database.as_deref())
     }
+
+    /// The same of a market that was founded.
+    ///
+    /// # Errors
+    /// [`Usage`] if there is none.
+    pub(super) fn founded(&self) -> anyhow::Result<Database> {
+        let database = self.database()?;
+        if database.is_missing() {
+            let dir = self.state_dir.display();
+            return Err(
+                Usage(format!("no market in {dir}; `fairweir market init` founds one")).into()
+            );
+        }
+        Ok(database)
+    }
 }
 
 /// `fairweir market init`.
@@ -67,20 +106,20 @@ pub(crate) struct InitArgs {
     #[arg(long, value_name = "RATE")]
     pub(super) capacity: Rate,
     /// Credits of each household; one buys 1 Mbit/s for a slot in the paper's rule.
-    #[arg(long, value_name = "CREDITS", default_value = "10")]
+    #[arg(long, value_name = "CREDITS", default_value = "10", value_parser = whole::<1, 1_000_000_000>)]
     pub(super) share: u64,
     /// The most credits that a household may have.
-    #[arg(long, value_name = "CREDITS", default_value = "32")]
+    #[arg(long, value_name = "CREDITS", default_value = "32", value_parser = whole::<1, 1_000_000_000>)]
     pub(super) cap: u64,
     /// The part of the capacity that is divided evenly, in percent.
-    #[arg(long, value_name = "PERCENT", default_value = "10")]
+    #[arg(long, value_name = "PERCENT", default_value = "10", value_parser = whole::<0, 100>)]
     pub(super) floor: u64,
     /// The length of a slot, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value = "1800")]
+    #[arg(long, value_name = "SECONDS", default_value = "1800", value_parser = whole::<1, 1_000_000_000>)]
     pub(super) slot: u64,
     /// How long before their slot bids end, in seconds [default: a quarter of
     /// the slot, 1 to 30].
-    #[arg(long, value_name = "SECONDS")]
+    #[arg(long, value_name = "SECONDS", value_parser = whole::<1, 1_000_000_000>)]
     pub(super) close_before: Option<u64>,
     #[command(flatten)]
     pub(super) state: StateArgs,
@@ -114,15 +153,8 @@ pub(crate) struct CodeArgs {
     #[arg(long, value_name = "RATE")]
     pub(super) peak: Option<Rate>,
     /// Hours for which the code is valid.
-    #[arg(long, value_name = "HOURS", default_value = "72")]
+    #[arg(long, value_name = "HOURS", default_value = "72", value_parser = whole::<1, 8784>)]
     pub(super) hours: u64,
-    #[command(flatten)]
-    pub(super) run_dir: RunDir,
-}
-
-/// `fairweir market status`.
-#[derive(Debug, Args)]
-pub(crate) struct AskArgs {
     #[command(flatten)]
     pub(super) run_dir: RunDir,
 }
@@ -153,43 +185,34 @@ pub(crate) struct EnrolArgs {
     pub(super) state_dir: PathBuf,
 }
 
+/// The commands to the agent.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum AgentCommand {
+    /// Print what the agent has decided, and why.
+    #[command(after_help = "Examples:\n  sudo fairweir market agent status")]
+    Status(AskArgs),
+    /// Stop the agent; nothing more is bid.
+    #[command(after_help = "Examples:\n  sudo fairweir market agent off")]
+    Off(OffArgs),
+}
+
 /// `fairweir market agent`.
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct AgentArgs {
+    #[command(subcommand)]
+    pub(super) command: Option<AgentCommand>,
     /// The configuration: what the household wants (docs/experiments/market.md).
-    #[arg(long, value_name = "FILE", default_value = fairweir_config::agent::DEFAULT_PATH)]
+    #[arg(short, long, value_name = "FILE", default_value = fairweir_config::agent::DEFAULT_PATH)]
     pub(super) config: PathBuf,
     /// Directory of the gateway's key and of what the agent learned.
     #[arg(long, value_name = "DIR", default_value = AGENT_DIR)]
     pub(super) state_dir: PathBuf,
     #[command(flatten)]
     pub(super) service: ServiceArgs,
-    /// Members of this group may send every request, as `fairweir page` does.
-    #[arg(long, value_name = "GROUP")]
-    admin_group: Option<String>,
     /// The length of a day in seconds, for trials; without it days are those of local time.
     #[arg(long, hide = true, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub(super) day: Option<u64>,
-}
-
-impl AgentArgs {
-    /// The number of `--admin-group`.
-    ///
-    /// # Errors
-    /// If the system has no such group.
-    pub(super) fn admin_group(&self) -> anyhow::Result<Option<Gid>> {
-        group_id("--admin-group", self.admin_group.as_deref())
-    }
-}
-
-/// `fairweir market why`.
-#[derive(Debug, Args)]
-pub(crate) struct WhyArgs {
-    /// Print all of the status as JSON.
-    #[arg(long)]
-    pub(super) json: bool,
-    #[command(flatten)]
-    pub(super) run_dir: RunDir,
 }
 
 /// `fairweir market boost`.
@@ -199,7 +222,7 @@ pub(crate) struct BoostArgs {
     #[arg(value_parser = fairweir_config::agent::KINDS)]
     pub(super) kind: String,
     /// For how long.
-    #[arg(long, value_name = "MINUTES", default_value = "120")]
+    #[arg(long, value_name = "MINUTES", default_value = "120", value_parser = whole::<1, 10080>)]
     pub(super) minutes: u64,
     /// End it now.
     #[arg(long)]
@@ -212,7 +235,7 @@ pub(crate) struct BoostArgs {
 #[derive(Debug, Args)]
 pub(crate) struct HolidayArgs {
     /// For how long.
-    #[arg(long, value_name = "DAYS", default_value = "7")]
+    #[arg(long, value_name = "DAYS", default_value = "7", value_parser = whole::<1, 366>)]
     pub(super) days: u64,
     /// End it now.
     #[arg(long)]

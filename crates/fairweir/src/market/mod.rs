@@ -13,7 +13,7 @@ use fairweir_config::text;
 use fairweir_core::market::ledger::Credits;
 use fairweir_core::market::rates::{Mode, Terms};
 use fairweir_core::units::{Rate, Span, Time};
-use fairweir_daemon::{Access, Answer, Client, Error, Metrics, Peer, Service, StateDir, Watched};
+use fairweir_daemon::{Access, Answer, Error, Metrics, Peer, Service, StateDir, Watched};
 use fairweir_linux::monotonic_now;
 use fairweir_market::api::{handle, now_ms, now_s};
 use fairweir_market::book::{Book, Event, Rules};
@@ -33,11 +33,12 @@ mod tell;
 
 pub(crate) use agent::check;
 
-use cli::{AskArgs, CodeArgs, InitArgs, MarketCommand, ServeArgs, VerifyArgs};
+use crate::daemon_args::AskArgs;
+use crate::daemon_args::connect_patiently;
+use crate::instance::MARKET as NAME;
+use crate::words::count;
+use cli::{AgentCommand, CodeArgs, InitArgs, MarketCommand, ServeArgs, VerifyArgs};
 use enforce::IspSegment;
-
-/// The name of the instance.
-const NAME: &str = "market";
 
 /// How often it looks whether a slot is due, at least.
 const TICK: Span = Span::secs(1);
@@ -56,10 +57,15 @@ pub(crate) fn run(command: &MarketCommand) -> anyhow::Result<()> {
         MarketCommand::Serve(args) => serve(args),
         MarketCommand::Code(args) => code(args),
         MarketCommand::Status(args) => status(args),
+        MarketCommand::Off(args) => crate::off::one(args, NAME),
         MarketCommand::Verify(args) => verify(args),
         MarketCommand::Log(args) => log(args),
         MarketCommand::Enrol(args) => agent::enrol(args),
-        MarketCommand::Agent(args) => agent::run(args),
+        MarketCommand::Agent(args) => match &args.command {
+            None => agent::run(args),
+            Some(AgentCommand::Status(args)) => agent::why(args),
+            Some(AgentCommand::Off(args)) => crate::off::one(args, agent::NAME),
+        },
         MarketCommand::Why(args) => agent::why(args),
         MarketCommand::Boost(args) => agent::boost(args),
         MarketCommand::Holiday(args) => agent::holiday(args),
@@ -87,7 +93,7 @@ fn init(args: &InitArgs) -> anyhow::Result<()> {
 }
 
 fn verify(args: &VerifyArgs) -> anyhow::Result<()> {
-    let book = store::verify(&args.state.database()?)?;
+    let book = store::verify(&args.state.founded()?)?;
     let rules = book.rules()?;
     let wanted = rules.share.as_micro() * book.gateways().len() as u64;
     if book.credits() != wanted {
@@ -104,7 +110,7 @@ fn verify(args: &VerifyArgs) -> anyhow::Result<()> {
 fn log(args: &VerifyArgs) -> anyhow::Result<()> {
     let out = &mut text::stdout();
     let mut done = Ok(());
-    store::events(&args.state.database()?, |event| {
+    store::events(&args.state.founded()?, |event| {
         if done.is_ok() {
             done = writeln!(out, "{event}");
         }
@@ -122,21 +128,32 @@ enum Request {
 
 fn code(args: &CodeArgs) -> anyhow::Result<()> {
     let CodeArgs { contract, peak, hours, run_dir } = args;
-    let mut client = Client::connect(&run_dir.run_dir, NAME, Access::Change, PATIENCE)?;
+    let mut client = connect_patiently(&run_dir.run_dir, NAME, Access::Change, PATIENCE)?;
     let request = Request::Code { contract: contract.clone(), peak: *peak, hours: *hours };
     let code: String = client.ask(&request)?;
     say(&code)
 }
 
 fn status(args: &AskArgs) -> anyhow::Result<()> {
-    let mut client = Client::connect(&args.run_dir.run_dir, NAME, Access::Read, PATIENCE)?;
+    let mut client = connect_patiently(&args.run_dir.run_dir, NAME, Access::Read, PATIENCE)?;
     let status: Value = client.ask(&fairweir_daemon::Request::Status)?;
-    say(&serde_json::to_string_pretty(&status)?)
+    if args.json {
+        return say(&status.to_string());
+    }
+    let text = |key: &str| status[key].as_str().unwrap_or("-").to_owned();
+    let gateways = count(status["gateways"].as_u64().unwrap_or_default() as usize, "gateway");
+    say(&format!(
+        "at {}  {gateways}  slot {} is open\nrates: {}",
+        text("address"),
+        status["open_slot"],
+        text("enforcement")
+    ))
 }
 
 /// The server's whole life.
 fn serve(args: &ServeArgs) -> anyhow::Result<()> {
     let spec = args.service.spec(NAME, 64 << 10)?;
+    args.state.founded()?;
     fairweir_daemon::run(&spec, |_| -> anyhow::Result<Market> {
         let dir = StateDir::new(&args.state.state_dir);
         let (keeper, _) = Keeper::start(args.state.database()?)?;

@@ -3,12 +3,12 @@
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::Context;
-use fairweir_daemon::{Access, Client};
+use fairweir_daemon::{Access, Client, Error};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::NAME;
+use crate::daemon_args::not_running;
 
 /// How long the page may take to answer, and a client to ask.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
@@ -58,6 +58,9 @@ pub(crate) fn new_link(page_dir: &Path) -> anyhow::Result<String> {
 /// Asks the page that runs.
 pub(super) fn ask<T: DeserializeOwned>(page_dir: &Path, request: &Request) -> anyhow::Result<T> {
     let client = Client::connect(page_dir, NAME, Access::Change, PATIENCE);
-    let client = client.context("`fairweir page` does not run; `systemctl start fairweir-page`");
-    Ok(client?.ask(request)?)
+    let mut client = client.map_err(|e| match e {
+        Error::NotRunning { .. } => not_running(NAME, page_dir),
+        e => e.into(),
+    })?;
+    Ok(client.ask(request)?)
 }

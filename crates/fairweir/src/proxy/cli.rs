@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use fairweir_config::proxy::DEFAULT_PATH;
 
-use crate::daemon_args::{AskArgs, ReloadArgs, ServiceArgs};
+use crate::daemon_args::{AskArgs, OffArgs, ReloadArgs, ServiceArgs};
 
 /// `fairweir proxy`.
 #[derive(Debug, Args)]
@@ -42,6 +42,11 @@ pub(crate) enum ProxyCommand {
     /// Read the configuration again and apply the differences.
     #[command(after_help = RELOAD_EXAMPLES)]
     Reload(ReloadArgs),
+    /// Stop the daemon; new connections then pass directly.
+    #[command(
+        after_help = "Examples:\n  sudo fairweir proxy off\n  sudo fairweir proxy off --force     kill it if it does not answer"
+    )]
+    Off(OffArgs),
 }
 
 pub(crate) const EXAMPLES: &str = "Examples:

@@ -44,6 +44,7 @@ pub(crate) fn run(args: &ProxyArgs) -> anyhow::Result<()> {
         Some(ProxyCommand::Status(args)) => report::print_status(args),
         Some(ProxyCommand::Top(args)) => report::top(args),
         Some(ProxyCommand::Reload(args)) => reload(PROXY, args),
+        Some(ProxyCommand::Off(args)) => crate::off::one(args, PROXY),
         None if args.daemon.dry_run => report::dry_run(&args.daemon),
         None => serve(&args.daemon),
     }

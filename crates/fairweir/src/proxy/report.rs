@@ -7,7 +7,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use fairweir_config::proxy::{ClassConfig, ProxyFile};
-use fairweir_config::text;
+use fairweir_config::{FileKind, text};
 use fairweir_core::market::guarantee::Term;
 use fairweir_core::recognition::Word;
 use fairweir_core::units::{Rate, Time};
@@ -168,13 +168,15 @@ fn understood(file: &ProxyFile) -> Value {
         .iter()
         .map(|app| json!({ "name": app.name, "alpha": app.alpha, "match": texts(&app.matches) }));
     json!({
-        "file": file.path,
+        "kind": FileKind::Proxy.to_string(),
+        "files": [file.path],
         "lan": file.lan,
         "classes": classes.collect::<Vec<_>>(),
         "apps": apps.collect::<Vec<_>>(),
         "priority": file.weights,
         "household": file.follows_household,
         "devices": devices.collect::<Vec<_>>(),
+        "warnings": [],
     })
 }
 

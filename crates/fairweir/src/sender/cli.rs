@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use fairweir_config::sender::DEFAULT_PATH;
 
-use crate::daemon_args::{AskArgs, ReloadArgs, ServiceArgs};
+use crate::daemon_args::{AskArgs, OffArgs, ReloadArgs, ServiceArgs};
 
 /// `fairweir sender`.
 #[derive(Debug, Args)]
@@ -21,7 +21,7 @@ pub(crate) struct SenderArgs {
 #[derive(Debug, Args)]
 pub(crate) struct DaemonArgs {
     /// The configuration: bundles, with their targets and rules (docs/experiments/sender.md).
-    #[arg(long, value_name = "FILE", default_value = DEFAULT_PATH)]
+    #[arg(short, long, value_name = "FILE", default_value = DEFAULT_PATH)]
     pub(super) config: PathBuf,
     /// Switch no connection; print which ones would be in which bundle.
     #[arg(long)]
@@ -46,6 +46,11 @@ pub(crate) enum SenderCommand {
     /// Read the configuration again and apply the differences.
     #[command(after_help = RELOAD_EXAMPLES)]
     Reload(ReloadArgs),
+    /// Stop the daemon; each connection has its congestion control again.
+    #[command(
+        after_help = "Examples:\n  sudo fairweir sender off\n  sudo fairweir sender off --force     kill it if it does not answer"
+    )]
+    Off(OffArgs),
 }
 
 pub(crate) const EXAMPLES: &str = "Examples:

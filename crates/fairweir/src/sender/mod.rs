@@ -45,6 +45,7 @@ pub(crate) fn run(args: &SenderArgs) -> anyhow::Result<()> {
         #[cfg(feature = "top")]
         Some(SenderCommand::Top(args)) => top::run(args),
         Some(SenderCommand::Reload(args)) => reload(NAME, args),
+        Some(SenderCommand::Off(args)) => crate::off::one(args, NAME),
         None if args.daemon.dry_run => report::dry_run(&args.daemon),
         None => serve(&args.daemon),
     }

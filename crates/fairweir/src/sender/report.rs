@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use fairweir_config::sender::{BundleConfig, SenderFile};
-use fairweir_config::text;
+use fairweir_config::{FileKind, text};
 use fairweir_core::delegate::{Algorithm, Tally, Target};
 use fairweir_core::policy::Match;
 use fairweir_core::units::{Rate, Time};
@@ -88,7 +88,10 @@ pub(crate) fn check(path: &Path, as_json: bool) -> anyhow::Result<()> {
     let out = &mut text::stdout();
     if as_json {
         let bundles: Vec<Value> = file.bundles.iter().map(understood).collect();
-        writeln!(out, "{}", json!({ "file": file.path, "bundles": bundles }))?;
+        let kind = FileKind::Sender.to_string();
+        let said =
+            json!({ "kind": kind, "files": [file.path], "bundles": bundles, "warnings": [] });
+        writeln!(out, "{said}")?;
         return Ok(());
     }
     writeln!(out, "read {}", file.path.display())?;

@@ -99,14 +99,27 @@ fn failures_are_one_clear_line_and_exit_with_1_or_2() {
     fs::write(path("good.toml"), COUNTING).unwrap();
     let failures: [(Vec<String>, &str, i32); 7] = [
         (
-            vec!["status".into(), "--run-dir".into(), path("run")],
-            "no `fairweir host` or `fairweir router` runs here",
-            1,
+            vec![
+                "status".into(),
+                "--run-dir".into(),
+                path("run"),
+                "--page-dir".into(),
+                path("run"),
+            ],
+            "no daemon runs (no socket in",
+            3,
         ),
         (
-            vec!["status".into(), "--run-dir".into(), path("run"), "--dev".into(), "eth9".into()],
-            "no daemon answers for `eth9`",
-            1,
+            vec![
+                "host".into(),
+                "status".into(),
+                "--run-dir".into(),
+                path("run"),
+                "--dev".into(),
+                "eth9".into(),
+            ],
+            "no interface `eth9`",
+            2,
         ),
         (vec!["top".into()], "must be a terminal", 1),
         (vec!["host".into(), "--config".into(), path("good.toml")], "no interface given", 2),
@@ -152,8 +165,8 @@ fn whoever_is_not_root_is_told_so() {
     command.args(["init", "--dev", "lo", "--output", "-", "--run-dir"]);
     let output = command.arg(dir.path().join("run")).output().unwrap();
     let error = String::from_utf8(output.stderr).unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    assert!(error.contains("Permission denied (os error 13); run it as root\n"), "{error}");
+    assert_eq!(output.status.code(), Some(4));
+    assert!(error.contains("permission denied; run it as root\n"), "{error}");
 }
 
 #[test]
@@ -195,7 +208,7 @@ fn the_lab_without_root_asks_for_sudo() {
     let mut command = Command::new("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&copy);
     let output = command.args(["lab", "run"]).arg(&scenario).output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(4));
     let error = only_error_line(&output);
     assert!(error.contains("the lab needs root: run it with sudo"), "{error}");
 }
@@ -204,7 +217,7 @@ fn the_lab_without_root_asks_for_sudo() {
 fn status_without_a_host_daemon_names_the_command_for_the_isp() {
     let dir = tempfile::tempdir().unwrap();
     let run_dir = dir.path().to_str().unwrap();
-    let status = || only_error_line(&fairweir(&["status", "--run-dir", run_dir]));
+    let status = || only_error_line(&fairweir(&["host", "status", "--run-dir", run_dir]));
     assert!(!status().contains("isp"), "{}", status());
     let _isp = std::os::unix::net::UnixListener::bind(dir.path().join("isp.sock")).unwrap();
     assert!(status().contains("see `fairweir isp status`"), "{}", status());
@@ -333,7 +346,7 @@ fn status_is_as_documented() {
     daemon.wait_for("busy", Duration::from_secs(5), |s| {
         s["groups"][0]["rate_bps"].as_u64().unwrap() > 10_000_000
     });
-    let output = stage.fairweir("status --json");
+    let output = stage.fairweir("host status --json");
     let status: Value = serde_json::from_slice(&output.stdout).unwrap();
     let documented =
         fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/status.md"));
@@ -346,10 +359,10 @@ fn status_is_as_documented() {
     assert_eq!(keys(&status["groups"][0]), keys(&schema["groups"][0]));
     assert_eq!(status["groups"][0]["share_bps"], 15_000_000);
     assert_eq!(status["capacity_bps"], 20_000_000);
-    let table = String::from_utf8(stage.fairweir("status --dev wan").stdout).unwrap();
+    let table = String::from_utf8(stage.fairweir("host status --dev wan").stdout).unwrap();
     assert!(table.contains("wan  static  capacity 20.00 Mbit/s  enforcing"), "{table}");
     assert!(table.contains("limit: upload is not shaped"), "{table}");
-    let error = only_error_line(&stage.fairweir("status --dev wann"));
+    let error = only_error_line(&stage.fairweir("host status --dev wann"));
     assert!(error.contains("one runs for `wan`"), "{error}");
 }
 
@@ -590,4 +603,58 @@ fn systemd_is_told_when_the_daemon_is_ready() {
     let mut said = String::new();
     child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
     assert!(child.wait().unwrap().success(), "{said}");
+}
+
+#[test]
+fn status_is_a_line_for_every_daemon_and_each_has_its_verbs() {
+    if !privileged() {
+        return;
+    }
+    let stage = Stage::new();
+    stage.configure(COUNTING);
+    let daemon = stage.start(&[]);
+    let run_dir = std::path::PathBuf::from(stage.run_dir());
+    // A daemon that was killed: its socket is there, and nothing listens.
+    drop(std::os::unix::net::UnixListener::bind(run_dir.join("isp.sock")).unwrap());
+    let output = stage.fairweir("status");
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(3), "isp does not run: {said}");
+    assert!(said.contains("host wan  wan  none  "), "{said}");
+    assert!(said.contains("isp       no daemon answers for `isp`"), "{said}");
+    fs::remove_file(run_dir.join("isp.sock")).unwrap();
+    let output = stage.fairweir("status");
+    assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+    // The old spelling works, and says the new one.
+    let old = stage.fairweir("status --json");
+    let parsed = |output: &std::process::Output| -> Value {
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    assert_eq!(parsed(&old)["dev"], "wan");
+    assert!(only_error_line(&old).contains("`fairweir host status`"), "{old:?}");
+    let new = stage.fairweir("host status --json");
+    assert_eq!(parsed(&new)["dev"], "wan");
+    assert!(new.stderr.is_empty(), "{new:?}");
+    // A host is not a router.
+    let router = stage.fairweir("router status");
+    assert_eq!(router.status.code(), Some(3));
+    assert!(only_error_line(&router).contains("`fairweir router` does not run"));
+    assert_eq!(stage.fairweir("host reload").stdout, b"nothing changed\n");
+    let off = stage.fairweir("host off");
+    assert!(String::from_utf8(off.stdout).unwrap().contains("host-wan: the daemon (pid "));
+    assert_eq!(daemon.end().0, Some(0));
+    assert_eq!(stage.fairweir("host status").status.code(), Some(3));
+    let off = stage.fairweir("host off --dev wan");
+    assert_eq!(off.stdout, b"it does not run, and nothing was left behind\n");
+    assert_eq!(stage.fairweir("host off --dev wann").status.code(), Some(2));
+}
+
+#[test]
+#[cfg(feature = "evidence")]
+fn the_document_of_the_commands_is_that_of_the_command_line() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/commands.md");
+    let printed = fairweir(&["generate", "commands"]).stdout;
+    assert!(
+        fs::read(path).unwrap_or_default() == printed,
+        "docs/reference/commands.md is not of this version; `fairweir generate commands` prints it"
+    );
 }

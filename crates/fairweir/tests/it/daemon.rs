@@ -56,7 +56,7 @@ fn a_second_daemon_is_refused() {
     let first = stage.start(&[]);
     let output = stage.at_home(|| stage.host_command(&[], &[]).output().unwrap());
     let error = crate::common::only_error_line(&output);
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(5));
     assert!(error.contains(&format!("another fairweir (pid {})", first.pid())), "{error}");
     assert_eq!(first.status()["ready"], true);
 }
@@ -322,7 +322,7 @@ fn a_user_group_reads_the_status_and_changes_nothing() {
     let status = as_member("status --json");
     assert!(status.status.success(), "{status:?}");
     let refused = as_member("off");
-    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    assert_eq!(refused.status.code(), Some(4), "{refused:?}");
     let socket = std::path::Path::new(&stage.run_dir()).join("status/host-wan.sock");
     let mut stream = UnixStream::connect(socket).unwrap();
     let ask = |stream: &mut UnixStream, request: &str| {

@@ -188,7 +188,7 @@ fn sums_equal_the_counters_over_restarts_and_kills() {
     drop(page);
     let dir = stage.path("page").display().to_string();
     let output = stage.fairweir(&format!("history --page-dir {dir}"));
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(3));
     assert!(String::from_utf8(output.stderr).unwrap().contains("`fairweir page` does not run"));
 }
 

@@ -20,6 +20,7 @@ mod install;
 mod isp;
 mod lab;
 mod market;
+mod mistakes;
 mod openwrt;
 mod page;
 mod police;

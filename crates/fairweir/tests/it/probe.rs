@@ -71,7 +71,7 @@ fn the_status_tells_who_answers_and_a_reload_changes_it() {
     assert_eq!(probe["reflector"], SERVERS[0]);
     assert_eq!(probe["sent"], probe["answered"], "{probe}");
     assert!((0.0..5.0).contains(&probe["rtt_last_ms"].as_f64().unwrap()), "{probe}");
-    let said = String::from_utf8(stage.fairweir("status").stdout).unwrap();
+    let said = String::from_utf8(stage.fairweir("host status").stdout).unwrap();
     assert!(said.contains(&format!("probe: {} answered ", SERVERS[0])), "{said}");
     // An idle link is asked every second, one in use every 50 ms.
     let per_second = || {

@@ -25,7 +25,7 @@ fn the_doctor_finds_all_of_this_kernel_and_names_what_is_in_the_way() {
     assert!(good.len() >= 13, "{good:#?}");
     assert!(good.iter().any(|f| f.feature.contains("probe")), "{good:#?}");
     let last = missing.last().unwrap();
-    assert!(!last.found && last.detail.contains("no network device `nope`"), "{last:?}");
+    assert!(!last.found && last.detail.contains("no interface `nope`"), "{last:?}");
     let last = occupied.last().unwrap();
     assert!(!last.found && last.detail.contains("ip link del ifb4wan"), "{last:?}");
 }

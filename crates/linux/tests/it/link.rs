@@ -97,7 +97,7 @@ fn a_tun_device_lives_as_long_as_its_descriptor() {
 #[test]
 fn refusals_say_what_was_attempted() {
     let missing = link::set_up("nope").unwrap_err().to_string();
-    assert_eq!(missing, "no network device `nope`");
+    assert_eq!(missing, "no interface `nope`");
     assert_eq!(link::index("a-name-that-is-far-too-long-for-a-device"), None);
     if !privileged() {
         return;

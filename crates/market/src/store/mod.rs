@@ -143,6 +143,14 @@ impl Database {
             Some(_) => Err(StoreError::Url),
         }
     }
+
+    /// Whether a file is known not to be there.
+    pub fn is_missing(&self) -> bool {
+        match self {
+            Database::Sqlite(dir) => dir.path_of(FILE).try_exists().is_ok_and(|exists| !exists),
+            Database::Postgres(_) => false,
+        }
+    }
 }
 
 impl Settled {

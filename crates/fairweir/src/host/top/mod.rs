@@ -19,6 +19,7 @@ use super::client::find;
 use super::show::{headline, last_reason, notes};
 use super::wire::{Connections, HostRequest, Status};
 use crate::terminal::{self, Live};
+use fairweir_config::host::Role;
 use fairweir_config::text::on_one_line;
 
 mod connections;
@@ -32,11 +33,11 @@ const CONNECTIONS_MAX: usize = 1_000;
 /// The most lines of notes below the list.
 const NOTES_MAX: usize = 6;
 
-pub(crate) fn run(args: &TopArgs) -> anyhow::Result<()> {
+pub(crate) fn run(role: Option<Role>, args: &TopArgs) -> anyhow::Result<()> {
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
-        bail!("stdin and stdout must be a terminal; use `fairweir status --json` in scripts");
+        bail!("stdin and stdout must be a terminal; use `fairweir host status --json` in scripts");
     }
-    let client = find(&args.run_dir.run_dir, args.dev.as_deref(), Access::Read)?;
+    let client = find(&args.run_dir.run_dir, role, args.dev.as_deref(), Access::Read)?;
     terminal::show(&mut Session { client, top: Top::default() })
 }
 

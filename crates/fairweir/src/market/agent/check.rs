@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use fairweir_config::FileKind;
 use fairweir_config::agent::{AgentFile, KINDS};
 use fairweir_core::market::preferences::{self, Preferences};
 use serde_json::{Value, json};
@@ -13,12 +14,20 @@ use crate::market::say;
 pub(crate) fn check(path: &Path, as_json: bool) -> anyhow::Result<()> {
     let AgentFile { preferences: Preferences { always, times }, warnings, .. } =
         AgentFile::load(path)?;
-    for warning in warnings {
-        warn!("{warning}");
-    }
     if as_json {
         let times: Vec<Value> = times.iter().map(time_in_json).collect();
-        return say(&json!({ "kinds": KINDS, "always": always, "times": times }).to_string());
+        let said = json!({
+            "kind": FileKind::Agent.to_string(),
+            "files": [path],
+            "kinds": KINDS,
+            "always": always,
+            "times": times,
+            "warnings": warnings,
+        });
+        return say(&said.to_string());
+    }
+    for warning in warnings {
+        warn!("{warning}");
     }
     let words = |importance: [Option<u8>; 4]| {
         let said =

@@ -2,17 +2,18 @@
 
 use std::io::{self, Read as _};
 use std::path::Path;
-use std::time::Duration;
 
 use anyhow::Context as _;
 use fairweir_config::file;
-use fairweir_daemon::{Access, Client as Ask, StateDir};
+use fairweir_daemon::{Access, StateDir};
 use fairweir_market::client::{Client, address_of};
 use fairweir_market::identity::{Enrolment, Identity};
 use serde_json::Value;
 
 use super::{NAME, Request};
-use crate::market::cli::{BoostArgs, EnrolArgs, HolidayArgs, WhyArgs};
+use crate::daemon_args::{AskArgs, connect};
+use crate::exit::Usage;
+use crate::market::cli::{BoostArgs, EnrolArgs, HolidayArgs};
 use crate::market::say;
 
 /// The most bytes of an authority's certificate.
@@ -20,19 +21,22 @@ const AUTHORITY_SIZE_MAX: u64 = 64 << 10;
 /// The most bytes of a code.
 const CODE_MAX: u64 = 256;
 
-const PATIENCE: Duration = Duration::from_secs(5);
-
 pub(in crate::market) fn enrol(args: &EnrolArgs) -> anyhow::Result<()> {
     let mut code = args.code.clone();
     if code == "-" {
         code.clear();
         io::stdin().lock().take(CODE_MAX).read_to_string(&mut code)?;
     }
-    let host = args.server.rsplit_once(':').map_or(args.server.as_str(), |(host, _)| host);
+    let (host, _) = args.server.rsplit_once(':').ok_or_else(|| {
+        let server = &args.server;
+        Usage(format!("--server: `{server}` has no port; expected HOST:PORT such as {server}:7443"))
+    })?;
     let name = args.name.as_deref().unwrap_or(host.trim_matches(['[', ']']));
     let authority = file::read_own(&args.authority, AUTHORITY_SIZE_MAX)?;
-    let authority =
-        authority.with_context(|| format!("{} does not exist", args.authority.display()))?;
+    let authority = authority.ok_or_else(|| {
+        let path = args.authority.display();
+        Usage(format!("--authority: no file {path}; the operator of the market gives it to you"))
+    })?;
     let dir = StateDir::new(&args.state_dir);
     let _lock = dir.lock().context("an agent is running; stop it first")?;
     let mut identity = Identity::generate()?;
@@ -53,13 +57,13 @@ pub(in crate::market) fn holiday(args: &HolidayArgs) -> anyhow::Result<()> {
 }
 
 fn tell(run_dir: &Path, request: &Request) -> anyhow::Result<()> {
-    let mut client = Ask::connect(run_dir, NAME, Access::Change, PATIENCE)?;
+    let mut client = connect(run_dir, NAME, Access::Change)?;
     let message = client.tell(request, &mut |_, _| ())?;
     say(&message)
 }
 
-pub(in crate::market) fn why(args: &WhyArgs) -> anyhow::Result<()> {
-    let mut client = Ask::connect(&args.run_dir.run_dir, NAME, Access::Read, PATIENCE)?;
+pub(in crate::market) fn why(args: &AskArgs) -> anyhow::Result<()> {
+    let mut client = connect(&args.run_dir.run_dir, NAME, Access::Read)?;
     let status: Value = client.ask(&fairweir_daemon::Request::Status)?;
     if args.json {
         return say(&serde_json::to_string_pretty(&status)?);

@@ -76,11 +76,7 @@ enum Request {
 /// The agent's whole life.
 pub(super) fn run(args: &AgentArgs) -> anyhow::Result<()> {
     let config = AgentFile::load(&args.config)?;
-    let spec = Spec {
-        metrics: config.metrics,
-        admin_group: args.admin_group()?,
-        ..args.service.spec(NAME, 4_096)?
-    };
+    let spec = Spec { metrics: config.metrics, ..args.service.spec(NAME, 4_096)? };
     fairweir_daemon::run(&spec, |_| -> anyhow::Result<Agent> {
         let dir = StateDir::new(&args.state_dir);
         let lock = dir.lock()?;

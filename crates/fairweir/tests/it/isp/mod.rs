@@ -282,7 +282,7 @@ fn a_table_that_was_cut_off_and_a_second_daemon_are_refused() {
         command.arg("--state-dir").arg(access.path("state")).output().unwrap()
     });
     let error = String::from_utf8(second.stderr).unwrap();
-    assert_eq!(second.status.code(), Some(1), "{error}");
+    assert_eq!(second.status.code(), Some(5), "{error}");
     assert!(error.contains("is the state directory of another fairweir"), "{error}");
     access.isp("remove s1");
 }
@@ -527,8 +527,10 @@ fn a_dry_run_and_check_say_what_would_be_done_and_touch_nothing() {
     let json = fairweir(&["check", file.to_str().unwrap(), "--json"]);
     let json: Value = serde_json::from_slice(&json.stdout).unwrap();
     assert_eq!(json["plans"][0]["download"], "20mbit");
-    let refused = access.isp_refuses("status");
-    assert!(refused.contains("no daemon answers for `isp`") && refused.contains("start it with"));
+    let refused = access.fairweir("isp status");
+    assert_eq!(refused.status.code(), Some(3));
+    let refused = String::from_utf8(refused.stderr).unwrap();
+    assert!(refused.contains("`fairweir isp` does not run") && refused.contains("start it with"));
 }
 
 #[test]
@@ -612,8 +614,8 @@ fn asks_as_others() {
         command.args(["--run-dir", &run_dir]).output().unwrap()
     };
     let refused = ask("65534");
-    assert_eq!(refused.status.code(), Some(1));
-    assert!(String::from_utf8(refused.stderr).unwrap().contains("Permission denied"));
+    assert_eq!(refused.status.code(), Some(4));
+    assert!(String::from_utf8(refused.stderr).unwrap().contains("not permitted to ask the daemon"));
     let answered = ask(&adm.to_string());
     assert!(answered.status.success(), "{}", String::from_utf8_lossy(&answered.stderr));
 }

@@ -34,6 +34,7 @@ pub(super) fn scenario(
     load: Load<'_>,
 ) -> Result<Scenario, ConfigError> {
     let mut top = text.source(overrides).top()?;
+    top.refuse_daemons_file()?;
     top.version(VERSION)?;
     let name = top.text("name")?.ok_or_else(|| top.missing("name", "a name for the reports"))?;
     if name.value.is_empty() {
