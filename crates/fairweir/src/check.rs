@@ -6,7 +6,7 @@ use fairweir_core::policy::Branch;
 use fairweir_core::units::Rate;
 
 use crate::cli::CheckArgs;
-use crate::device::check_exists;
+use crate::device::note_missing;
 #[cfg(feature = "isp")]
 use crate::isp;
 #[cfg(feature = "market")]
@@ -77,19 +77,6 @@ fn check_host(args: &CheckArgs, role: Role) -> anyhow::Result<()> {
         writeln!(out, "warning: {warning}")?;
     }
     note_missing(out, [&host.lan, &host.dev].into_iter().flatten())?;
-    Ok(())
-}
-
-/// Notes the interfaces that are not here: the file may be for another machine.
-pub(crate) fn note_missing<'d>(
-    out: &mut impl Write,
-    devices: impl IntoIterator<Item = &'d String>,
-) -> io::Result<()> {
-    for dev in devices {
-        if let Err(e) = check_exists(dev) {
-            writeln!(out, "note: {e}")?;
-        }
-    }
     Ok(())
 }
 

@@ -152,3 +152,41 @@ fn group_id(option: &str, name: Option<&str>) -> anyhow::Result<Option<Gid>> {
         None => Err(Usage(format!("{option}: no group `{name}` on this system")).into()),
     }
 }
+
+/// `fairweir off`.
+#[derive(Debug, Args)]
+pub(crate) struct OffDevArgs {
+    /// The interface; by default all daemons of this machine except the page.
+    #[arg(long, value_parser = crate::instance::parse)]
+    pub(crate) dev: Option<String>,
+    /// Kill a daemon that does not answer.
+    #[arg(long)]
+    pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) run_dir: RunDir,
+}
+
+/// A whole number of the command line.
+pub(crate) fn whole<const MIN: u64, const MAX: u64>(text: &str) -> Result<u64, String> {
+    let number = text.parse().ok().filter(|number| (MIN..=MAX).contains(number));
+    number.ok_or_else(|| format!("`{text}` is not a whole number from {MIN} to {MAX}"))
+}
+
+/// The same, for what is counted in memory.
+pub(crate) fn whole_usize<const MIN: u64, const MAX: u64>(text: &str) -> Result<usize, String> {
+    whole::<MIN, MAX>(text).map(|number| number as usize)
+}
+
+/// A port; 0 takes a free one.
+pub(crate) fn port(text: &str) -> Result<u16, String> {
+    let number = text.parse();
+    number.map_err(|_| format!("`{text}` is not a port (1 to 65535, or 0 for a free one)"))
+}
+
+pub(crate) const OFF_EXAMPLES: &str = "Examples:
+  sudo fairweir off
+  sudo fairweir off --dev eth0
+
+It waits for a daemon that is slow or just starting, and fails if one lives on. With --force a
+daemon that does not answer is killed. Stop one that systemd started with
+`systemctl stop fairweir@eth0`.";

@@ -1,5 +1,7 @@
 //! Interfaces by name.
 
+use std::io::{self, Write};
+
 use fairweir_linux::link;
 
 use crate::exit::Usage;
@@ -41,6 +43,19 @@ pub(crate) fn check_named(dev: &str) -> anyhow::Result<()> {
         true => Usage(e.to_string()).into(),
         false => e,
     })
+}
+
+/// Notes the interfaces that are not here: the file may be for another machine.
+pub(crate) fn note_missing<'d>(
+    out: &mut impl Write,
+    devices: impl IntoIterator<Item = &'d String>,
+) -> io::Result<()> {
+    for dev in devices {
+        if let Err(e) = check_exists(dev) {
+            writeln!(out, "note: {e}")?;
+        }
+    }
+    Ok(())
 }
 
 /// The most names in a message.

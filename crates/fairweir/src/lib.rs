@@ -120,8 +120,8 @@ fn ended(outcome: anyhow::Result<()>) -> ExitCode {
 
 fn run(command: Subcommand) -> anyhow::Result<()> {
     match command {
-        Subcommand::Host(args) => host::run(&args),
-        Subcommand::Router(args) => host::run_router(&args),
+        Subcommand::Host(args) => host::run(&args, off::of_role),
+        Subcommand::Router(args) => host::run_router(&args, off::of_role),
         #[cfg(feature = "isp")]
         Subcommand::Isp(args) => isp::run(&args),
         Subcommand::Extension(command) => extension::run(&command),

@@ -18,8 +18,7 @@ use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::cli::OffArgs;
-use crate::daemon_args;
+use crate::daemon_args::{OffArgs, OffDevArgs};
 use crate::device::check_named;
 use crate::exit::{Exit, reworded};
 use crate::host::client::{device_of, devices_of, instance_of};
@@ -36,7 +35,7 @@ const PATIENCE_FORCED: Duration = Duration::from_secs(2);
 
 const PAUSE: Duration = Duration::from_millis(20);
 
-pub(crate) fn run(args: &OffArgs) -> anyhow::Result<()> {
+pub(crate) fn run(args: &OffDevArgs) -> anyhow::Result<()> {
     let run_dir = &args.run_dir.run_dir;
     let mut done = Vec::new();
     let mut failures = Failures::default();
@@ -101,12 +100,12 @@ impl Failures {
 }
 
 /// `fairweir DAEMON off`, for the instance of that name.
-pub(crate) fn one(args: &daemon_args::OffArgs, name: &str) -> anyhow::Result<()> {
+pub(crate) fn one(args: &OffArgs, name: &str) -> anyhow::Result<()> {
     each(&args.run_dir.run_dir, &[name.to_owned()], args.force)
 }
 
 /// `fairweir host off` and `fairweir router off`.
-pub(crate) fn of_role(role: Role, args: &OffArgs) -> anyhow::Result<()> {
+pub(crate) fn of_role(role: Role, args: &OffDevArgs) -> anyhow::Result<()> {
     let run_dir = &args.run_dir.run_dir;
     let devs = match &args.dev {
         Some(dev) => vec![dev.clone()],

@@ -105,7 +105,7 @@ fn to_type(command: &Command, path: &str, word: &str) -> String {
     }
 }
 
-/// Whether a word is like none of the commands.
+/// Whether a word is unlike every command.
 fn is_nothing_else(command: &Command, word: &str) -> bool {
     nearest(word, command.get_subcommands().map(Command::get_name)).is_none()
 }

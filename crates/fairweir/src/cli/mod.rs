@@ -6,7 +6,7 @@ use clap::{Args, CommandFactory, Parser};
 use fairweir_config::host::DEFAULT_PATH;
 use fairweir_core::units::{Bytes, Span};
 
-use crate::daemon_args::RunDir;
+use crate::daemon_args::{OFF_EXAMPLES, OffDevArgs, RunDir, port};
 use crate::exit;
 use crate::extension::{self, cli::ExtensionCommand};
 use crate::host;
@@ -93,7 +93,7 @@ pub(crate) enum Subcommand {
     Set(host::cli::SetArgs),
     /// Stop the daemons and remove everything they attached.
     #[command(after_help = OFF_EXAMPLES)]
-    Off(OffArgs),
+    Off(OffDevArgs),
     /// Check a configuration and print how it is read.
     #[command(after_help = CHECK_EXAMPLES)]
     Check(CheckArgs),
@@ -234,23 +234,6 @@ pub(crate) struct SuggestArgs {
     pub(crate) page_dir: PathBuf,
 }
 
-/// A whole number of the command line.
-pub(crate) fn whole<const MIN: u64, const MAX: u64>(text: &str) -> Result<u64, String> {
-    let number = text.parse().ok().filter(|number| (MIN..=MAX).contains(number));
-    number.ok_or_else(|| format!("`{text}` is not a whole number from {MIN} to {MAX}"))
-}
-
-/// The same, for what is counted in memory.
-pub(crate) fn whole_usize<const MIN: u64, const MAX: u64>(text: &str) -> Result<usize, String> {
-    whole::<MIN, MAX>(text).map(|number| number as usize)
-}
-
-/// A port; 0 takes a free one.
-pub(crate) fn port(text: &str) -> Result<u16, String> {
-    let number = text.parse();
-    number.map_err(|_| format!("`{text}` is not a port (1 to 65535, or 0 for a free one)"))
-}
-
 /// A span, also in days.
 fn parse_days(text: &str) -> Result<Span, String> {
     match text.strip_suffix('d').map(str::parse::<u64>) {
@@ -283,19 +266,6 @@ pub(crate) struct OverviewArgs {
     /// Directory of the page's own socket.
     #[arg(long, value_name = "DIR", default_value = "/run/fairweir-page")]
     pub(crate) page_dir: PathBuf,
-    #[command(flatten)]
-    pub(crate) run_dir: RunDir,
-}
-
-/// `fairweir off`.
-#[derive(Debug, Args)]
-pub(crate) struct OffArgs {
-    /// The interface; by default all daemons of this machine except the page.
-    #[arg(long, value_parser = instance::parse)]
-    pub(crate) dev: Option<String>,
-    /// Kill a daemon that does not answer.
-    #[arg(long)]
-    pub(crate) force: bool,
     #[command(flatten)]
     pub(crate) run_dir: RunDir,
 }
@@ -472,14 +442,6 @@ them with `--admin-group fairweir` to change weights there, or with `--user-grou
 const OVERVIEW_EXAMPLES: &str = "Examples:
   sudo fairweir status
   sudo fairweir host status            the whole state of one daemon";
-
-pub(crate) const OFF_EXAMPLES: &str = "Examples:
-  sudo fairweir off
-  sudo fairweir off --dev eth0
-
-It waits for a daemon that is slow or just starting, and fails if one lives on. With --force a
-daemon that does not answer is killed. Stop one that systemd started with
-`systemctl stop fairweir@eth0`.";
 
 const CHECK_EXAMPLES: &str = "Examples:
   fairweir check

@@ -39,7 +39,7 @@ pub(crate) struct DemoArgs {
     #[arg(long, default_value = "120s", value_parser = str::parse::<Span>)]
     pub(crate) duration: Span,
     /// The page's port on 127.0.0.1; 0 takes a free one.
-    #[arg(long, default_value_t = 0, value_parser = super::port)]
+    #[arg(long, default_value_t = 0, value_parser = crate::daemon_args::port)]
     pub(crate) port: u16,
     /// Print the link only.
     #[arg(long)]
@@ -80,7 +80,7 @@ pub(crate) struct PlayArgs {
     #[arg(long, value_name = "DIR")]
     pub(crate) out: Option<PathBuf>,
     /// The number of concurrent runs; by default chosen for this machine.
-    #[arg(long, value_name = "N", value_parser = super::whole_usize::<1, 1024>)]
+    #[arg(long, value_name = "N", value_parser = crate::daemon_args::whole_usize::<1, 1024>)]
     pub(crate) parallel: Option<usize>,
 }
 

@@ -8,8 +8,7 @@ use fairweir_config::value::{parse_capacity, parse_control};
 use fairweir_core::receiver::Control;
 use fairweir_core::units::Rate;
 
-use crate::cli::OffArgs;
-use crate::daemon_args::{RunDir, ServiceArgs};
+use crate::daemon_args::{OFF_EXAMPLES, OffDevArgs, RunDir, ServiceArgs};
 use crate::instance;
 
 /// `fairweir host`.
@@ -65,8 +64,8 @@ pub(crate) enum HostCommand {
     #[command(after_help = SET_EXAMPLES)]
     Set(SetArgs),
     /// Stop the daemon and remove everything it attached.
-    #[command(after_help = crate::cli::OFF_EXAMPLES)]
-    Off(OffArgs),
+    #[command(after_help = OFF_EXAMPLES)]
+    Off(OffDevArgs),
 }
 
 /// What the daemons that shape a download have in common.

@@ -10,8 +10,6 @@ use super::PREFIXES;
 use crate::daemon_args::not_running;
 use crate::device::check_named;
 use crate::exit::{Exit, Usage, reworded};
-#[cfg(feature = "isp")]
-use crate::isp;
 
 /// How long an answer is waited for. A daemon answers within a tick; a later answer means that it hangs.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -66,8 +64,7 @@ pub(crate) fn find(
     let dev = match (dev, running.as_slice()) {
         (Some(dev), _) => dev,
         (None, [dev]) => dev,
-        #[cfg(feature = "isp")]
-        (None, []) if instances(run_dir)?.iter().any(|name| name == isp::NAME) => {
+        (None, []) if instances(run_dir)?.iter().any(|name| name == "isp") => {
             let what =
                 "no `fairweir host` runs here, but `fairweir isp` does: see `fairweir isp status`";
             return Err(reworded(Exit::NotRunning, what));

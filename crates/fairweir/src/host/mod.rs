@@ -16,6 +16,7 @@ use fairweir_daemon::{
 use fairweir_linux::monotonic_now;
 use tracing::info;
 
+use crate::daemon_args::OffDevArgs;
 use crate::device::check_exists;
 use fairweir_config::host::Role;
 use fairweir_config::text;
@@ -63,30 +64,33 @@ const SAY_PERIOD: Span = Span::secs(1);
 /// What names of this service's instances begin with.
 const PREFIXES: [&str; 2] = [Role::Host.prefix(), Role::Router.prefix()];
 
-pub(crate) fn run(args: &HostArgs) -> anyhow::Result<()> {
+/// `fairweir off` for the daemons of a role.
+type Off = fn(Role, &OffDevArgs) -> anyhow::Result<()>;
+
+pub(crate) fn run(args: &HostArgs, off: Off) -> anyhow::Result<()> {
     if let Some(command) = &args.command {
-        return ask(Role::Host, command);
+        return ask(Role::Host, command, off);
     }
     let settings = Settings::load(Role::Host, &args.config, args.dev.as_deref(), &args.run)?;
     serve(settings, &args.state_dir, &args.run)
 }
 
-pub(crate) fn run_router(args: &RouterArgs) -> anyhow::Result<()> {
+pub(crate) fn run_router(args: &RouterArgs, off: Off) -> anyhow::Result<()> {
     if let Some(command) = &args.command {
-        return ask(Role::Router, command);
+        return ask(Role::Router, command, off);
     }
     let settings = Settings::load(Role::Router, &args.config, None, &args.run)?;
     serve(settings, &args.state_dir, &args.run)
 }
 
-fn ask(role: Role, command: &HostCommand) -> anyhow::Result<()> {
+fn ask(role: Role, command: &HostCommand, off: Off) -> anyhow::Result<()> {
     match command {
         HostCommand::Status(args) => status::run(Some(role), args),
         #[cfg(feature = "top")]
         HostCommand::Top(args) => top::run(Some(role), args),
         HostCommand::Reload(args) => reload::run(Some(role), args),
         HostCommand::Set(args) => set::run(Some(role), args),
-        HostCommand::Off(args) => crate::off::of_role(role, args),
+        HostCommand::Off(args) => off(role, args),
     }
 }
 

@@ -5,8 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use fairweir_config::isp::DEFAULT_PATH;
 
-use crate::cli::whole_usize;
-use crate::daemon_args::{OffArgs, RunDir, ServiceArgs};
+use crate::daemon_args::{OffArgs, RunDir, ServiceArgs, whole_usize};
 
 /// `fairweir isp`: the daemon, or a command to it.
 #[derive(Debug, Args)]

@@ -21,7 +21,7 @@ use super::wire::{
     LeasesStatus, RadiusStatus, Request, Status, SubscriberCounters, SubscriberStatus,
     TotalsStatus, UsageStatus,
 };
-use crate::check::note_missing;
+use crate::device::note_missing;
 use crate::exit::usage;
 use crate::progress::Count;
 use crate::table::{self, Align};

@@ -8,8 +8,7 @@ use fairweir_core::units::Rate;
 use fairweir_daemon::StateDir;
 use fairweir_market::store::{Database, StoreError};
 
-use crate::cli::whole;
-use crate::daemon_args::{AskArgs, OffArgs, RunDir, ServiceArgs};
+use crate::daemon_args::{AskArgs, OffArgs, RunDir, ServiceArgs, whole};
 use crate::exit::Usage;
 
 /// The subcommands.
