@@ -18,7 +18,7 @@ use super::leases::Leases;
 use super::meter::Meter;
 use super::radius::Radius;
 use super::registry::{Change, Effects, Origin, Registry, RegistryError, Undo};
-use super::segments::Segments;
+use super::segments::{self, Segments};
 use super::sessions::Subscribers;
 use super::usage::Usage;
 use super::wire::Imported;
@@ -32,7 +32,7 @@ pub(super) const TICK: Span = Span::secs(1);
 const BAD_ROWS_MAX: usize = 1_000;
 
 /// The most subscribers that a reload removes without `--force`: this number, or this part of all if that is more.
-const SHRINK_MAX: (usize, usize) = (10, 10);
+pub(super) const SHRINK_MAX: (usize, usize) = (10, 10);
 
 /// How the files are read again.
 #[derive(Clone, Copy, Debug)]
@@ -241,7 +241,9 @@ impl Daemon {
             self.journal.take_back(mark);
             self.registry.take_back(undo);
         }
-        self.refresh_segments();
+        if applied.is_err() || segments::concern(&self.entries, &effects) {
+            self.refresh_segments();
+        }
         applied?;
         self.journal.tidy(&self.registry);
         Ok(effects)
@@ -262,6 +264,9 @@ impl Daemon {
         let done = self.take_over(Overlay::of(&self.registry), how, progress);
         if !dry_run {
             self.config_error = done.as_ref().err().map(chained);
+        }
+        if let Some(leases) = self.leases.as_mut().filter(|_| force && !dry_run) {
+            leases.end_missing();
         }
         done
     }
@@ -407,19 +412,25 @@ impl Daemon {
         imported
     }
 
+    /// Which part of the journal is not in force, if so.
+    pub(super) fn journal_error(&self) -> Option<String> {
+        self.journal.left().cloned()
+    }
+
     /// How many records are the API's: added, changed, removed.
     pub(super) fn api_counts(&self) -> [usize; 3] {
         let plans = self.registry.plans().values().map(|r| r.origin);
-        let subscribers = self.registry.subscribers().values().map(|r| r.origin);
-        let mut counts = [0; 3];
-        for origin in plans.chain(subscribers) {
+        let registry = &self.registry;
+        let mut counts =
+            [registry.count_of(Origin::Api), registry.count_of(Origin::ApiOverFile), 0];
+        for origin in plans {
             match origin {
                 Origin::File | Origin::Radius | Origin::Lease => {}
                 Origin::Api => counts[0] += 1,
                 Origin::ApiOverFile => counts[1] += 1,
             }
         }
-        let hidden = self.registry.hidden();
+        let hidden = registry.hidden();
         counts[2] = hidden.plans.len() + hidden.subscribers.len();
         counts
     }

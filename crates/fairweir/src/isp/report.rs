@@ -43,6 +43,7 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
         api: ApiStatus { added, changed, removed },
         memory_bytes: daemon.kernel.memory().as_u64(),
         config_error: daemon.config_error.clone(),
+        journal_error: daemon.journal_error(),
         radius: daemon.radius.as_ref().map(Radius::status),
         leases: daemon.leases.as_ref().map(Leases::status),
         usage: daemon.usage.as_ref().map(Usage::status),
@@ -192,6 +193,11 @@ pub(super) fn metrics(daemon: &mut Daemon, top: usize, now: Time) -> anyhow::Res
     for plan in &status.plans {
         metrics.sample(&[device, ("plan", &plan.name)], plan.subscribers);
     }
+    let help = "Whether something is not in force (1), as the status says.";
+    metrics.gauge("fairweir_error", help);
+    for (what, is_wrong) in errors(&status) {
+        metrics.sample(&[device, ("of", what)], u64::from(is_wrong));
+    }
     let name = "fairweir_plan_rate_bytes_per_second";
     metrics.gauge(name, "Rate of each subscriber of a plan.");
     for plan in &status.plans {
@@ -211,6 +217,16 @@ pub(super) fn metrics(daemon: &mut Daemon, top: usize, now: Time) -> anyhow::Res
         subscribers(&mut metrics, device, daemon, top, now)?;
     }
     Ok(metrics.finish())
+}
+
+/// What may be wrong, and whether it is.
+fn errors(status: &Status) -> [(&'static str, bool); 4] {
+    [
+        ("config", status.config_error.is_some()),
+        ("journal", status.journal_error.is_some()),
+        ("leases", status.leases.as_ref().is_some_and(|leases| leases.error.is_some())),
+        ("usage", status.usage.as_ref().is_some_and(|usage| usage.error.is_some())),
+    ]
 }
 
 type Label<'l> = (&'l str, &'l str);

@@ -37,7 +37,10 @@ pub(crate) fn check(path: &Path, as_json: bool) -> anyhow::Result<()> {
 /// `fairweir isp --dry-run`: the same with what the API changed, and the way to police.
 pub(super) fn dry_run(args: &DaemonArgs) -> anyhow::Result<()> {
     let mut file = IspFile::load(&args.config)?;
-    let overlay = journal::look(&StateDir::new(&args.state.state_dir))?;
+    let (overlay, left) = journal::look(&StateDir::new(&args.state.state_dir))?;
+    if let Some(left) = left {
+        eprintln!("warning: the journal in {}: line {left}", args.state.state_dir.display());
+    }
     let registry = counted(&mut file, &overlay)?;
     for device in [Some(&file.isp.device), file.isp.uplink.as_ref()].into_iter().flatten() {
         crate::device::check_exists(device)?;
@@ -272,6 +275,9 @@ pub(crate) fn notes(status: &Status) -> Vec<String> {
     }
     if let Some(error) = &status.config_error {
         notes.push(format!("the file is not in force: {error}"));
+    }
+    if let Some(error) = &status.journal_error {
+        notes.push(format!("changes by commands or sessions are missing: {error}"));
     }
     if let Some(RadiusStatus { listen, sessions, packets }) = &status.radius {
         let of = |result: &str| packets.get(result).copied().unwrap_or_default();

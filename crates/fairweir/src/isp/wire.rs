@@ -229,6 +229,9 @@ pub(crate) struct Status {
     pub(crate) memory_bytes: u64,
     /// Why the file on disk is not in force, if so.
     pub(crate) config_error: Option<String>,
+    /// Which part of the journal is not in force, if so.
+    #[serde(default)]
+    pub(crate) journal_error: Option<String>,
     /// Null if there is no table `[radius]`.
     #[serde(default)]
     pub(crate) radius: Option<RadiusStatus>,

@@ -9,7 +9,7 @@
 //! hides the file's, and a record of the file that the API removed stays hidden.
 //!
 //! Invariants: each address belongs to one subscriber; each subscriber has a plan that exists; a
-//! plan's `users` counts its subscribers.
+//! plan's `users` counts its subscribers, and `counts` those of each origin.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -47,6 +47,8 @@ pub(super) struct Registry {
     owners: Owners,
     /// Of the file, and removed by the API.
     hidden: Hidden,
+    /// How many subscribers are of each [`Origin`].
+    counts: [usize; ORIGINS],
 }
 
 /// Names of the file's that the API removed.
@@ -89,6 +91,9 @@ pub(super) enum Origin {
     /// A lease of a DHCP server.
     Lease,
 }
+
+/// How many there are.
+const ORIGINS: usize = Origin::Lease as usize + 1;
 
 /// Something to be changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -196,6 +201,11 @@ impl Registry {
 
     pub(super) fn hidden(&self) -> &Hidden {
         &self.hidden
+    }
+
+    /// How many subscribers are of an origin.
+    pub(super) fn count_of(&self, origin: Origin) -> usize {
+        self.counts[origin as usize]
     }
 
     /// How many addresses all subscribers have.
@@ -574,12 +584,14 @@ impl Registry {
         if let Some(plan) = self.plans.get_mut(&record.plan) {
             plan.users += 1;
         }
+        self.counts[record.origin as usize] += 1;
         self.subscribers.insert(name, record);
     }
 
     fn forget(&mut self, name: &Arc<str>) {
         let Some(record) = self.subscribers.remove(name) else { return };
         self.owners.remove(name, &record.addresses);
+        self.counts[record.origin as usize] -= 1;
         if let Some(plan) = self.plans.get_mut(&record.plan) {
             plan.users -= 1;
         }

@@ -91,6 +91,55 @@ fn of_user(status: &str, user: &str, session: &str, more: &str) -> String {
     )
 }
 
+/// Prints how many sessions begin in a second beside those that are there. FreeRADIUS' client is a limit of its own:
+/// 4,000 to 5,000 per second.
+#[test]
+#[ignore = "prints a table, which takes minutes"]
+fn starts_per_second_with_a_thousand_to_two_hundred_thousand_sessions() {
+    if !privileged() || !has_radclient() {
+        return;
+    }
+    for sessions in [1_000_u32, 20_000, 200_000] {
+        let access = with_radius("");
+        let address = |n: u32| std::net::Ipv4Addr::from(0x0a00_0000 + n);
+        let mut journal = "{\"fairweir_isp_journal\":1}\n".to_owned();
+        for n in 0..sessions {
+            let spec = json!({ "name": format!("s{n}"), "addresses": [address(n).to_string()], "plan": "home-20" });
+            journal += &format!("{}\n", json!([{ "set_session": spec }]));
+        }
+        fs::create_dir(access.path("state")).unwrap();
+        fs::set_permissions(access.path("state"), fs::Permissions::from_mode(0o700)).unwrap();
+        let path = access.write("state/isp.journal", &journal);
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+        let daemon = access.start();
+        assert_eq!(daemon.status()["subscribers"], sessions + 2);
+        const STARTS: u32 = 4_000;
+        let packet = |n: u32| {
+            of_user(
+                "Start",
+                &format!("t{n}"),
+                &n.to_string(),
+                &format!("Framed-IP-Address = {}\n", address(sessions + n)),
+            )
+        };
+        let packets: Vec<String> = (0..STARTS).map(packet).collect();
+        let file = access.write("packets", &packets.join("\n"));
+        let began = Instant::now();
+        let sent = access.at_router(|| {
+            let flags = ["-q", "-p", "64", "-r", "10", "-t", "3", "-f", file.as_str()];
+            Command::new("/usr/bin/radclient")
+                .args(flags)
+                .args(["127.0.0.1:1813", "acct", SECRET])
+                .output()
+                .unwrap()
+        });
+        assert!(sent.status.success(), "{}", String::from_utf8_lossy(&sent.stderr));
+        let rate = f64::from(STARTS) / began.elapsed().as_secs_f64();
+        assert_eq!(daemon.status()["subscribers"], sessions + STARTS + 2);
+        note(&format!("{sessions} sessions: {rate:.0} starts per second"));
+    }
+}
+
 fn packets(daemon: &Daemon, result: &str) -> u64 {
     daemon.status()["radius"]["packets"][result].as_u64().unwrap()
 }
@@ -218,6 +267,39 @@ fn forged_replayed_and_oversized_packets_change_nothing_and_are_counted() {
     assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
 }
 
+#[test]
+fn with_a_damaged_journal_the_rest_is_policed_and_the_operator_is_told() {
+    if !privileged() {
+        return;
+    }
+    let access = access(FILE);
+    let daemon = access.start();
+    access.isp("add carol --address 192.0.2.99 --plan home-20");
+    access.isp("add dave --address 192.0.2.98 --plan home-20");
+    daemon.signal(Signal::SIGKILL);
+    daemon.end();
+    let path = access.path("state/isp.journal");
+    let mut journal = fs::read(&path).unwrap();
+    let at = String::from_utf8(journal.clone()).unwrap().find("dave").unwrap();
+    journal[at + 5] = 0xff;
+    fs::write(&path, &journal).unwrap();
+    let daemon = access.start();
+    assert_eq!(listed(&access), [ALICE, BOB, "carol home-20 api [192.0.2.99]"]);
+    let error = daemon.status()["journal_error"].as_str().unwrap().to_owned();
+    assert!(error.contains("isp.journal:3: not understood"), "{error}");
+    assert!(access.isp("status").contains(&error));
+    let metrics = access.isp("metrics");
+    assert!(metrics.contains("fairweir_error{interface=\"sub\",of=\"journal\"} 1\n"), "{metrics}");
+    assert_eq!(fs::read(access.path("state/isp.journal.unread")).unwrap(), journal);
+    access.isp("add dave --address 192.0.2.98 --plan home-20");
+    daemon.signal(Signal::SIGKILL);
+    daemon.end();
+    fs::remove_file(access.path("state/isp.journal.unread")).unwrap();
+    let daemon = access.start();
+    assert_eq!(listed(&access).len(), 4);
+    assert_eq!(daemon.status()["journal_error"], Value::Null);
+}
+
 /// What cannot be stored is not answered, and the access server's next attempt counts.
 #[test]
 fn on_a_full_disk_a_session_is_not_answered_until_it_is_stored() {
@@ -263,10 +345,14 @@ fn devices_with_a_lease_of_a_dhcp_server_are_policed_until_its_end() {
     let phone = "0 02:00:00:00:00:01 192.0.2.99 phone *\n";
     let alices = "0 02:00:00:00:00:02 192.0.2.1 * *\n";
     access.write("dnsmasq.leases", &format!("{phone}{alices}"));
-    let kea = "address,duid,valid_lifetime,expire,subnet_id,pref_lifetime,lease_type,iaid,prefix_len,\
-               fqdn_fwd,fqdn_rev,hostname,hwaddr,state\n\
-               2001:db8:9::,00:03:00:01:02:00:00:00:00:01,0,0,1,0,2,7,56,0,0,,,0\n";
-    access.write("kea.csv", kea);
+    let kea = |lifetime: u32| {
+        format!(
+            "address,duid,valid_lifetime,expire,subnet_id,pref_lifetime,lease_type,iaid,prefix_len,\
+             fqdn_fwd,fqdn_rev,hostname,hwaddr,state\n\
+             2001:db8:9::,00:03:00:01:02:00:00:00:00:01,{lifetime},4102444800,1,0,2,7,56,0,0,,,0\n"
+        )
+    };
+    access.write("kea.csv", &kea(86_400));
     let daemon = access.start();
     let of_phone = "02:00:00:00:00:01 home-20 lease [192.0.2.99,2001:db8:9::/56]";
     assert_eq!(listed(&access), [of_phone, ALICE, BOB]);
@@ -284,10 +370,16 @@ fn devices_with_a_lease_of_a_dhcp_server_are_policed_until_its_end() {
     access.write("dnsmasq.leases", phone);
     std::thread::sleep(Duration::from_millis(2_500));
     assert!(passed(&daemon, "02:00:00:00:00:01") > 1_000_000, "the counters go on");
-    assert_eq!(listed(&access)[0], "02:00:00:00:00:01 home-20 lease [192.0.2.99]");
+    assert_eq!(listed(&access)[0], of_phone, "a lease ends by its own time");
     access.write("dnsmasq.leases", alices);
     download.wait_for_rate(UNPOLICED_MBIT..f64::MAX, PATIENCE);
+    assert_eq!(listed(&access)[0], "02:00:00:00:00:01 home-20 lease [2001:db8:9::/56]");
+    access.write("kea.csv", &kea(0));
+    daemon.wait_for("the end", PATIENCE, |s| s["leases"]["devices"] == 0);
     assert_eq!(listed(&access), [ALICE, BOB]);
+    // A file that cannot be read does not keep the daemon from the other.
     fs::remove_file(access.path("kea.csv")).unwrap();
     daemon.wait_for("an error", PATIENCE, |s| s["leases"]["error"].is_string());
+    access.write("dnsmasq.leases", phone);
+    daemon.wait_for("the phone", PATIENCE, |s| s["leases"]["devices"] == 1);
 }
