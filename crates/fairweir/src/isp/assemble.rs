@@ -7,7 +7,7 @@ use fairweir_config::isp::IspFile;
 use tracing::warn;
 
 use super::journal::Overlay;
-use super::registry::{Hidden, Origin, Registry, RegistryError};
+use super::registry::{Hidden, Origin, Registry, RegistryError, Reported};
 
 /// The registry of a file under an overlay, which takes the file's subscribers, so that a
 /// million of them are not there twice; `progress` hears how many subscribers of how many are
@@ -86,12 +86,14 @@ fn subscribers(
         let loaded = registry.load(spec, origin);
         fits(overlay, loaded.map_err(|e| in_overlay("subscriber", name, &e)))?;
     }
-    let is_new = |name: &str| !registry.subscribers().contains_key(name);
-    let sessions: Vec<_> = overlay.sessions.values().filter(|(s, _)| is_new(&s.name)).collect();
-    for (spec, origin) in sessions {
+    let is_new =
+        |stored: &&Reported| !registry.subscribers().contains_key(stored.subscriber.name.as_str());
+    let sessions: Vec<_> = overlay.sessions.values().filter(is_new).collect();
+    for stored in sessions {
         // They change all the time; a file is not refused for their sake.
-        if let Err(e) = registry.load(spec, *origin) {
-            warn!(subscriber = spec.name, "a session does not fit the file and is forgotten: {e}");
+        if let Err(e) = registry.load_report(stored) {
+            let subscriber = &stored.subscriber.name;
+            warn!(subscriber, "a session does not fit the file and is forgotten: {e}");
         }
     }
     Ok(())

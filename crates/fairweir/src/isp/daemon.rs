@@ -77,10 +77,13 @@ impl Daemon {
         now: Time,
         progress: &mut Progress<'_>,
     ) -> anyhow::Result<Daemon> {
-        let radius = file.radius.take().map(Radius::bind).transpose()?;
+        let mut radius = file.radius.take().map(Radius::bind).transpose()?;
         let (mut journal, overlay) = Journal::open(StateDir::new(state_dir))?;
         let registry = assemble(&mut file, &overlay, &mut |_, _| ()).map_err(usage)?;
         file.subscribers = Vec::new();
+        if let Some(radius) = &mut radius {
+            radius.restore(&registry);
+        }
         let mut kernel = Kernel::load()?;
         let effects = Registry::default().effects_towards(&registry);
         kernel.apply(&effects, &registry, progress)?;
@@ -412,6 +415,19 @@ impl Daemon {
         imported
     }
 
+    /// Who said a subscriber.
+    pub(super) fn origin_of(&self, name: &str) -> Option<Origin> {
+        self.registry.subscribers().get(name).map(|record| record.origin)
+    }
+
+    /// The name of the subscriber that has an address, or the text itself if it is the name of one or no address of one.
+    pub(super) fn name_of<'n>(&'n self, text: &'n str) -> &'n str {
+        if self.registry.subscribers().contains_key(text) {
+            return text;
+        }
+        self.registry.owner(text).map_or(text, |name| name)
+    }
+
     /// Which part of the journal is not in force, if so.
     pub(super) fn journal_error(&self) -> Option<String> {
         self.journal.left().cloned()
@@ -448,7 +464,8 @@ impl Subscribers for Daemon {
         let mut undo = Undo::default();
         let make = |change| self.registry.make(change, &mut undo);
         let results: Vec<_> = changes.iter().map(make).collect();
-        if !self.registry.effects(&undo).is_empty() {
+        // A session may change without an effect on the kernel.
+        if self.registry.differs(&undo) {
             self.commit(undo, &mut |_, _| ())?;
         }
         Ok(results)
@@ -463,6 +480,7 @@ fn section_of(change: &Change) -> &'static str {
         | Change::Set(_)
         | Change::Remove(_)
         | Change::Begin(..)
+        | Change::BeginSession(..)
         | Change::End(..) => "subscriber",
     }
 }

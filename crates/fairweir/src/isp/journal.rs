@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tracing::warn;
 
-use super::registry::{Origin, Registry, Undo};
+use super::registry::{Origin, Record, Registry, Report, Reported, Undo};
 
 /// The most outdated edits before a small journal is rewritten.
 const OUTDATED_MAX: usize = 10_000;
@@ -50,8 +50,8 @@ const HEADER: &str = "{\"fairweir_isp_journal\":1}\n";
 pub(super) struct Overlay {
     pub(super) plans: BTreeMap<String, Option<PlanEntry>>,
     pub(super) subscribers: BTreeMap<String, Option<SubscriberSpec>>,
-    /// Sessions and leases, which give way to the files too; leases are not in the journal.
-    pub(super) sessions: BTreeMap<String, (SubscriberSpec, Origin)>,
+    /// Sessions and leases, which give way to the files too; a lease is in the journal if a command gave it a plan.
+    pub(super) sessions: BTreeMap<String, Reported>,
     /// Whether a part of the journal was not understood; then what does not fit the files is left out.
     pub(super) is_partial: bool,
 }
@@ -66,7 +66,9 @@ pub(super) enum Edit {
     SetSubscriber(SubscriberSpec),
     HideSubscriber(String),
     RevertSubscriber(String),
+    /// Of earlier versions.
     SetSession(SubscriberSpec),
+    Report(Reported),
 }
 
 /// The journal on disk.
@@ -303,9 +305,13 @@ impl Overlay {
                 self.sessions.remove(&name);
                 self.subscribers.remove(&name);
             }
-            Edit::SetSession(spec) => {
-                self.subscribers.remove(&spec.name);
-                self.sessions.insert(spec.name.clone(), (spec, Origin::Radius));
+            Edit::SetSession(subscriber) => {
+                let (origin, report) = (Origin::Radius, Report::default());
+                return self.apply(Edit::Report(Reported { subscriber, origin, report }));
+            }
+            Edit::Report(stored) => {
+                self.subscribers.remove(&stored.subscriber.name);
+                self.sessions.insert(stored.subscriber.name.clone(), stored);
             }
         }
         Ok(())
@@ -316,13 +322,22 @@ impl Overlay {
     /// # Errors
     /// If it said nothing of one of them; then nothing is forgotten.
     pub(super) fn revert(&mut self, names: &[String], all: bool) -> anyhow::Result<()> {
-        let knows =
-            |name: &String| self.plans.contains_key(name) || self.subscribers.contains_key(name);
+        let is_pinned = |stored: &Reported| stored.report.own_plan.is_some();
+        let knows = |name: &String| {
+            self.plans.contains_key(name)
+                || self.subscribers.contains_key(name)
+                || self.sessions.get(name).is_some_and(is_pinned)
+        };
         if let Some(unknown) = names.iter().find(|name| !knows(name)) {
             bail!("no change of `{unknown}` by commands");
         }
         self.plans.retain(|name, _| !all && !names.contains(name));
         self.subscribers.retain(|name, _| !all && !names.contains(name));
+        for (name, stored) in &mut self.sessions {
+            if let Some(own) = stored.report.own_plan.take_if(|_| all || names.contains(name)) {
+                stored.subscriber.plan = own;
+            }
+        }
         Ok(())
     }
 
@@ -339,8 +354,8 @@ impl Overlay {
                 Origin::Api | Origin::ApiOverFile => {
                     overlay.subscribers.insert(name.to_string(), Some(spec()));
                 }
-                origin @ (Origin::Radius | Origin::Lease) => {
-                    overlay.sessions.insert(name.to_string(), (spec(), origin));
+                Origin::Radius | Origin::Lease => {
+                    overlay.sessions.insert(name.to_string(), record.reported(name));
                 }
             }
         }
@@ -360,8 +375,10 @@ impl Overlay {
             Some(spec) => Edit::SetSubscriber(spec),
             None => Edit::HideSubscriber(name),
         });
-        let stored = |(spec, origin)| (origin == Origin::Radius).then_some(spec);
-        let sessions = self.sessions.into_values().filter_map(stored).map(Edit::SetSession);
+        let is_stored = |reported: &Reported| {
+            reported.origin == Origin::Radius || reported.report.own_plan.is_some()
+        };
+        let sessions = self.sessions.into_values().filter(is_stored).map(Edit::Report);
         plans.chain(subscribers).chain(sessions).collect()
     }
 }
@@ -379,15 +396,13 @@ pub(super) fn edits(registry: &Registry, undo: &Undo) -> Vec<Edit> {
         None if hidden.plans.contains(name) => Edit::HidePlan(name.to_owned()),
         None => Edit::RevertPlan(name.to_owned()),
     };
-    let subscriber = |(name, before): (&str, Option<Origin>)| {
-        let is_stored = before.is_some_and(|origin| origin != Origin::Lease);
+    let subscriber = |(name, before): (&str, Option<&Record>)| {
+        let is_stored = before.is_some_and(|r| r.origin != Origin::Lease || r.is_stored_report());
         match registry.subscribers().get(name) {
             Some(record) if record.origin.is_of_api() => {
                 Some(Edit::SetSubscriber(record.spec(name)))
             }
-            Some(record) if record.origin == Origin::Radius => {
-                Some(Edit::SetSession(record.spec(name)))
-            }
+            Some(record) if record.is_stored_report() => Some(Edit::Report(record.reported(name))),
             None if hidden.subscribers.contains(name) => {
                 Some(Edit::HideSubscriber(name.to_owned()))
             }
@@ -410,11 +425,12 @@ fn rewrite_at(needed: usize, records: usize) -> usize {
 /// How many edits lead from nothing to what the API says in `registry`.
 fn stored(registry: &Registry) -> usize {
     let hidden = registry.hidden();
-    let subscribers = [Origin::Api, Origin::ApiOverFile, Origin::Radius];
+    let subscribers = [Origin::Api, Origin::ApiOverFile];
     hidden.plans.len()
         + hidden.subscribers.len()
         + registry.plans().values().filter(|r| r.origin != Origin::File).count()
         + subscribers.into_iter().map(|origin| registry.count_of(origin)).sum::<usize>()
+        + registry.stored_reports()
 }
 
 fn unread_names() -> impl Iterator<Item = String> {
@@ -631,7 +647,7 @@ mod tests {
             ([b"{\"fairweir_isp_journal\":2}\n", &text[header..]].concat(), 7),
             ([&text[..], b"[{\"set_quota\":{\"name\":\"s1\"}}]\n"].concat(), 7),
             ([&text[..], b"[{\"set_plan\":{\"name\":\"x\",\"color\":1}}]\n"].concat(), 7),
-            (text[header..].to_vec(), 6),
+            (text[header..].to_vec(), 7),
             (b"\0\0\0\0\n".to_vec(), 0),
         ] {
             assert_eq!(reopened(&other).subscribers.len(), wanted);

@@ -30,6 +30,7 @@ use tracing::warn;
 use super::daemon::SHRINK_MAX;
 use super::registry::{ADDRESSES_MAX, Change, Origin};
 use super::sessions::Subscribers;
+use super::unpoliced::{Reason, Unpoliced, Who};
 use super::wire::LeasesStatus;
 use crate::words::chained;
 
@@ -51,9 +52,12 @@ pub(super) struct Leases {
     not_before: Time,
     /// What the registry has, by MAC address.
     given: BTreeMap<String, Vec<IpNet>>,
+    /// Whether `given` has what the registry had at the start.
+    is_seeded: bool,
     /// Leases that the registry refused.
     refused: usize,
     error: Option<String>,
+    pub(super) unpoliced: Unpoliced,
 }
 
 /// A file, with those that Kea has beside it.
@@ -98,8 +102,10 @@ impl Leases {
             section,
             not_before: Time::ZERO,
             given: BTreeMap::new(),
+            is_seeded: false,
             refused: 0,
             error: None,
+            unpoliced: Unpoliced::default(),
         }
     }
 
@@ -123,7 +129,7 @@ impl Leases {
         }
         let sources = self.sources.iter().filter_map(|source| source.error.clone());
         let mut errors: Vec<String> = sources.collect();
-        errors.extend(self.take(daemon).err().map(|e| chained(&e)));
+        errors.extend(self.take(daemon, now_s).err().map(|e| chained(&e)));
         let error = (!errors.is_empty()).then(|| errors.join("; "));
         if let Some(error) = error.as_ref().filter(|error| self.error.as_ref() != Some(error)) {
             warn!("leases: {error}");
@@ -161,8 +167,15 @@ impl Leases {
     ///
     /// # Errors
     /// If the disk or the kernel refuses.
-    fn take(&mut self, daemon: &mut impl Subscribers) -> anyhow::Result<()> {
+    fn take(&mut self, daemon: &mut impl Subscribers, now_s: u64) -> anyhow::Result<()> {
         let leases = self.wanted();
+        if !self.is_seeded {
+            // Stored with a plan by a command, of leases that may be over.
+            let known = daemon.registry().subscribers().iter();
+            let known = known.filter(|(_, record)| record.origin == Origin::Lease);
+            self.given.extend(known.map(|(name, r)| (name.to_string(), r.addresses.to_vec())));
+            self.is_seeded = true;
+        }
         let gone = self.given.keys().filter(|name| !leases.contains_key(*name));
         let mut changes: Vec<Change> =
             gone.map(|name| Change::End(name.clone(), Origin::Lease)).collect();
@@ -185,11 +198,16 @@ impl Leases {
                 (Change::Begin(spec, _), Err(e)) => {
                     warn!("lease refused: {}: {e}", spec.name);
                     self.given.remove(&spec.name);
+                    let who = Who { subscriber: &spec.name, session: "", nas: "-" };
+                    self.unpoliced.note(who, &spec.addresses, &Reason::of(&e), now_s);
                 }
                 (Change::End(name, _), _) => drop(self.given.remove(&name)),
                 _ => {}
             }
         }
+        self.unpoliced.retain(|one| {
+            leases.contains_key(&one.subscriber) && !self.given.contains_key(&one.subscriber)
+        });
         self.refused = leases.keys().filter(|name| !self.given.contains_key(*name)).count();
         Ok(())
     }

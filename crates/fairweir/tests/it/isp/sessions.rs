@@ -196,7 +196,7 @@ fn sessions_of_radius_are_policed_from_the_answer_until_their_end() {
     download.wait_for_rate(UNPOLICED_MBIT..f64::MAX, PATIENCE);
     assert!(send(&of_user("Start", "frank", "5", "Framed-IP-Address = 192.0.2.99\n")));
     assert!(send("Acct-Status-Type = Accounting-On\nNAS-IP-Address = 10.0.0.1\n"));
-    assert_eq!(listed(&access), [ALICE, BOB, "carol home-20 radius [2001:db8:3::/56]"]);
+    assert_eq!(listed(&access), [ALICE, BOB], "also carol's, of before the restart");
     assert_eq!(packets(&daemon, "taken"), 3);
     let times = between.heard.lock().unwrap();
     let slowest = times.iter().map(|(_, took)| *took).max().unwrap();
@@ -249,7 +249,7 @@ fn forged_replayed_and_oversized_packets_change_nothing_and_are_counted() {
     assert!(!between.account(&access, SECRET, &of_user("Start", "carol", "9", &old)));
     let wanted = json!({
         "taken": 2, "repeated": 1, "forged": 2, "oversized": 1, "malformed": 1, "foreign": 1,
-        "over": 1, "untimely": 1, "replayed": 0, "unusable": 0, "failed": 0,
+        "over": 1, "untimely": 1, "replayed": 0, "unusable": 0, "failed": 0, "status": 0, "ignored": 0,
     });
     assert_eq!(daemon.status()["radius"]["packets"], wanted);
     assert_eq!(listed(&access), [ALICE, BOB]);
@@ -265,6 +265,108 @@ fn forged_replayed_and_oversized_packets_change_nothing_and_are_counted() {
     let asked = Instant::now();
     assert_eq!(daemon.status()["enforcing"], true);
     assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
+}
+
+#[test]
+fn whatever_access_servers_and_operators_do_sessions_are_policed_or_listed_with_the_reason() {
+    if !privileged() || !has_radclient() {
+        return;
+    }
+    let access = with_radius("");
+    let daemon = access.start();
+    let between = Between::start(&access);
+    let send = |packet: &str| assert!(between.account(&access, SECRET, packet), "{packet}");
+    let event = |event: &str, nas: &str, more: &str| {
+        send(&format!("Acct-Status-Type = {event}\nAcct-Session-Id = \"1\"\n{nas}{more}"));
+    };
+    let (nas, named) =
+        ("NAS-IP-Address = 10.0.0.1\n", "NAS-Identifier = bng\nNAS-IP-Address = 10.0.0.1\n");
+    let of_flat = |more: &str| format!("User-Name = \"Flat 12\"\n{more}");
+    let flat4 = of_flat("Framed-IP-Address = 192.0.2.99\n");
+    event("Start", nas, &flat4);
+    event("Interim-Update", named, &of_flat("Framed-IPv6-Prefix = 2001:db8:9::1/64\n"));
+    let flat = "Flat%2012 home-20 radius [192.0.2.99,2001:db8:9::/64]";
+    event(
+        "Start",
+        nas,
+        "Calling-Station-Id = \"02:00:00:00:00:07\"\nFramed-IP-Address = 192.0.2.97\n",
+    );
+    let station = "%station:02:00:00:00:00:07 home-20 radius [192.0.2.97]";
+    let sorted = |mut list: Vec<String>| {
+        list.sort();
+        list
+    };
+    assert_eq!(sorted(listed(&access)), [station, flat, ALICE, BOB]);
+    assert!(access.isp("show 192.0.2.99").starts_with("Flat%2012  plan home-20"));
+
+    // Those that are not policed are listed until they are, or end.
+    let of_alice = "User-Name = alice\nFramed-IP-Address = 192.0.2.55\n";
+    event("Start", nas, of_alice);
+    event("Start", nas, "User-Name = dave\nFramed-IP-Address = 192.0.2.2\n");
+    event("Start", nas, "User-Name = erin\n");
+    let status = daemon.status();
+    let kinds = &status["unpoliced_by_reason"];
+    let number = |kind: &str| kinds[kind].as_u64().unwrap();
+    let numbers = ["configured", "address_taken", "no_address", "over"].map(number);
+    assert_eq!(numbers, [1, 1, 1, 0], "{status}");
+    let of_dave =
+        status["unpoliced"].as_array().unwrap().iter().find(|u| u["subscriber"] == "dave");
+    let of_dave = of_dave.unwrap();
+    assert_eq!((&of_dave["nas"], &of_dave["session"]), (&json!("10.0.0.1"), &json!("1")));
+    assert_eq!(of_dave["addresses"], json!(["192.0.2.2"]));
+    assert!(
+        access.isp("status").contains("dave 192.0.2.2: 192.0.2.2/32 belongs to subscriber `bob`")
+    );
+    let refused = access.isp_refuses("show 192.0.2.55");
+    assert!(refused.contains("subscriber `alice` is not policed"), "{refused}");
+    let metrics = access.isp("metrics");
+    crate::common::check_metrics(&metrics);
+    assert!(metrics.contains("fairweir_unpoliced{interface=\"sub\",reason=\"configured\"} 1\n"));
+    event("Interim-Update", named, "User-Name = erin\nFramed-IP-Address = 192.0.2.96\n");
+    event("Stop", named, of_alice);
+    event("Interim-Update", nas, "User-Name = dave\nFramed-IP-Address = 192.0.2.95\n");
+    assert_eq!(daemon.status()["unpoliced"], json!([]));
+
+    // A plan by a command ends with the session.
+    let said = access.isp("change Flat%2012 --plan home-40");
+    assert!(said.contains("until the session ends"), "{said}");
+    event("Interim-Update", named, &flat4);
+    daemon.signal(Signal::SIGKILL);
+    daemon.end();
+    let daemon = access.start();
+    event("Interim-Update", nas, &flat4);
+    let shown = access.isp("show 192.0.2.99");
+    assert!(
+        shown.starts_with("Flat%2012  plan home-40 by command until its end, then home-20"),
+        "{shown}"
+    );
+    event("Stop", named, &flat4);
+    event("Start", nas, "User-Name = frank\nFramed-IP-Address = 192.0.2.99\n");
+    assert!(access.isp("show 192.0.2.99").starts_with("frank  plan home-20"));
+    let said = access.isp("change frank --address 192.0.2.94");
+    assert!(said.contains("permanently"), "{said}");
+    access.isp("revert frank");
+
+    // Of another status type, and whether it lives.
+    send("Acct-Status-Type = Tunnel-Start\nNAS-IP-Address = 10.0.0.1\n");
+    assert_eq!(packets(&daemon, "ignored"), 1);
+    let ask = |secret: &str| {
+        let packet = "printf 'Message-Authenticator = 0x00\n' |";
+        let command = format!("{packet} radclient -q -r 1 -t 1 127.0.0.1:1813 status '{secret}'");
+        let shell = || Command::new("sh").args(["-c", &command]).output().unwrap();
+        access.at_router(shell).status.success()
+    };
+    assert!(ask(SECRET) && !ask("another secret"));
+    assert_eq!((packets(&daemon, "status"), packets(&daemon, "forged")), (1, 1));
+    // The access server starts again, by another of its names.
+    send("Acct-Status-Type = Accounting-On\nNAS-Identifier = bng\n");
+    assert_eq!(listed(&access), [ALICE, BOB]);
+    let radius = daemon.status()["radius"].clone();
+    assert_eq!(
+        (&radius["dropped_packets"], &radius["note"]),
+        (&json!(0), &Value::Null),
+        "{radius}"
+    );
 }
 
 #[test]
