@@ -60,17 +60,17 @@ fn lease_file(text: &str) {
     }
     let mut kea = "address,duid,expire,lease_type,prefix_len,hostname,hwaddr\n".to_owned();
     let mut dnsmasq = String::new();
-    for FileLease { mac, address, name } in &read.leases {
+    for FileLease { mac, address, name, until_s } in &read.leases {
         let (whole, length) = (address.addr(), address.prefix_len());
         let is_prefix = length < address.max_prefix_len();
         let name = name.as_deref().unwrap_or_default();
         let kind = if is_prefix { 2 } else { 0 };
-        kea += &format!("{whole},00:03:00:01:{mac},0,{kind},{length},{name},\n");
+        kea += &format!("{whole},00:03:00:01:{mac},{until_s},{kind},{length},{name},\n");
         let star = if name.is_empty() { "*" } else { name };
         dnsmasq += &match address {
             _ if is_prefix => continue,
-            IpNet::V4(_) => format!("0 {mac} {whole} {star} *\n"),
-            IpNet::V6(_) => format!("1001 7 {whole} {star} 00:01:00:01:2c:aa:bb:cc:{mac}\n"),
+            IpNet::V4(_) => format!("{until_s} {mac} {whole} {star} *\n"),
+            IpNet::V6(_) => format!("{until_s} 7 {whole} {star} 00:01:00:01:2c:aa:bb:cc:{mac}\n"),
         };
     }
     assert_eq!(lease_file::read(&kea, NOW_S).leases, read.leases, "written as Kea does");

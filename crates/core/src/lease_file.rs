@@ -3,7 +3,7 @@
 //! Two formats, distinguished by the first line. dnsmasq: a line per lease with the time of its end, the
 //! MAC address, the address and a name; for IPv6 a number in place of the MAC address and a DUID at the
 //! end of the line. Kea's memfile: comma-separated values with a header; of one address the last line
-//! counts, and a lease may be a prefix.
+//! counts, a lifetime of 0 deletes the lease, and a lease may be a prefix. Kea's leases may be in several files.
 //!
 //! A device is known by its MAC address, which a DUID may contain (types 1 and 3, RFC 8415 §11). Lines
 //! that are not understood or have no MAC address are counted and say nothing. Properties, tested: any
@@ -29,6 +29,8 @@ pub struct FileLease {
     pub address: IpNet,
     /// The device's name for itself, in lower case.
     pub name: Option<String>,
+    /// When it ends, Unix time; 0 is never.
+    pub until_s: u64,
 }
 
 /// What a file says.
@@ -36,41 +38,62 @@ pub struct FileLease {
 pub struct LeaseFile {
     /// By address.
     pub leases: Vec<FileLease>,
+    /// The addresses of those that have ended.
+    pub ended: Vec<IpNet>,
     /// Lines that say nothing: not understood, no MAC address, or beyond [`LEASES_MAX`].
     pub skipped: usize,
 }
 
 /// Reads a file's text at this Unix time.
 pub fn read(text: &str, now_s: u64) -> LeaseFile {
-    let mut by_address: BTreeMap<IpNet, Option<FileLease>> = BTreeMap::new();
-    let mut skipped = 0;
-    let first = text.lines().next().unwrap_or_default();
-    let columns = first.starts_with("address,").then(|| Columns::of(first));
-    for line in text.lines().skip(usize::from(columns.is_some())) {
-        let line = line.trim_end();
-        if line.is_empty() || line.starts_with('#') || line.starts_with("duid ") {
-            continue;
-        }
-        let read = match &columns {
-            Some(columns) => columns.read(line),
-            None => dnsmasq(line),
-        };
-        let Some((until_s, is_active, lease)) = read else {
-            skipped += 1;
-            continue;
-        };
-        if by_address.len() == LEASES_MAX && !by_address.contains_key(&lease.address) {
-            skipped += 1;
-            continue;
-        }
-        let is_live = is_active && (until_s == 0 || until_s > now_s);
-        by_address.insert(lease.address, is_live.then_some(lease));
-    }
-    LeaseFile { leases: by_address.into_values().flatten().collect(), skipped }
+    read_all(&[text], now_s)
 }
 
-/// When a lease ends (0 is never), whether its state is that of a lease in use, and what it gives.
-type Line = (u64, bool, FileLease);
+/// Reads the texts of files that continue one another, the oldest first.
+pub fn read_all(texts: &[&str], now_s: u64) -> LeaseFile {
+    let mut by_address: BTreeMap<IpNet, Option<FileLease>> = BTreeMap::new();
+    let mut skipped = 0;
+    for text in texts {
+        let first = text.lines().next().unwrap_or_default();
+        let columns = is_of_kea(text).then(|| Columns::of(first));
+        for line in text.lines().skip(usize::from(columns.is_some())) {
+            let line = line.trim_end();
+            if line.is_empty() || line.starts_with('#') || line.starts_with("duid ") {
+                continue;
+            }
+            let read = match &columns {
+                Some(columns) => columns.read(line),
+                None => dnsmasq(line),
+            };
+            let Some((is_active, lease)) = read else {
+                skipped += 1;
+                continue;
+            };
+            if by_address.len() == LEASES_MAX && !by_address.contains_key(&lease.address) {
+                skipped += 1;
+                continue;
+            }
+            let is_live = is_active && (lease.until_s == 0 || lease.until_s > now_s);
+            by_address.insert(lease.address, is_live.then_some(lease));
+        }
+    }
+    let mut file = LeaseFile { skipped, ..LeaseFile::default() };
+    for (address, lease) in by_address {
+        match lease {
+            Some(lease) => file.leases.push(lease),
+            None => file.ended.push(address),
+        }
+    }
+    file
+}
+
+/// Whether a text has the header of Kea's file.
+pub fn is_of_kea(text: &str) -> bool {
+    text.starts_with("address,")
+}
+
+/// Whether the state of a lease is that of one in use, and the lease.
+type Line = (bool, FileLease);
 
 fn dnsmasq(line: &str) -> Option<Line> {
     let words: Vec<&str> = line.split(' ').collect();
@@ -80,12 +103,14 @@ fn dnsmasq(line: &str) -> Option<Line> {
         IpAddr::V4(_) => mac.parse().ok()?,
         IpAddr::V6(_) => mac_of_duid(id)?,
     };
-    let lease = FileLease { mac, address: address.into(), name: host_label(name) };
-    Some((until.parse().ok()?, true, lease))
+    let (name, until_s) = (host_label(name), until.parse().ok()?);
+    Some((true, FileLease { mac, address: address.into(), name, until_s }))
 }
 
 /// Where the columns of Kea's file are.
 struct Columns {
+    number: usize,
+    lifetime: Option<usize>,
     address: usize,
     hwaddr: Option<usize>,
     duid: Option<usize>,
@@ -100,6 +125,8 @@ impl Columns {
     fn of(header: &str) -> Columns {
         let at = |name: &str| header.trim_end().split(',').position(|column| column == name);
         Columns {
+            number: header.split(',').count(),
+            lifetime: at("valid_lifetime"),
             address: 0,
             hwaddr: at("hwaddr"),
             duid: at("duid"),
@@ -113,6 +140,10 @@ impl Columns {
 
     fn read(&self, line: &str) -> Option<Line> {
         let fields: Vec<&str> = line.split(',').collect();
+        // Kea takes no shorter line either: it was cut off.
+        if fields.len() < self.number {
+            return None;
+        }
         let field = |at: Option<usize>| at.and_then(|at| fields.get(at)).copied();
         let address: IpAddr = field(Some(self.address))?.parse().ok()?;
         let own = field(self.hwaddr).and_then(|text| text.parse().ok());
@@ -123,9 +154,10 @@ impl Columns {
             _ => address.into(),
         };
         let name = field(self.hostname).and_then(|name| host_label(name.split('.').next()?));
-        let is_active = field(self.state).is_none_or(|state| state == "0");
-        let lease = FileLease { mac, address, name };
-        Some((field(self.expire)?.parse().ok()?, is_active, lease))
+        let is_active =
+            field(self.state).is_none_or(|state| state == "0") && field(self.lifetime) != Some("0");
+        let until_s = field(self.expire)?.parse().ok()?;
+        Some((is_active, FileLease { mac, address, name, until_s }))
     }
 }
 
@@ -172,6 +204,25 @@ duid 00:01:00:01:2c:aa:bb:cc:02:00:00:00:00:fe
         );
         assert_eq!(skipped, 2, "one without a MAC address, one cut off");
         assert_eq!(shown(DNSMASQ, 1_000).0, ["192.0.2.2/32 02:00:00:00:00:02 "]);
+    }
+
+    #[test]
+    fn files_that_continue_one_another_are_read_in_their_order_and_a_line_cut_off_is_not() {
+        let header = "address,hwaddr,valid_lifetime,expire,state\n";
+        let file = |lines: &str| [header, lines].concat();
+        let first =
+            file("192.0.2.1,02:00:00:00:00:01,60,90,0\n192.0.2.2,02:00:00:00:00:02,60,90,0\n");
+        let second =
+            file("192.0.2.1,02:00:00:00:00:03,60,95,0\n192.0.2.2,02:00:00:00:00:02,0,90,0\n");
+        let third = file(
+            "192.0.2.3,02:00:00:00:00:04,4294967295,4294967355,0\n192.0.2.1,02:00:00:00:00:05,60,9",
+        );
+        let read = read_all(&[&first, &second, &third], 50);
+        let shown: Vec<_> = read.leases.iter().map(|l| (l.mac.to_string(), l.until_s)).collect();
+        let wanted = [("02:00:00:00:00:03", 95), ("02:00:00:00:00:04", 4_294_967_355)];
+        assert_eq!(shown, wanted.map(|(mac, until_s)| (mac.to_owned(), until_s)));
+        assert_eq!(read.ended, ["192.0.2.2/32".parse::<IpNet>().unwrap()]);
+        assert_eq!(read.skipped, 1, "the line that was cut off");
     }
 
     #[test]

@@ -49,7 +49,7 @@ pub use classify::census::{Talker, Who};
 pub use clock::monotonic_now;
 pub use error::Error;
 pub use host::{Host, HostSpec, trial};
-pub use net::{link, netns, network};
+pub use net::{datagram, link, netns, network};
 pub use random::random;
 pub use router::{Router, RouterSpec, trial as router_trial};
 pub use shape::uplink::{Upload, UploadGroup, UploadSample};

@@ -240,13 +240,13 @@ const TARGET: &str = "what the free class is to have, such as \"4mbit\", here or
 /// # Errors
 /// Says what would be right.
 pub fn check_name(name: &str) -> Result<(), String> {
-    let fits = |c: char| c.is_alphanumeric() || "-_.@:/+".contains(c);
+    let fits = |c: char| c.is_alphanumeric() || "-_.@:/+%".contains(c);
     if (1..=NAME_MAX).contains(&name.len()) && name.chars().all(fits) {
         return Ok(());
     }
     let shown: String = name.chars().take(NAME_MAX).collect();
     Err(format!(
-        "`{shown}` is not a valid name (1 to {NAME_MAX} bytes of letters, digits and -_.@:/+)"
+        "`{shown}` is not a valid name (1 to {NAME_MAX} bytes of letters, digits and -_.@:/+%)"
     ))
 }
 

@@ -7,17 +7,22 @@
 //!
 //! A user has one session; a newer one takes the place of the older. A packet that was answered is
 //! answered again for [`ANSWER_AGAIN`] without an effect, and then refused as a replay. A packet of a
-//! session that is over is refused, and so is one whose time differs too much from the clock.
+//! session that is over is refused, unless it begins later under the same number, and so is one whose time differs
+//! too much from the clock.
+//!
+//! A session is known by its user, its number, and its NAS, which is compared as [`Nas::is`] says. A user's name is
+//! text that can be typed, see [`name_of`].
 //!
 //! Properties, tested: any bytes are read without a panic; no packet with another secret or a changed
 //! byte is taken; an old packet never changes a session. All tables are bounded.
-//! Source: RFC 2865, 2866, 2869 (time), 3162, 4818 and 6911 (IPv6).
+//! Source: RFC 2865, 2866, 2867 (tunnels), 2869 (time), 3162, 4818 and 6911 (IPv6), 5997 (Status-Server).
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv6Net};
 use md5::{Digest, Md5};
+use serde::{Deserialize, Serialize};
 
 use crate::units::{Span, Time};
 
@@ -25,6 +30,8 @@ use crate::units::{Span, Time};
 pub const PACKET_MAX: usize = 4_096;
 /// How long a packet that was answered is answered again: NASes repeat theirs for less.
 pub const ANSWER_AGAIN: Span = Span::secs(60);
+/// How long after the end of a session a start with its number may be an old one, if the NAS tells no times.
+const OVERTAKEN_S: u64 = 60;
 /// How much older than now a packet may be: a NAS may keep packets while the server is down.
 pub const AGE_MAX_S: u64 = 3_600;
 /// How much newer than now: clocks differ.
@@ -33,6 +40,8 @@ pub const AHEAD_MAX_S: u64 = 300;
 pub const REMEMBERED_MAX: usize = 65_536;
 /// The most addresses and prefixes of a packet.
 pub const ADDRESSES_MAX: usize = 64;
+/// The longest name of a user, in bytes.
+pub const NAME_MAX: usize = 96;
 
 /// What an accounting packet reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +54,10 @@ pub enum Event {
     Stop,
     /// The NAS has started or stops: all its sessions have ended.
     Nas,
+    /// Something that is of no session, as of tunnels.
+    Other,
+    /// The sender asks whether somebody answers (Status-Server).
+    Status,
 }
 
 /// An accounting packet with a valid authenticator.
@@ -56,22 +69,77 @@ pub struct Accounting {
     proxy_states: Vec<u8>,
     /// What it reports.
     pub event: Event,
-    /// The user of the session; empty for [`Event::Nas`].
+    /// The user of the session; empty for what is of none.
     pub user: String,
     /// The name of a plan (Filter-Id), if the packet has one.
     pub plan: Option<String>,
     /// The addresses and prefixes of the session.
     pub addresses: Vec<IpNet>,
-    session: SessionKey,
+    /// Its session; the number is empty for what is of none.
+    pub session: Session,
     /// When it happened, Unix time.
     pub happened_s: Option<u64>,
+    /// For how many seconds the NAS has tried to send it.
+    delay_s: u64,
 }
 
-/// A session: hashes of its NAS, as the NAS calls itself, and of its number there.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct SessionKey {
-    nas: [u8; 16],
-    number: [u8; 16],
+/// A session of a user.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Session {
+    /// Whose it is.
+    pub nas: Nas,
+    /// What it is called there, as [`name_of`] writes it.
+    pub number: String,
+}
+
+/// A NAS, as it calls itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Nas {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    v4: Option<Ipv4Addr>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    v6: Option<Ipv6Addr>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    identifier: Option<String>,
+    /// Where a packet came from that no proxy forwarded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    source: Option<IpAddr>,
+}
+
+impl Nas {
+    /// Whether both are the same NAS. Of the attributes that both have, the first counts, in this order: the IPv4 address,
+    /// the IPv6 address, the identifier, which may be a factory default, and the source.
+    pub fn is(&self, other: &Nas) -> bool {
+        fn is<T: PartialEq>(a: Option<&T>, b: Option<&T>) -> Option<bool> {
+            a.zip(b).map(|(a, b)| a == b)
+        }
+        is(self.v4.as_ref(), other.v4.as_ref())
+            .or_else(|| is(self.v6.as_ref(), other.v6.as_ref()))
+            .or_else(|| is(self.identifier.as_ref(), other.identifier.as_ref()))
+            .or_else(|| is(self.source.as_ref(), other.source.as_ref()))
+            // A NAS without a name behind a proxy is the one without a name.
+            .unwrap_or(self == other)
+    }
+}
+
+impl std::fmt::Display for Nas {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Nas { v4: Some(address), .. } => address.fmt(f),
+            Nas { v6: Some(address), .. } => address.fmt(f),
+            Nas { identifier: Some(name), .. } => name.fmt(f),
+            Nas { source: Some(address), .. } => address.fmt(f),
+            Nas { .. } => f.write_str("-"),
+        }
+    }
+}
+
+impl Session {
+    fn is(&self, other: &Session) -> bool {
+        self.number == other.number && self.nas.is(&other.nas)
+    }
 }
 
 /// Why a packet is not taken.
@@ -109,33 +177,46 @@ impl Accounting {
         let (header, _) = datagram.split_first_chunk::<HEADER>().ok_or(Refused::Malformed)?;
         let length = usize::from(u16::from_be_bytes([header[2], header[3]]));
         // Bytes behind the length are padding (RFC 2866 §3).
-        if header[0] != REQUEST || !(HEADER..=datagram.len()).contains(&length) {
+        let is_status = header[0] == STATUS_SERVER;
+        if !(is_status || header[0] == REQUEST) || !(HEADER..=datagram.len()).contains(&length) {
             return Err(Refused::Malformed);
         }
         let attributes = &datagram[HEADER..length];
         let mut authenticator = [0; 16];
         authenticator.copy_from_slice(&header[4..]);
-        if hash(&header[..4], &[0; 16], attributes, secret) != authenticator {
+        if is_status {
+            // Its authenticator is a random number.
+            check_message(&datagram[..length], secret)?;
+        } else if hash(&header[..4], &[0; 16], attributes, secret) != authenticator {
             return Err(Refused::Forged);
         }
         let mut accounting = Accounting {
             identifier: header[1],
             authenticator,
             proxy_states: Vec::new(),
-            event: Event::Nas,
+            event: Event::Status,
             user: String::new(),
             plan: None,
             addresses: Vec::new(),
-            session: SessionKey::default(),
+            session: Session::default(),
             happened_s: None,
+            delay_s: 0,
         };
-        accounting.read_attributes(attributes)?;
+        accounting.read_attributes(attributes, is_status)?;
         Ok(accounting)
     }
 
-    fn read_attributes(&mut self, mut attributes: &[u8]) -> Result<(), Refused> {
-        let (mut event, mut nas) = (None, Md5::new());
-        let mut has_number = false;
+    /// Notes where the packet came from.
+    pub fn set_source(&mut self, source: IpAddr) {
+        // A proxy is not the NAS.
+        if self.proxy_states.is_empty() {
+            self.session.nas.source = Some(source);
+        }
+    }
+
+    fn read_attributes(&mut self, mut attributes: &[u8], is_status: bool) -> Result<(), Refused> {
+        let mut event = is_status.then_some(Event::Status);
+        let mut station = String::new();
         while let [kind, length, ..] = *attributes {
             let split = attributes.split_at_checked(length.into()).ok_or(Refused::Malformed)?;
             let (attribute, rest) = split;
@@ -143,23 +224,26 @@ impl Accounting {
             let value = attribute.get(2..).ok_or(Refused::Malformed)?;
             let number = || <[u8; 4]>::try_from(value).map(u32::from_be_bytes);
             match kind {
-                USER_NAME => self.user = text(value).ok_or(Refused::Malformed)?,
+                USER_NAME => self.user = name_of(value),
+                CALLING_STATION_ID => station = name_of(value),
                 FILTER_ID => self.plan = text(value),
-                NAS_IP_ADDRESS | NAS_IDENTIFIER | NAS_IPV6_ADDRESS => {
-                    nas.update(attribute);
+                NAS_IP_ADDRESS => self.session.nas.v4 = number().ok().map(Ipv4Addr::from),
+                NAS_IPV6_ADDRESS => {
+                    self.session.nas.v6 = <[u8; 16]>::try_from(value).ok().map(Ipv6Addr::from);
                 }
-                SESSION_ID => {
-                    (self.session.number, has_number) = (Md5::digest(value).into(), true);
-                }
+                NAS_IDENTIFIER => self.session.nas.identifier = Some(name_of(value)),
+                SESSION_ID => self.session.number = name_of(value),
+                DELAY_TIME => self.delay_s = number().map_or(0, u64::from),
                 PROXY_STATE => self.proxy_states.extend(attribute),
                 EVENT_TIMESTAMP => self.happened_s = number().ok().map(u64::from),
-                STATUS_TYPE => {
+                STATUS_TYPE if !is_status => {
                     event = match number() {
                         Ok(1) => Some(Event::Start),
                         Ok(2) => Some(Event::Stop),
                         Ok(3) => Some(Event::Interim),
                         Ok(7 | 8) => Some(Event::Nas),
-                        _ => None,
+                        Ok(_) => Some(Event::Other),
+                        Err(_) => None,
                     }
                 }
                 FRAMED_IP_ADDRESS
@@ -176,25 +260,126 @@ impl Accounting {
             }
         }
         self.event = event.ok_or(Refused::Malformed)?;
-        self.session.nas = nas.finalize().into();
-        let has_session = !self.user.is_empty() && has_number;
-        let is_whole = attributes.is_empty() && (self.event == Event::Nas || has_session);
-        is_whole.then_some(()).ok_or(Refused::Malformed)
+        let is_of_session = matches!(self.event, Event::Start | Event::Interim | Event::Stop);
+        if !attributes.is_empty() || (is_of_session && self.session.number.is_empty()) {
+            return Err(Refused::Malformed);
+        }
+        if !is_of_session {
+            (self.user, self.session.number) = (String::new(), String::new());
+        } else if self.user.is_empty() {
+            let name = if station.is_empty() {
+                format!("%session:{}/{}", self.session.nas, self.session.number)
+            } else {
+                format!("%station:{station}")
+            };
+            self.user = bounded(name);
+        }
+        Ok(())
+    }
+
+    /// Whether it is the start of a session after another one with its number has ended. Without a time of the NAS, a start
+    /// soon after that end may be one that was overtaken.
+    fn begins_after(&self, ended_s: u64, now_s: u64) -> bool {
+        let overtaken_s = if self.happened_s.is_some() { 0 } else { OVERTAKEN_S };
+        self.event == Event::Start && self.time_s(now_s) > ended_s + overtaken_s
+    }
+
+    /// When it happened, Unix time, if it arrived at `now_s`.
+    fn time_s(&self, now_s: u64) -> u64 {
+        self.happened_s.unwrap_or(now_s.saturating_sub(self.delay_s))
     }
 
     /// The Accounting-Response.
     pub fn answer(&self, secret: &[u8]) -> Vec<u8> {
-        let length = (HEADER + self.proxy_states.len()) as u16;
+        let mut attributes = self.proxy_states.clone();
+        let is_status = self.event == Event::Status;
+        if is_status {
+            attributes.extend([MESSAGE_AUTHENTICATOR, 18]);
+            attributes.extend([0; 16]);
+        }
+        let length = (HEADER + attributes.len()) as u16;
         let [high, low] = length.to_be_bytes();
         let start = [RESPONSE, self.identifier, high, low];
-        let authenticator = hash(&start, &self.authenticator, &self.proxy_states, secret);
-        [&start[..], &authenticator, &self.proxy_states].concat()
+        if is_status {
+            let whole = [&start[..], &self.authenticator, &attributes].concat();
+            let at = self.proxy_states.len() + 2;
+            attributes[at..].copy_from_slice(&hmac(&whole, secret));
+        }
+        let authenticator = hash(&start, &self.authenticator, &attributes, secret);
+        [&start[..], &authenticator, &attributes].concat()
     }
+}
+
+/// Checks the Message-Authenticator of a whole packet, which it must have. Source: RFC 2869 §5.14, RFC 5997 §3.
+///
+/// # Errors
+/// [`Refused::Malformed`] without one, and [`Refused::Forged`].
+fn check_message(packet: &[u8], secret: &[u8]) -> Result<(), Refused> {
+    let mut at = HEADER;
+    loop {
+        match packet.get(at..) {
+            Some([MESSAGE_AUTHENTICATOR, 18, rest @ ..]) if rest.len() >= 16 => break,
+            Some([_, length, ..]) if *length >= 2 => at += usize::from(*length),
+            _ => return Err(Refused::Malformed),
+        }
+    }
+    let value = at + 2..at + 18;
+    let mut zeroed = packet.to_vec();
+    zeroed[value.clone()].fill(0);
+    let is_right = hmac(&zeroed, secret) == packet[value];
+    is_right.then_some(()).ok_or(Refused::Forged)
+}
+
+/// HMAC-MD5. Source: RFC 2104.
+fn hmac(bytes: &[u8], secret: &[u8]) -> [u8; 16] {
+    const BLOCK: usize = 64;
+    let mut key = [0; BLOCK];
+    if secret.len() > BLOCK {
+        key[..16].copy_from_slice(&Md5::digest(secret));
+    } else {
+        key[..secret.len()].copy_from_slice(secret);
+    }
+    let inner = Md5::new().chain_update(key.map(|byte| byte ^ 0x36)).chain_update(bytes).finalize();
+    Md5::new().chain_update(key.map(|byte| byte ^ 0x5c)).chain_update(inner).finalize().into()
 }
 
 fn hash(start: &[u8], authenticator: &[u8; 16], attributes: &[u8], secret: &[u8]) -> [u8; 16] {
     let md5 = Md5::new().chain_update(start).chain_update(authenticator);
     md5.chain_update(attributes).chain_update(secret).finalize().into()
+}
+
+/// Bytes as a name of letters, digits and `-_.@:/+`, of at most [`NAME_MAX`] bytes. Each other byte is `%` and two
+/// digits of its value; of a longer name the end is `%h` and a hash of the whole. Different bytes have different names.
+fn name_of(bytes: &[u8]) -> String {
+    let mut name = String::new();
+    let escape = |name: &mut String, bytes: &[u8]| {
+        bytes.iter().for_each(|byte| *name += &format!("%{byte:02x}"));
+    };
+    for chunk in bytes.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            if c.is_alphanumeric() || "-_.@:/+".contains(c) {
+                name.push(c);
+            } else {
+                escape(&mut name, c.encode_utf8(&mut [0; 4]).as_bytes());
+            }
+        }
+        escape(&mut name, chunk.invalid());
+    }
+    bounded(name)
+}
+
+/// See [`name_of`].
+fn bounded(mut name: String) -> String {
+    if name.len() > NAME_MAX {
+        let hash: [u8; 16] = Md5::digest(name.as_bytes()).into();
+        let hash: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
+        let fits = |at: &usize| name.is_char_boundary(*at);
+        let at = (0..=NAME_MAX - 2 - hash.len()).rev().find(fits).unwrap_or_default();
+        name.truncate(at);
+        name += "%h";
+        name += &hash;
+    }
+    name
 }
 
 /// A text without what ends or hides it.
@@ -220,10 +405,10 @@ fn address(kind: u8, value: &[u8]) -> Option<Option<IpNet>> {
             let [_, length, bytes @ ..] = value else { return None };
             let mut address = [0; 16];
             address.get_mut(..bytes.len())?.copy_from_slice(bytes);
-            // RFC 3162 §2.3: at least as long as the prefix, and zero behind it.
-            let net = Ipv6Net::new(address.into(), *length).ok()?;
-            let fits = bytes.len() * 8 >= usize::from(*length) && net.trunc() == net;
-            (fits && *length > 0).then_some(Some(net.into()))
+            // RFC 3162 §2.3 wants zeros behind the prefix; NASes put the address of an interface there.
+            let net = Ipv6Net::new(address.into(), *length).ok()?.trunc();
+            let fits = bytes.len() * 8 >= usize::from(*length);
+            fits.then_some((*length > 0).then_some(net.into()))
         }
     }
 }
@@ -231,8 +416,10 @@ fn address(kind: u8, value: &[u8]) -> Option<Option<IpNet>> {
 /// What a packet changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The user has a session with the packet's addresses.
+    /// The user has another session than before, with the packet's addresses.
     Has,
+    /// The user's session goes on. What the packet does not speak of is as before.
+    GoesOn,
     /// The user has no session any more.
     Ended,
     /// These users have none.
@@ -246,47 +433,65 @@ pub enum Verdict {
 /// The users with a session, and the packets that were answered.
 #[derive(Debug, Default)]
 pub struct Sessions {
-    live: BTreeMap<String, SessionKey>,
-    over: Remembered<SessionKey>,
+    live: BTreeMap<String, Session>,
+    over: Ended,
     answered: BTreeMap<[u8; 16], Time>,
     answered_order: VecDeque<[u8; 16]>,
 }
 
-/// The newest of what was ever put into it.
-#[derive(Debug)]
-struct Remembered<T> {
-    set: BTreeSet<T>,
-    order: VecDeque<T>,
+/// The sessions that ended last, by a hash of user and number: their NAS, and when, Unix time.
+#[derive(Debug, Default)]
+struct Ended {
+    by_hash: BTreeMap<[u8; 16], (Nas, u64)>,
+    order: VecDeque<[u8; 16]>,
 }
 
-impl<T> Default for Remembered<T> {
-    fn default() -> Remembered<T> {
-        Remembered { set: BTreeSet::new(), order: VecDeque::new() }
+impl Ended {
+    fn hash(user: &str, number: &str) -> [u8; 16] {
+        // No name has a zero.
+        Md5::new().chain_update(user).chain_update([0]).chain_update(number).finalize().into()
     }
-}
 
-impl<T: Ord + Clone> Remembered<T> {
-    fn insert(&mut self, item: T) {
-        if !self.set.insert(item.clone()) {
+    /// When the session ended.
+    fn at(&self, user: &str, session: &Session) -> Option<u64> {
+        let (nas, at_s) = self.by_hash.get(&Ended::hash(user, &session.number))?;
+        nas.is(&session.nas).then_some(*at_s)
+    }
+
+    fn insert(&mut self, user: &str, session: Session, at_s: u64) {
+        let hash = Ended::hash(user, &session.number);
+        if self.by_hash.insert(hash, (session.nas, at_s)).is_some() {
             return;
         }
         if self.order.len() == REMEMBERED_MAX
             && let Some(oldest) = self.order.pop_front()
         {
-            self.set.remove(&oldest);
+            self.by_hash.remove(&oldest);
         }
-        self.order.push_back(item);
+        self.order.push_back(hash);
     }
 
-    fn retain(&mut self, stays: impl Fn(&T) -> bool) {
-        self.set.retain(&stays);
-        self.order.retain(&stays);
+    fn forget(&mut self, user: &str, session: &Session) {
+        let hash = Ended::hash(user, &session.number);
+        if self.by_hash.remove(&hash).is_some() {
+            self.order.retain(|one| *one != hash);
+        }
+    }
+
+    fn forget_all_of(&mut self, nas: &Nas) {
+        self.by_hash.retain(|_, (other, _)| !other.is(nas));
+        self.order.retain(|hash| self.by_hash.contains_key(hash));
     }
 }
 
 impl Sessions {
+    /// Takes over a session from before the start.
+    pub fn restore(&mut self, user: String, session: Session) {
+        self.live.insert(user, session);
+    }
+
     /// What a packet changes at `now`, which is `now_s` in Unix time. `owns` says whether a user has
-    /// one of these addresses: a session that began before the daemon is known by them alone.
+    /// one of these addresses: a session of an older journal is known by them alone.
     ///
     /// # Errors
     /// [`Refused::Replayed`], [`Refused::Untimely`], or [`Refused::Over`].
@@ -297,6 +502,9 @@ impl Sessions {
         now_s: u64,
         owns: impl FnOnce(&str, &[IpNet]) -> bool,
     ) -> Result<Verdict, Refused> {
+        if packet.event == Event::Status {
+            return Ok(Verdict::Nothing);
+        }
         if let Some(at) = self.answered.get(&packet.authenticator) {
             let is_recent = now.since(*at) < ANSWER_AGAIN;
             return if is_recent { Ok(Verdict::Again) } else { Err(Refused::Replayed) };
@@ -306,32 +514,39 @@ impl Sessions {
             return Err(Refused::Untimely);
         }
         let live = self.live.get(&packet.user);
-        match packet.event {
-            Event::Nas => {
-                let of_nas = self.live.iter().filter(|(_, key)| key.nas == packet.session.nas);
-                Ok(Verdict::EndedAll(of_nas.map(|(user, _)| user.clone()).collect()))
-            }
-            _ if self.over.set.contains(&packet.session) => Err(Refused::Over),
-            Event::Start | Event::Interim if packet.addresses.is_empty() => Ok(Verdict::Nothing),
-            Event::Start | Event::Interim => Ok(Verdict::Has),
-            Event::Stop => {
-                let ends = match live {
-                    Some(key) => *key == packet.session,
-                    None => owns(&packet.user, &packet.addresses),
-                };
-                Ok(if ends { Verdict::Ended } else { Verdict::Nothing })
-            }
+        let is_live = live.is_some_and(|live| live.is(&packet.session));
+        let ended_s = self.over.at(&packet.user, &packet.session);
+        if !is_live && ended_s.is_some_and(|ended_s| !packet.begins_after(ended_s, now_s)) {
+            return Err(Refused::Over);
         }
+        Ok(match packet.event {
+            Event::Status | Event::Other => Verdict::Nothing,
+            Event::Nas => {
+                let of_nas = self.live.iter().filter(|(_, live)| live.nas.is(&packet.session.nas));
+                Verdict::EndedAll(of_nas.map(|(user, _)| user.clone()).collect())
+            }
+            Event::Start | Event::Interim if is_live => Verdict::GoesOn,
+            Event::Start | Event::Interim if packet.addresses.is_empty() => Verdict::Nothing,
+            Event::Start | Event::Interim => Verdict::Has,
+            Event::Stop => {
+                let ends = is_live || (live.is_none() && owns(&packet.user, &packet.addresses));
+                if ends { Verdict::Ended } else { Verdict::Nothing }
+            }
+        })
     }
 
     /// Takes over what [`Sessions::judge`] said of a packet, which is stored and will be answered.
-    pub fn settle(&mut self, packet: &Accounting, verdict: &Verdict, now: Time) {
+    pub fn settle(&mut self, packet: &Accounting, verdict: &Verdict, now: Time, now_s: u64) {
+        if *verdict == Verdict::Again || packet.event == Event::Status {
+            return;
+        }
+        let at_s = packet.time_s(now_s);
         match verdict {
-            Verdict::Again => return,
             Verdict::Has => {
-                let before = self.live.insert(packet.user.clone(), packet.session);
-                if let Some(before) = before.filter(|before| *before != packet.session) {
-                    self.over.insert(before);
+                self.over.forget(&packet.user, &packet.session);
+                let before = self.live.insert(packet.user.clone(), packet.session.clone());
+                if let Some(before) = before.filter(|before| !before.is(&packet.session)) {
+                    self.over.insert(&packet.user, before, at_s);
                 }
             }
             Verdict::Ended => drop(self.live.remove(&packet.user)),
@@ -340,12 +555,12 @@ impl Sessions {
                     self.live.remove(user);
                 }
                 // It may count its sessions from one again.
-                self.over.retain(|key| key.nas != packet.session.nas);
+                self.over.forget_all_of(&packet.session.nas);
             }
-            Verdict::Nothing => {}
+            Verdict::GoesOn | Verdict::Nothing | Verdict::Again => {}
         }
         if packet.event == Event::Stop {
-            self.over.insert(packet.session);
+            self.over.insert(&packet.user, packet.session.clone(), at_s);
         }
         if self.answered_order.len() == REMEMBERED_MAX
             && let Some(oldest) = self.answered_order.pop_front()
@@ -370,16 +585,20 @@ impl Sessions {
 
 const HEADER: usize = 20;
 const REQUEST: u8 = 4;
+const STATUS_SERVER: u8 = 12;
 const RESPONSE: u8 = 5;
 const USER_NAME: u8 = 1;
 const NAS_IP_ADDRESS: u8 = 4;
 const FRAMED_IP_ADDRESS: u8 = 8;
 const FILTER_ID: u8 = 11;
+const CALLING_STATION_ID: u8 = 31;
 const NAS_IDENTIFIER: u8 = 32;
 const PROXY_STATE: u8 = 33;
 const STATUS_TYPE: u8 = 40;
+const DELAY_TIME: u8 = 41;
 const SESSION_ID: u8 = 44;
 const EVENT_TIMESTAMP: u8 = 55;
+const MESSAGE_AUTHENTICATOR: u8 = 80;
 const NAS_IPV6_ADDRESS: u8 = 95;
 const FRAMED_IPV6_PREFIX: u8 = 97;
 const DELEGATED_IPV6_PREFIX: u8 = 123;

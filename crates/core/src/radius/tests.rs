@@ -42,7 +42,7 @@ fn at(seconds: u64) -> Time {
 /// Judges and settles.
 fn hear(sessions: &mut Sessions, packet: &Accounting, second: u64) -> Result<Verdict, Refused> {
     let verdict = sessions.judge(packet, at(second), NOW_S + second, |_, _| false)?;
-    sessions.settle(packet, &verdict, at(second));
+    sessions.settle(packet, &verdict, at(second), NOW_S + second);
     Ok(verdict)
 }
 
@@ -90,12 +90,10 @@ fn forged_cut_and_oversized_packets_are_refused() {
     }
     assert_eq!(Accounting::read(&[4; PACKET_MAX + 1], SECRET), Err(Refused::Oversized));
     assert_eq!(Accounting::read(&whole[..whole.len() - 1], SECRET), Err(Refused::Malformed));
-    let malformed: [&[(u8, &[u8])]; 7] = [
+    let malformed: [&[(u8, &[u8])]; 5] = [
         &[],
-        &[(STATUS_TYPE, &[0, 0, 0, 9]), (USER_NAME, b"a"), (SESSION_ID, b"1")],
+        &[(STATUS_TYPE, &[0, 0, 1]), (USER_NAME, b"a"), (SESSION_ID, b"1")],
         &[(STATUS_TYPE, &[0, 0, 0, 1]), (USER_NAME, b"a")],
-        &[(STATUS_TYPE, &[0, 0, 0, 1]), (SESSION_ID, b"1")],
-        &[(STATUS_TYPE, &[0, 0, 0, 1]), (USER_NAME, b"a\x1b[31m"), (SESSION_ID, b"1")],
         &[(STATUS_TYPE, &[0, 0, 0, 1]), (USER_NAME, b"a"), (44, b"1"), (8, b"123")],
         &[(STATUS_TYPE, &[0, 0, 0, 1]), (USER_NAME, b"a"), (44, b"1"), (97, &[0, 64, 1, 2])],
     ];
@@ -148,7 +146,8 @@ fn a_packet_is_answered_again_and_later_it_is_a_replay() {
     // A change that was not stored leaves no trace.
     let bob = of_user(START, "bob", "1", &[ALICE4]);
     for _ in 0..2 {
-        assert_eq!(sessions.judge(&bob, at(1), NOW_S, |_, _| false), Err(Refused::Over));
+        // Another user's session of the same number ended before.
+        assert_eq!(sessions.judge(&bob, at(1), NOW_S, |_, _| false), Ok(Verdict::Has));
         let bob = of_user(START, "bob", "2", &[ALICE4]);
         assert_eq!(sessions.judge(&bob, at(1), NOW_S, |_, _| false), Ok(Verdict::Has));
     }
@@ -179,11 +178,182 @@ fn what_is_remembered_is_bounded() {
     for n in 0..=REMEMBERED_MAX {
         let mut stop = of_user(STOP, "alice", "1", &[]);
         stop.authenticator[..8].copy_from_slice(&n.to_be_bytes());
-        stop.session.number[..8].copy_from_slice(&n.to_be_bytes());
+        stop.session.number = n.to_string();
         hear(&mut sessions, &stop, 0).unwrap();
     }
     assert_eq!(sessions.answered.len(), REMEMBERED_MAX);
-    assert_eq!(sessions.over.set.len(), REMEMBERED_MAX);
+    assert_eq!(sessions.over.by_hash.len(), REMEMBERED_MAX);
+    assert_eq!(sessions.over.order.len(), REMEMBERED_MAX);
+}
+
+/// The same attributes behind others than [`packet`]'s.
+fn of_nas(nas: &[(u8, &[u8])], event: u8, more: &[(u8, &[u8])]) -> Accounting {
+    let event = [0, 0, 0, event];
+    let mut attributes = vec![(STATUS_TYPE, &event[..])];
+    attributes.extend(nas);
+    attributes.extend(more);
+    let mut all = Vec::new();
+    for (kind, value) in attributes {
+        all.extend([kind, value.len() as u8 + 2]);
+        all.extend(value);
+    }
+    let [high, low] = (HEADER as u16 + all.len() as u16).to_be_bytes();
+    let start = [REQUEST, 1, high, low];
+    let whole = [&start[..], &hash(&start, &[0; 16], &all, SECRET), &all].concat();
+    Accounting::read(&whole, SECRET).unwrap()
+}
+
+const V4: (u8, &[u8]) = (NAS_IP_ADDRESS, &[10, 0, 0, 1]);
+const OTHER_V4: (u8, &[u8]) = (NAS_IP_ADDRESS, &[10, 0, 0, 2]);
+const NAME: (u8, &[u8]) = (NAS_IDENTIFIER, b"MikroTik");
+const ALICE1: [(u8, &[u8]); 3] = [(USER_NAME, b"alice"), (SESSION_ID, b"1"), ALICE4];
+
+#[test]
+fn a_nas_is_the_same_whatever_the_order_and_number_of_its_attributes() {
+    let from = |nas: &[(u8, &[u8])], source: [u8; 4]| {
+        let mut packet = of_nas(nas, NAS_ON, &[]);
+        packet.set_source(source.into());
+        packet.session.nas
+    };
+    let both = from(&[V4, NAME], [10, 0, 0, 1]);
+    for same in [&[NAME, V4][..], &[V4], &[NAME], &[]] {
+        assert!(from(same, [10, 0, 0, 1]).is(&both) && both.is(&from(same, [10, 0, 0, 1])));
+    }
+    assert!(!from(&[OTHER_V4, NAME], [10, 0, 0, 1]).is(&both), "a factory default tells no NAS");
+    assert!(from(&[V4], [10, 0, 0, 9]).is(&both), "it has two addresses");
+    assert!(from(&[V4], [10, 0, 0, 1]).is(&from(&[NAME], [10, 0, 0, 1])));
+    assert!(!from(&[V4], [10, 0, 0, 1]).is(&from(&[NAME], [10, 0, 0, 2])));
+    // Behind a proxy the source says nothing.
+    let proxied = |nas: &[(u8, &[u8])]| {
+        let mut packet = of_nas(nas, NAS_ON, &[(PROXY_STATE, b"p")]);
+        packet.set_source([10, 0, 0, 1].into());
+        packet.session.nas
+    };
+    assert!(!proxied(&[V4]).is(&proxied(&[NAME])));
+    assert!(proxied(&[]).is(&proxied(&[])));
+}
+
+#[test]
+fn sessions_of_before_a_restart_end_with_their_nas_and_by_their_number() {
+    let mut sessions = Sessions::default();
+    for (user, nas) in [("alice", V4), ("bob", V4), ("carol", OTHER_V4)] {
+        let session = of_nas(&[nas], START, &ALICE1).session;
+        let stored = serde_json::to_string(&session).unwrap();
+        sessions.restore(user.to_owned(), serde_json::from_str(&stored).unwrap());
+    }
+    let interim = of_nas(&[NAME, V4], INTERIM, &ALICE1);
+    assert_eq!(hear(&mut sessions, &interim, 1), Ok(Verdict::GoesOn));
+    let stop = of_nas(&[NAME, V4], STOP, &ALICE1[..2]);
+    assert_eq!(hear(&mut sessions, &stop, 2), Ok(Verdict::Ended));
+    let on = of_nas(&[V4, NAME], NAS_ON, &[]);
+    assert_eq!(hear(&mut sessions, &on, 3), Ok(Verdict::EndedAll(vec!["bob".to_owned()])));
+    assert_eq!(sessions.len(), 1);
+}
+
+#[test]
+fn a_number_that_is_used_again_is_another_session_if_it_begins_later() {
+    let mut sessions = Sessions::default();
+    let at_s = |second: u64| ((NOW_S + second) as u32).to_be_bytes();
+    let packet = |event, happened: Option<u64>, delay: u32| {
+        let (time, delay) = (happened.map(at_s), delay.to_be_bytes());
+        let mut more = vec![ALICE4, (DELAY_TIME, &delay[..])];
+        more.extend(time.iter().map(|time| (EVENT_TIMESTAMP, &time[..])));
+        of_user(event, "alice", "1", &more)
+    };
+    hear(&mut sessions, &packet(START, Some(0), 0), 0).unwrap();
+    hear(&mut sessions, &packet(STOP, Some(10), 0), 10).unwrap();
+    for (event, happened, delay) in
+        [(START, Some(5), 1), (INTERIM, Some(20), 1), (START, None, 2), (INTERIM, None, 3)]
+    {
+        let late = packet(event, happened, delay);
+        assert_eq!(hear(&mut sessions, &late, 20), Err(Refused::Over), "{event} {happened:?}");
+    }
+    assert_eq!(hear(&mut sessions, &packet(START, Some(11), 0), 20), Ok(Verdict::Has));
+    assert_eq!(hear(&mut sessions, &packet(INTERIM, Some(30), 0), 30), Ok(Verdict::GoesOn));
+    hear(&mut sessions, &packet(STOP, None, 0), 40).unwrap();
+    // A NAS that lost power and tells no times.
+    assert_eq!(hear(&mut sessions, &packet(START, None, 90), 150), Err(Refused::Over));
+    assert_eq!(hear(&mut sessions, &packet(START, None, 0), 151), Ok(Verdict::Has));
+}
+
+#[test]
+fn names_are_text_that_can_be_typed_and_different_bytes_have_different_names() {
+    for (bytes, wanted) in [
+        (&b"alice@example.org"[..], "alice@example.org"),
+        ("M\u{fc}ller".as_bytes(), "M\u{fc}ller"),
+        (b"Flat 12", "Flat%2012"),
+        (b"DOM\\u1", "DOM%5cu1"),
+        (b"a%20b", "a%2520b"),
+        (b"M\xfcller", "M%fcller"),
+        (b"a\x1b[31m", "a%1b%5b31m"),
+        (b"", ""),
+    ] {
+        assert_eq!(name_of(bytes), wanted);
+    }
+    let long = |end: u8| name_of(&[&[b' '; 250][..], &[end]].concat());
+    assert!(long(1) != long(2) && long(1).len() <= NAME_MAX);
+    let station =
+        of_nas(&[V4], START, &[(SESSION_ID, b"1"), (CALLING_STATION_ID, b"02-00 x"), ALICE4]);
+    assert_eq!(station.user, "%station:02-00%20x");
+    let session = of_nas(&[V4], START, &[(SESSION_ID, b"1"), ALICE4]);
+    assert_eq!(session.user, "%session:10.0.0.1/1");
+    let named = of_user(START, "%session:10.0.0.1/1", "1", &[ALICE4]);
+    assert_eq!(named.user, "%25session:10.0.0.1/1");
+}
+
+#[test]
+fn a_status_server_is_answered_if_it_is_authentic_and_changes_nothing() {
+    let ping = |authenticator: [u8; 16], secret: &[u8], more: &[u8]| {
+        let attributes = [&[MESSAGE_AUTHENTICATOR, 18][..], &[0; 16], more].concat();
+        let length = (HEADER + attributes.len()) as u16;
+        let start = [&[STATUS_SERVER, 7][..], &length.to_be_bytes(), &authenticator].concat();
+        let mut whole = [&start[..], &attributes].concat();
+        let code = hmac(&whole, secret);
+        whole[HEADER + 2..HEADER + 18].copy_from_slice(&code);
+        whole
+    };
+    let good = ping([3; 16], SECRET, &[PROXY_STATE, 3, b'p']);
+    let mut packet = Accounting::read(&good, SECRET).unwrap();
+    packet.set_source([10, 0, 0, 1].into());
+    let mut sessions = Sessions::default();
+    for second in [0, 1, 100] {
+        assert_eq!(hear(&mut sessions, &packet, second), Ok(Verdict::Nothing), "never a replay");
+    }
+    assert!(sessions.answered.is_empty());
+    let answer = packet.answer(SECRET);
+    assert_eq!(answer[..4], [RESPONSE, 7, 0, 41]);
+    assert_eq!(answer[4..20], hash(&answer[..4], &[3; 16], &answer[20..], SECRET));
+    assert_eq!(answer[20..25], [PROXY_STATE, 3, b'p', MESSAGE_AUTHENTICATOR, 18]);
+    // The code of an answer is over the authenticator of the question.
+    let whole = [&answer[..4], &[3; 16], &answer[20..25], &[0; 16]].concat();
+    assert_eq!(answer[25..], hmac(&whole, SECRET));
+    assert_eq!(Accounting::read(&ping([3; 16], b"another", &[]), SECRET), Err(Refused::Forged));
+    for at in 4..good.len() {
+        let mut changed = good.clone();
+        changed[at] ^= 1;
+        assert!(Accounting::read(&changed, SECRET).is_err(), "byte {at}");
+    }
+    let without = [STATUS_SERVER, 7, 0, 20, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1];
+    assert_eq!(Accounting::read(&without, SECRET), Err(Refused::Malformed));
+    // RFC 2202, cases 1 and 2.
+    assert_eq!(hmac(b"Hi There", &[0x0b; 16])[..4], [0x92, 0x94, 0x72, 0x7a]);
+    assert_eq!(hmac(b"what do ya want for nothing?", b"Jefe")[..4], [0x75, 0x0c, 0x78, 0x3e]);
+}
+
+#[test]
+fn what_is_of_no_session_is_answered_and_a_prefix_loses_its_host_bits() {
+    let tunnel = of_nas(&[V4], 9, &[]);
+    let mut sessions = Sessions::default();
+    assert_eq!(
+        (tunnel.event, hear(&mut sessions, &tunnel, 0)),
+        (Event::Other, Ok(Verdict::Nothing))
+    );
+    let host_bits = [0, 64, 0x20, 1, 0x0d, 0xb8, 0, 9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
+    let all = [0, 0];
+    let more = [ALICE4, (FRAMED_IPV6_PREFIX, &host_bits[..]), (DELEGATED_IPV6_PREFIX, &all[..])];
+    let start = of_user(START, "alice", "1", &more);
+    let shown: Vec<String> = start.addresses.iter().map(IpNet::to_string).collect();
+    assert_eq!(shown, ["192.0.2.1/32", "2001:db8:9::/64"]);
 }
 
 proptest! {

@@ -7,7 +7,7 @@ use fairweir_config::isp::IspFile;
 use tracing::warn;
 
 use super::journal::Overlay;
-use super::registry::{Hidden, Origin, Registry, RegistryError};
+use super::registry::{Hidden, Origin, Registry, RegistryError, Reported};
 
 /// The registry of a file under an overlay, which takes the file's subscribers, so that a
 /// million of them are not there twice; `progress` hears how many subscribers of how many are
@@ -42,7 +42,8 @@ pub(super) fn assemble(
             continue;
         };
         let origin = if names.contains(name) { Origin::ApiOverFile } else { Origin::Api };
-        registry.load_plan(plan, origin).map_err(|e| in_overlay("plan", name, &e))?;
+        let loaded = registry.load_plan(plan, origin);
+        fits(overlay, loaded.map_err(|e| in_overlay("plan", name, &e)))?;
     }
     subscribers(file, overlay, &mut registry, progress)?;
     Ok(registry)
@@ -82,14 +83,17 @@ fn subscribers(
             continue;
         };
         let origin = if overlaid.contains(name) { Origin::ApiOverFile } else { Origin::Api };
-        registry.load(spec, origin).map_err(|e| in_overlay("subscriber", name, &e))?;
+        let loaded = registry.load(spec, origin);
+        fits(overlay, loaded.map_err(|e| in_overlay("subscriber", name, &e)))?;
     }
-    let is_new = |name: &str| !registry.subscribers().contains_key(name);
-    let sessions: Vec<_> = overlay.sessions.values().filter(|(s, _)| is_new(&s.name)).collect();
-    for (spec, origin) in sessions {
+    let is_new =
+        |stored: &&Reported| !registry.subscribers().contains_key(stored.subscriber.name.as_str());
+    let sessions: Vec<_> = overlay.sessions.values().filter(is_new).collect();
+    for stored in sessions {
         // They change all the time; a file is not refused for their sake.
-        if let Err(e) = registry.load(spec, *origin) {
-            warn!(subscriber = spec.name, "a session does not fit the file and is forgotten: {e}");
+        if let Err(e) = registry.load_report(stored) {
+            let subscriber = &stored.subscriber.name;
+            warn!(subscriber, "a session does not fit the file and is forgotten: {e}");
         }
     }
     Ok(())
@@ -127,6 +131,18 @@ fn with_first_place(file: &IspFile, error: &RegistryError) -> String {
     match first {
         Some(place) => format!("{error} (at {place})"),
         None => error.to_string(),
+    }
+}
+
+/// What was loaded of an overlay. A part of one does not say how far each of its records is outdated: those that do
+/// not fit are left out.
+fn fits(overlay: &Overlay, loaded: anyhow::Result<()>) -> anyhow::Result<()> {
+    match loaded {
+        Err(e) if overlay.is_partial => {
+            warn!("left out: {e}");
+            Ok(())
+        }
+        loaded => loaded,
     }
 }
 
@@ -238,5 +254,12 @@ plan = \"slow\"
         let taken = error(FILE, &overlay);
         assert!(taken.contains("`carol` of the API") && taken.contains("`alice`"), "{taken}");
         assert!(taken.ends_with("`fairweir isp revert carol`"), "{taken}");
+        // Of a damaged journal what fits is in force.
+        overlay.subscribers.insert("dave".into(), spec("dave", "192.0.2.4", "slow"));
+        overlay.subscribers.insert("erin".into(), spec("erin", "192.0.2.5", "lost"));
+        overlay.is_partial = true;
+        let registry = assemble(&mut file(FILE), &overlay, &mut |_, _| ()).unwrap();
+        let names: Vec<_> = registry.subscribers().keys().map(|name| &**name).collect();
+        assert_eq!(names, ["alice", "bob", "dave"]);
     }
 }

@@ -18,7 +18,7 @@ use super::leases::Leases;
 use super::meter::Meter;
 use super::radius::Radius;
 use super::registry::{Change, Effects, Origin, Registry, RegistryError, Undo};
-use super::segments::Segments;
+use super::segments::{self, Segments};
 use super::sessions::Subscribers;
 use super::usage::Usage;
 use super::wire::Imported;
@@ -32,7 +32,7 @@ pub(super) const TICK: Span = Span::secs(1);
 const BAD_ROWS_MAX: usize = 1_000;
 
 /// The most subscribers that a reload removes without `--force`: this number, or this part of all if that is more.
-const SHRINK_MAX: (usize, usize) = (10, 10);
+pub(super) const SHRINK_MAX: (usize, usize) = (10, 10);
 
 /// How the files are read again.
 #[derive(Clone, Copy, Debug)]
@@ -77,10 +77,13 @@ impl Daemon {
         now: Time,
         progress: &mut Progress<'_>,
     ) -> anyhow::Result<Daemon> {
-        let radius = file.radius.take().map(Radius::bind).transpose()?;
+        let mut radius = file.radius.take().map(Radius::bind).transpose()?;
         let (mut journal, overlay) = Journal::open(StateDir::new(state_dir))?;
         let registry = assemble(&mut file, &overlay, &mut |_, _| ()).map_err(usage)?;
         file.subscribers = Vec::new();
+        if let Some(radius) = &mut radius {
+            radius.restore(&registry);
+        }
         let mut kernel = Kernel::load()?;
         let effects = Registry::default().effects_towards(&registry);
         kernel.apply(&effects, &registry, progress)?;
@@ -241,7 +244,9 @@ impl Daemon {
             self.journal.take_back(mark);
             self.registry.take_back(undo);
         }
-        self.refresh_segments();
+        if applied.is_err() || segments::concern(&self.entries, &effects) {
+            self.refresh_segments();
+        }
         applied?;
         self.journal.tidy(&self.registry);
         Ok(effects)
@@ -262,6 +267,9 @@ impl Daemon {
         let done = self.take_over(Overlay::of(&self.registry), how, progress);
         if !dry_run {
             self.config_error = done.as_ref().err().map(chained);
+        }
+        if let Some(leases) = self.leases.as_mut().filter(|_| force && !dry_run) {
+            leases.end_missing();
         }
         done
     }
@@ -407,19 +415,38 @@ impl Daemon {
         imported
     }
 
+    /// Who said a subscriber.
+    pub(super) fn origin_of(&self, name: &str) -> Option<Origin> {
+        self.registry.subscribers().get(name).map(|record| record.origin)
+    }
+
+    /// The name of the subscriber that has an address, or the text itself if it is the name of one or no address of one.
+    pub(super) fn name_of<'n>(&'n self, text: &'n str) -> &'n str {
+        if self.registry.subscribers().contains_key(text) {
+            return text;
+        }
+        self.registry.owner(text).map_or(text, |name| name)
+    }
+
+    /// Which part of the journal is not in force, if so.
+    pub(super) fn journal_error(&self) -> Option<String> {
+        self.journal.left().cloned()
+    }
+
     /// How many records are the API's: added, changed, removed.
     pub(super) fn api_counts(&self) -> [usize; 3] {
         let plans = self.registry.plans().values().map(|r| r.origin);
-        let subscribers = self.registry.subscribers().values().map(|r| r.origin);
-        let mut counts = [0; 3];
-        for origin in plans.chain(subscribers) {
+        let registry = &self.registry;
+        let mut counts =
+            [registry.count_of(Origin::Api), registry.count_of(Origin::ApiOverFile), 0];
+        for origin in plans {
             match origin {
                 Origin::File | Origin::Radius | Origin::Lease => {}
                 Origin::Api => counts[0] += 1,
                 Origin::ApiOverFile => counts[1] += 1,
             }
         }
-        let hidden = self.registry.hidden();
+        let hidden = registry.hidden();
         counts[2] = hidden.plans.len() + hidden.subscribers.len();
         counts
     }
@@ -437,7 +464,8 @@ impl Subscribers for Daemon {
         let mut undo = Undo::default();
         let make = |change| self.registry.make(change, &mut undo);
         let results: Vec<_> = changes.iter().map(make).collect();
-        if !self.registry.effects(&undo).is_empty() {
+        // A session may change without an effect on the kernel.
+        if self.registry.differs(&undo) {
             self.commit(undo, &mut |_, _| ())?;
         }
         Ok(results)
@@ -452,6 +480,7 @@ fn section_of(change: &Change) -> &'static str {
         | Change::Set(_)
         | Change::Remove(_)
         | Change::Begin(..)
+        | Change::BeginSession(..)
         | Change::End(..) => "subscriber",
     }
 }

@@ -2,11 +2,16 @@
 //!
 //! Each line is one list of edits, written and synced before it is answered, so what was answered
 //! is there after a crash, and half a line at the end was never answered. Of each name the last
-//! edit counts: it overrides what the file says of that name until it is reverted. The journal is
-//! rewritten when most of it is outdated.
+//! edit counts: it overrides what the file says of that name until it is reverted.
+//!
+//! The journal is rewritten when most of it is outdated. Between two rewrites lie so many edits that a change
+//! costs the same with any number of records, see [`rewrite_at`].
+//!
+//! A journal that is damaged, or of another version, is read as far as it is understood. Before it is rewritten it
+//! gets another name, so nothing of it is lost.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::PathBuf;
 
@@ -17,13 +22,22 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tracing::warn;
 
-use super::registry::{Origin, Registry, Undo};
+use super::registry::{Origin, Record, Registry, Report, Reported, Undo};
 
-/// The most outdated edits before the journal is rewritten.
+/// The most outdated edits before a small journal is rewritten.
 const OUTDATED_MAX: usize = 10_000;
+
+/// A rewrite looks at this many records for each outdated edit, at most.
+const WALK_PART: usize = 16;
 
 /// In the state directory.
 const FILE: &str = "isp.journal";
+
+/// What a journal is called that was not understood in whole; with a number, from the second on.
+const UNREAD: &str = "isp.journal.unread";
+
+/// The most of them.
+const UNREAD_MAX: usize = 100;
 
 /// The largest journal, in bytes: 4 million subscribers with 300 bytes each, and as many outdated edits.
 const FILE_SIZE_MAX: u64 = 4 << 30;
@@ -36,8 +50,10 @@ const HEADER: &str = "{\"fairweir_isp_journal\":1}\n";
 pub(super) struct Overlay {
     pub(super) plans: BTreeMap<String, Option<PlanEntry>>,
     pub(super) subscribers: BTreeMap<String, Option<SubscriberSpec>>,
-    /// Sessions and leases, which give way to the files too; leases are not in the journal.
-    pub(super) sessions: BTreeMap<String, (SubscriberSpec, Origin)>,
+    /// Sessions and leases, which give way to the files too; a lease is in the journal if a command gave it a plan.
+    pub(super) sessions: BTreeMap<String, Reported>,
+    /// Whether a part of the journal was not understood; then what does not fit the files is left out.
+    pub(super) is_partial: bool,
 }
 
 /// One edit of the overlay.
@@ -50,7 +66,9 @@ pub(super) enum Edit {
     SetSubscriber(SubscriberSpec),
     HideSubscriber(String),
     RevertSubscriber(String),
+    /// Of earlier versions.
     SetSession(SubscriberSpec),
+    Report(Reported),
 }
 
 /// The journal on disk.
@@ -64,19 +82,35 @@ pub(super) struct Journal {
     length: u64,
     /// Edits since it was last rewritten.
     edits: usize,
+    /// What was not understood, and where it is.
+    left: Option<String>,
+    integrity: Integrity,
+    /// Records that rewrites have looked at.
+    #[cfg(test)]
+    walked: usize,
 }
 
 impl Journal {
     /// Reads the journal in `dir`, and opens it for more.
     ///
     /// # Errors
-    /// If it cannot be read or written, others may write to it, another process has it open, or a
-    /// line in its midst is not understood.
+    /// If it cannot be read or written, others may write to it, or another process has it open.
     pub(super) fn open(dir: StateDir) -> anyhow::Result<(Journal, Overlay)> {
         let lock = dir.lock()?;
-        let (overlay, length, edits) = read(&dir)?;
+        let Read { overlay, length, edits, not_understood } = read(&dir)?;
         let (path, file) = (dir.path_of(FILE), dir.append(FILE)?);
-        let mut journal = Journal { dir, _lock: lock, path, file, length, edits };
+        let mut journal = Journal {
+            dir,
+            _lock: lock,
+            path,
+            file,
+            length,
+            edits,
+            left: None,
+            integrity: Integrity::Whole,
+            #[cfg(test)]
+            walked: 0,
+        };
         let prepare = |journal: &mut Journal| -> io::Result<()> {
             journal.file.set_len(length)?;
             if length == 0 {
@@ -86,9 +120,54 @@ impl Journal {
         };
         let prepared = prepare(&mut journal);
         prepared.with_context(|| format!("cannot write {}", journal.path.display()))?;
+        journal.left = match not_understood {
+            Some(what) => {
+                journal.integrity = Integrity::Damaged;
+                let kept = match journal.keep_unread() {
+                    Ok(path) => format!("all of it is kept in {}", path.display()),
+                    Err(e) => format!("it cannot be kept elsewhere, so it is not rewritten: {e}"),
+                };
+                let left =
+                    format!("{}:{what}; the rest is in force, {kept}", journal.path.display());
+                warn!("{left}");
+                Some(left)
+            }
+            None => {
+                let mut paths = unread_names().map(|name| journal.dir.path_of(&name));
+                let path = paths.find(|path| path.exists());
+                path.map(|path| {
+                    let path = path.display();
+                    format!("{path} has changes that an earlier start did not understand; delete it when it is not needed")
+                })
+            }
+        };
         // Else the file may be gone after a crash, with all that it keeps.
         journal.dir.sync()?;
         Ok((journal, overlay))
+    }
+
+    /// Which part of it is not in force, if so.
+    pub(super) fn left(&self) -> Option<&String> {
+        self.left.as_ref()
+    }
+
+    /// Gives a damaged journal a second name, which it keeps when it is rewritten.
+    fn keep_unread(&mut self) -> io::Result<PathBuf> {
+        for name in unread_names() {
+            let path = self.dir.path_of(&name);
+            match fs::hard_link(&self.path, &path) {
+                // It may have been kept by a start that did not come as far as to rewrite it.
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                    if !self.dir.holds(&name, &self.file) {
+                        continue;
+                    }
+                }
+                linked => linked?,
+            }
+            self.integrity = Integrity::Kept;
+            return Ok(path);
+        }
+        Err(io::Error::other(format!("there are {UNREAD_MAX} of them")))
     }
 
     /// Keeps a list of edits; returns how it is taken back.
@@ -125,20 +204,23 @@ impl Journal {
         (self.length, self.edits) = (mark.length, mark.edits);
     }
 
-    /// Rewrites the journal if most of it is outdated.
+    /// Rewrites the journal if most of it is outdated, or a part of it is damaged.
     pub(super) fn tidy(&mut self, registry: &Registry) {
-        let hidden = registry.hidden();
-        let needed = hidden.plans.len()
-            + hidden.subscribers.len()
-            + registry.plans().values().filter(|r| r.origin != Origin::File).count();
-        if self.edits < needed + OUTDATED_MAX {
+        let records = registry.subscribers().len();
+        let is_due = match self.integrity {
+            Integrity::Whole => self.edits >= rewrite_at(stored(registry), records),
+            Integrity::Kept => true,
+            Integrity::Damaged => false,
+        };
+        if !is_due {
             return;
         }
-        let edits = all_edits(registry);
-        if self.edits >= 2 * edits.len() + OUTDATED_MAX
-            && let Err(e) = self.rewrite(&edits)
-        {
+        if let Err(e) = self.rewrite(&all_edits(registry)) {
             warn!(path = %self.path.display(), "cannot rewrite the journal: {e}");
+        }
+        #[cfg(test)]
+        {
+            self.walked += records;
         }
     }
 
@@ -148,9 +230,13 @@ impl Journal {
     /// If the disk refuses. Then the old one stays; or if the new one is there already but may be gone
     /// after a crash, nothing more is kept.
     pub(super) fn rewrite(&mut self, edits: &[Edit]) -> anyhow::Result<()> {
+        if self.integrity == Integrity::Damaged {
+            self.keep_unread().context("a part was not understood and cannot be kept elsewhere")?;
+        }
         let mut text = HEADER.as_bytes().to_vec();
-        if !edits.is_empty() {
-            serde_json::to_writer(&mut text, edits)?;
+        // A line for each, so that a damaged byte costs one.
+        for edit in edits {
+            serde_json::to_writer(&mut text, &[edit])?;
             text.push(b'\n');
         }
         if let Err(e) = self.dir.write(FILE, &text) {
@@ -165,6 +251,7 @@ impl Journal {
         }
         self.file = file;
         (self.length, self.edits) = (text.len() as u64, edits.len());
+        self.integrity = Integrity::Whole;
         Ok(())
     }
 
@@ -174,6 +261,16 @@ impl Journal {
         self.length += bytes.len() as u64;
         Ok(())
     }
+}
+
+/// Whether all of a journal was understood.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Integrity {
+    Whole,
+    /// A part was not, and the file has a second name: it is to be rewritten.
+    Kept,
+    /// A part was not, and a rewrite would lose it.
+    Damaged,
 }
 
 /// How long the journal was.
@@ -208,9 +305,13 @@ impl Overlay {
                 self.sessions.remove(&name);
                 self.subscribers.remove(&name);
             }
-            Edit::SetSession(spec) => {
-                self.subscribers.remove(&spec.name);
-                self.sessions.insert(spec.name.clone(), (spec, Origin::Radius));
+            Edit::SetSession(subscriber) => {
+                let (origin, report) = (Origin::Radius, Report::default());
+                return self.apply(Edit::Report(Reported { subscriber, origin, report }));
+            }
+            Edit::Report(stored) => {
+                self.subscribers.remove(&stored.subscriber.name);
+                self.sessions.insert(stored.subscriber.name.clone(), stored);
             }
         }
         Ok(())
@@ -221,13 +322,22 @@ impl Overlay {
     /// # Errors
     /// If it said nothing of one of them; then nothing is forgotten.
     pub(super) fn revert(&mut self, names: &[String], all: bool) -> anyhow::Result<()> {
-        let knows =
-            |name: &String| self.plans.contains_key(name) || self.subscribers.contains_key(name);
+        let is_pinned = |stored: &Reported| stored.report.own_plan.is_some();
+        let knows = |name: &String| {
+            self.plans.contains_key(name)
+                || self.subscribers.contains_key(name)
+                || self.sessions.get(name).is_some_and(is_pinned)
+        };
         if let Some(unknown) = names.iter().find(|name| !knows(name)) {
             bail!("no change of `{unknown}` by commands");
         }
         self.plans.retain(|name, _| !all && !names.contains(name));
         self.subscribers.retain(|name, _| !all && !names.contains(name));
+        for (name, stored) in &mut self.sessions {
+            if let Some(own) = stored.report.own_plan.take_if(|_| all || names.contains(name)) {
+                stored.subscriber.plan = own;
+            }
+        }
         Ok(())
     }
 
@@ -244,8 +354,8 @@ impl Overlay {
                 Origin::Api | Origin::ApiOverFile => {
                     overlay.subscribers.insert(name.to_string(), Some(spec()));
                 }
-                origin @ (Origin::Radius | Origin::Lease) => {
-                    overlay.sessions.insert(name.to_string(), (spec(), origin));
+                Origin::Radius | Origin::Lease => {
+                    overlay.sessions.insert(name.to_string(), record.reported(name));
                 }
             }
         }
@@ -265,8 +375,10 @@ impl Overlay {
             Some(spec) => Edit::SetSubscriber(spec),
             None => Edit::HideSubscriber(name),
         });
-        let stored = |(spec, origin)| (origin == Origin::Radius).then_some(spec);
-        let sessions = self.sessions.into_values().filter_map(stored).map(Edit::SetSession);
+        let is_stored = |reported: &Reported| {
+            reported.origin == Origin::Radius || reported.report.own_plan.is_some()
+        };
+        let sessions = self.sessions.into_values().filter(is_stored).map(Edit::Report);
         plans.chain(subscribers).chain(sessions).collect()
     }
 }
@@ -284,15 +396,13 @@ pub(super) fn edits(registry: &Registry, undo: &Undo) -> Vec<Edit> {
         None if hidden.plans.contains(name) => Edit::HidePlan(name.to_owned()),
         None => Edit::RevertPlan(name.to_owned()),
     };
-    let subscriber = |(name, before): (&str, Option<Origin>)| {
-        let is_stored = before.is_some_and(|origin| origin != Origin::Lease);
+    let subscriber = |(name, before): (&str, Option<&Record>)| {
+        let is_stored = before.is_some_and(|r| r.origin != Origin::Lease || r.is_stored_report());
         match registry.subscribers().get(name) {
             Some(record) if record.origin.is_of_api() => {
                 Some(Edit::SetSubscriber(record.spec(name)))
             }
-            Some(record) if record.origin == Origin::Radius => {
-                Some(Edit::SetSession(record.spec(name)))
-            }
+            Some(record) if record.is_stored_report() => Some(Edit::Report(record.reported(name))),
             None if hidden.subscribers.contains(name) => {
                 Some(Edit::HideSubscriber(name.to_owned()))
             }
@@ -303,41 +413,100 @@ pub(super) fn edits(registry: &Registry, undo: &Undo) -> Vec<Edit> {
     plans.chain(undo.subscribers().filter_map(subscriber)).collect()
 }
 
-/// What the journal in `dir` says, touching nothing.
+/// From how many edits on a journal is rewritten that needs `needed` of them, of a registry with so many `records`.
 ///
-/// # Errors
-/// As [`Journal::open`].
-pub(super) fn look(dir: &StateDir) -> anyhow::Result<Overlay> {
-    read(dir).map(|(overlay, ..)| overlay)
+/// A rewrite looks at each record and writes each edit that is needed. At least
+/// max([`OUTDATED_MAX`], records / [`WALK_PART`]) edits are outdated then, and as many as are needed, so that for each
+/// of them it looks at no more than [`WALK_PART`] records and writes at most one.
+fn rewrite_at(needed: usize, records: usize) -> usize {
+    2 * needed + OUTDATED_MAX.max(records / WALK_PART)
 }
 
-/// What a journal says, how much of it is good, and how many edits that are.
-fn read(dir: &StateDir) -> anyhow::Result<(Overlay, u64, usize)> {
+/// How many edits lead from nothing to what the API says in `registry`.
+fn stored(registry: &Registry) -> usize {
+    let hidden = registry.hidden();
+    let subscribers = [Origin::Api, Origin::ApiOverFile];
+    hidden.plans.len()
+        + hidden.subscribers.len()
+        + registry.plans().values().filter(|r| r.origin != Origin::File).count()
+        + subscribers.into_iter().map(|origin| registry.count_of(origin)).sum::<usize>()
+        + registry.stored_reports()
+}
+
+fn unread_names() -> impl Iterator<Item = String> {
+    (1..=UNREAD_MAX).map(|n| if n == 1 { UNREAD.to_owned() } else { format!("{UNREAD}.{n}") })
+}
+
+/// What the journal in `dir` says, touching nothing, and what of it was not understood.
+///
+/// # Errors
+/// If it cannot be read, or others may write to it.
+pub(super) fn look(dir: &StateDir) -> anyhow::Result<(Overlay, Option<String>)> {
+    read(dir).map(|read| (read.overlay, read.not_understood))
+}
+
+/// A journal.
+#[derive(Default)]
+struct Read {
+    overlay: Overlay,
+    /// How many bytes of it stay.
+    length: u64,
+    edits: usize,
+    /// The first line of which a part was not understood, why, and how many there are.
+    not_understood: Option<String>,
+}
+
+fn read(dir: &StateDir) -> anyhow::Result<Read> {
     let path = dir.path_of(FILE);
     let bytes = dir.read(FILE, FILE_SIZE_MAX)?.unwrap_or_default();
-    let mut overlay = Overlay::default();
-    let (mut good, mut edits) = (0, 0);
+    let mut read = Read::default();
+    let mut bad: Option<(usize, String, usize)> = None;
     for (i, line) in bytes.split_inclusive(|&b| b == b'\n').enumerate() {
-        if !line.ends_with(b"\n") {
-            warn!(path = %path.display(), "the journal ends with an incomplete line, which was not acknowledged");
-            break;
-        }
+        let is_ended = line.ends_with(b"\n");
         let understood = match i {
             0 if line == HEADER.as_bytes() => Ok(Vec::new()),
             0 => Err("not a journal of this version".to_owned()),
             _ => serde_json::from_slice::<Vec<Edit>>(line).map_err(|e| e.to_string()),
         };
-        let applied = understood.and_then(|list| {
-            edits += list.len();
-            list.into_iter().try_for_each(|edit| overlay.apply(edit))
-        });
-        if let Err(e) = applied {
-            let shown = path.display();
-            bail!("{shown}:{}: invalid entry: {e}; move the file away", i + 1);
+        if !is_ended && understood.is_err() {
+            warn!(path = %path.display(), "the journal ends with an incomplete line, which was not acknowledged");
+            break;
         }
-        good += line.len() as u64;
+        read.length += line.len() as u64;
+        let (list, mut why) = match understood {
+            Ok(list) => (list, (!is_ended).then(|| "no end of the line".to_owned())),
+            Err(e) => (salvage(line), Some(e)),
+        };
+        read.edits += list.len();
+        for edit in list {
+            why = read.overlay.apply(edit).err().or(why);
+        }
+        if let Some(why) = why {
+            bad.get_or_insert((i + 1, why, 0)).2 += 1;
+        }
     }
-    Ok((overlay, good, edits))
+    read.overlay.is_partial = bad.is_some();
+    read.not_understood = bad.map(|(line, why, lines)| {
+        let more = if lines > 1 { format!(" (and {} more)", lines - 1) } else { String::new() };
+        format!("{line}: not understood{more}: {why}")
+    });
+    Ok(read)
+}
+
+/// The edits in a line that is no list of edits.
+fn salvage(line: &[u8]) -> Vec<Edit> {
+    let (mut edits, mut at) = (Vec::new(), 0);
+    while let Some(step) = line[at..].iter().position(|&b| b == b'{') {
+        at += step;
+        let mut found = serde_json::Deserializer::from_slice(&line[at..]).into_iter();
+        if let Some(Ok(edit)) = found.next() {
+            edits.push(edit);
+            at += found.byte_offset();
+        } else {
+            at += 1;
+        }
+    }
+    edits
 }
 
 #[cfg(test)]
@@ -411,7 +580,7 @@ mod tests {
         let (mut journal, _) = Journal::open(state.clone()).unwrap();
         let error = Journal::open(state.clone()).unwrap_err().to_string();
         assert!(error.contains("is the state directory of another fairweir"), "{error}");
-        assert!(look(&state).is_ok());
+        assert!(look(&state).unwrap().1.is_none());
         state.write(FILE, HEADER.as_bytes()).unwrap();
         let error = journal.append(&[Edit::HidePlan("slow".into())]).unwrap_err().to_string();
         assert!(error.contains("was removed or replaced"), "{error}");
@@ -422,18 +591,138 @@ mod tests {
         assert_eq!(overlay.plans["slow"], None);
     }
 
-    #[test]
-    fn a_journal_that_is_not_understood_is_not_overwritten() {
+    /// What was understood of a journal with this text, after it was opened and rewritten.
+    fn reopened(text: &[u8]) -> Overlay {
         let dir = tempfile::tempdir().unwrap();
         let state = StateDir::new(dir.path());
-        for text in ["{}\n", "{\"fairweir_isp_journal\":1}\nbroken\n"] {
-            state.write(FILE, text.as_bytes()).unwrap();
-            let error = format!("{:#}", Journal::open(state.clone()).unwrap_err());
-            assert!(
-                error.contains("isp.journal:") && error.contains("move the file away"),
-                "{error}"
-            );
-            assert_eq!(state.read(FILE, 100).unwrap().unwrap(), text.as_bytes());
+        state.write(FILE, text).unwrap();
+        let (mut journal, mut overlay) = Journal::open(state.clone()).unwrap();
+        assert!(overlay.is_partial && look(&state).unwrap().1.is_some());
+        let left = journal.left().unwrap();
+        assert!(left.contains("isp.journal:") && left.contains("isp.journal.unread"), "{left}");
+        journal.append(&[Edit::HidePlan("later".into())]).unwrap();
+        let edits: Vec<Edit> =
+            overlay.subscribers.keys().cloned().map(Edit::HideSubscriber).collect();
+        journal.rewrite(&edits).unwrap();
+        drop(journal);
+        // Nothing of it is lost, and it is told until somebody has looked.
+        let kept = fs::read(dir.path().join(UNREAD)).unwrap();
+        assert!(kept.starts_with(text));
+        let (journal, again) = Journal::open(state.clone()).unwrap();
+        assert!(!again.is_partial && journal.left().unwrap().contains(UNREAD));
+        assert_eq!(again.subscribers.len(), overlay.subscribers.len());
+        drop(journal);
+        fs::remove_file(dir.path().join(UNREAD)).unwrap();
+        let (journal, _) = Journal::open(state).unwrap();
+        assert_eq!(journal.left(), None);
+        overlay.is_partial = false;
+        overlay
+    }
+
+    #[test]
+    fn of_a_damaged_journal_all_but_the_damaged_edits_are_in_force_and_nothing_is_lost() {
+        let list = |names: std::ops::Range<u8>| {
+            let spec = |n| spec(&format!("s{n}"), &format!("192.0.2.{n}"));
+            let edits: Vec<Edit> = names.map(spec).map(Edit::SetSubscriber).collect();
+            [serde_json::to_vec(&edits).unwrap(), b"\n".to_vec()].concat()
+        };
+        let text = [HEADER.as_bytes(), &list(1..2), &list(2..7), &list(7..8)].concat();
+        let mut fewest = usize::MAX;
+        for at in 0..text.len() - 1 {
+            let mut damaged = text.clone();
+            damaged[at] = if damaged[at] == b'#' { b'\n' } else { b'#' };
+            let dir = tempfile::tempdir().unwrap();
+            let state = StateDir::new(dir.path());
+            state.write(FILE, &damaged).unwrap();
+            // A byte of a name or of an address may make another.
+            fewest = fewest.min(look(&state).unwrap().0.subscribers.len());
+        }
+        assert_eq!(fewest, 6, "one wrong byte costs one edit");
+        let mut damaged = text.clone();
+        let at = text.len() / 2;
+        damaged[at] = 0xff;
+        assert_eq!(reopened(&damaged).subscribers.len(), 6);
+        let header = HEADER.len();
+        for (other, wanted) in [
+            ([b"{\"fairweir_isp_journal\":2}\n", &text[header..]].concat(), 7),
+            ([&text[..], b"[{\"set_quota\":{\"name\":\"s1\"}}]\n"].concat(), 7),
+            ([&text[..], b"[{\"set_plan\":{\"name\":\"x\",\"color\":1}}]\n"].concat(), 7),
+            (text[header..].to_vec(), 7),
+            (b"\0\0\0\0\n".to_vec(), 0),
+        ] {
+            assert_eq!(reopened(&other).subscribers.len(), wanted);
+        }
+    }
+
+    #[test]
+    fn a_damaged_journal_that_cannot_be_kept_is_not_rewritten() {
+        let dir = tempfile::tempdir().unwrap();
+        let state = StateDir::new(dir.path());
+        for name in unread_names() {
+            fs::write(dir.path().join(name), "of an earlier start").unwrap();
+        }
+        let text = format!("{HEADER}broken\n");
+        state.write(FILE, text.as_bytes()).unwrap();
+        let (mut journal, _) = Journal::open(state.clone()).unwrap();
+        journal.append(&[Edit::HidePlan("slow".into())]).unwrap();
+        journal.tidy(&registry());
+        assert!(journal.rewrite(&[]).is_err());
+        drop(journal);
+        let bytes = state.read(FILE, 1_000).unwrap().unwrap();
+        assert!(bytes.starts_with(text.as_bytes()) && bytes.len() > text.len());
+        // With room it is kept at the next attempt.
+        fs::remove_file(dir.path().join("isp.journal.unread.7")).unwrap();
+        let (mut journal, _) = Journal::open(state.clone()).unwrap();
+        journal.tidy(&registry());
+        drop(journal);
+        assert_eq!(state.read("isp.journal.unread.7", 1_000).unwrap().unwrap(), bytes);
+        assert_eq!(state.read(FILE, 1_000).unwrap().unwrap(), HEADER.as_bytes());
+    }
+
+    /// Looks at the records of a rewrite, and at those that it writes, not at the time.
+    #[test]
+    fn a_change_costs_the_same_with_a_hundred_thousand_sessions_as_with_a_hundred() {
+        // On a disk the syncs of so many changes take a minute.
+        let memory = Some(Path::new("/dev/shm")).filter(|path| path.is_dir());
+        for sessions in [100_u32, 100_000] {
+            let dir = memory.map_or_else(tempfile::tempdir, tempfile::tempdir_in).unwrap();
+            let (mut journal, _) = Journal::open(StateDir::new(dir.path())).unwrap();
+            let mut registry = registry();
+            let begin = |n: u32| {
+                let address = std::net::Ipv4Addr::from(0x0a00_0000 + n).to_string();
+                Change::Begin(spec(&format!("s{n}"), &address), Origin::Radius)
+            };
+            let first: Vec<Change> = (0..sessions).map(begin).collect();
+            let undo = registry.apply(&first).unwrap();
+            journal.append(&edits(&registry, &undo)).unwrap();
+            journal.tidy(&registry);
+            let before = journal.walked;
+            let changes = 60_000;
+            for n in 0..changes {
+                let change = match n % 3 {
+                    0 => begin(sessions + n),
+                    1 => Change::End(format!("s{}", sessions + n - 1), Origin::Radius),
+                    _ => Change::Alter {
+                        name: "s0".to_owned(),
+                        addresses: Some(vec![
+                            parse_address(&format!("192.0.2.{}", n % 9 + 2)).unwrap(),
+                        ]),
+                        plan: None,
+                    },
+                };
+                let undo = registry.apply(std::slice::from_ref(&change)).unwrap();
+                journal.append(&edits(&registry, &undo)).unwrap();
+                journal.tidy(&registry);
+            }
+            let walked = (journal.walked - before) as f64 / f64::from(changes);
+            println!("{sessions} sessions: {walked:.2} records per change");
+            assert!(walked <= WALK_PART as f64, "{walked} records per change");
+            assert!(journal.edits < rewrite_at(stored(&registry), registry.subscribers().len()));
+            assert_eq!(stored(&registry), all_edits(&registry).len());
+            let wanted = Overlay::of(&registry);
+            let state = journal.dir.clone();
+            drop(journal);
+            assert_eq!(Journal::open(state).unwrap().1, wanted);
         }
     }
 
@@ -497,7 +786,7 @@ mod tests {
             while let Some(number) = number() {
                 kept = kept.max(number);
             }
-            let overlay = look(&state).unwrap();
+            let (overlay, _) = look(&state).unwrap();
             let missing = (0..kept).find(|n| !overlay.subscribers.contains_key(&format!("s{n}")));
             assert_eq!(missing, None, "after kill {kill}, {kept} kept");
         }

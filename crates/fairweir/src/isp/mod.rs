@@ -10,6 +10,7 @@
 //! | [`journal`], [`assemble`] | what the API changed, and how it overrides the files |
 //! | [`kernel`], [`handles`], [`meter`] | what is set in the kernel, and what it counted |
 //! | [`radius`], [`leases`] | subscribers that access servers and DHCP servers report |
+//! | [`unpoliced`] | whom they report without effect, and why |
 //! | [`usage`], [`ipfix`] | what each subscriber used, in files and for a collector |
 //! | [`segments`] | who shares a capacity, and how it is divided |
 //! | [`daemon`], [`report`] | the daemon's state, and what it tells |
@@ -51,6 +52,7 @@ mod segments;
 mod sessions;
 mod show;
 mod top;
+mod unpoliced;
 mod usage;
 mod wire;
 
@@ -59,7 +61,7 @@ pub(crate) use show::check;
 use cli::{DaemonArgs, IspArgs};
 use daemon::{Daemon, TICK};
 use radius::Radius;
-use registry::{Change, Effects};
+use registry::{Change, Effects, Origin};
 use wire::{LeasedRate, Request};
 
 pub(crate) use show::{headline, notes};
@@ -204,7 +206,7 @@ impl Service for Isp {
                 let plans: Vec<Value> = plans.map(|record| record.entry.to_json()).collect();
                 Answer::value(&json!({ "plans": plans }))
             }
-            Request::Counters { name } => answer(report::subscriber(daemon, &name)),
+            Request::Counters { name } => answer(report::subscriber(daemon, daemon.name_of(&name))),
             Request::Top { count } => {
                 answer(daemon.meter.busiest(&daemon.kernel, &daemon.registry, count, now))
             }
@@ -222,8 +224,18 @@ impl Service for Isp {
             }
             Request::Change { name, addresses, plan } => {
                 let addresses = addresses.map(|a| a.0);
-                let changes = [Change::Alter { name, addresses, plan }];
-                outcome(peer, "change", daemon.change(&changes, &mut progress))
+                let was = daemon.origin_of(&name);
+                let changes = [Change::Alter { name: name.clone(), addresses, plan }];
+                let done = daemon.change(&changes, &mut progress);
+                let how_long = match (was, daemon.origin_of(&name)) {
+                    (Some(Origin::Radius | Origin::Lease), Some(Origin::Api)) => {
+                        format!(", permanently; `fairweir isp revert {name}` undoes it")
+                    }
+                    (Some(Origin::Radius), _) => ", until the session ends".to_owned(),
+                    (Some(Origin::Lease), _) => ", until the lease ends".to_owned(),
+                    _ => String::new(),
+                };
+                outcome_and(peer, "change", done, &how_long)
             }
             Request::Remove { name } => {
                 outcome(peer, "remove", daemon.change(&[Change::Remove(name)], &mut progress))
@@ -318,7 +330,16 @@ fn change_plan(
 
 /// What a change did, for the log and for the client.
 fn outcome(peer: Peer, what: &str, done: anyhow::Result<Effects>) -> Answer {
-    let done = done.map(|effects| in_words(&effects)).map_err(|e| chained(&e));
+    outcome_and(peer, what, done, "")
+}
+
+/// The same, with more to say if something changed.
+fn outcome_and(peer: Peer, what: &str, done: anyhow::Result<Effects>, more: &str) -> Answer {
+    let in_words = |effects: Effects| {
+        let more = if effects.is_empty() { "" } else { more };
+        format!("{}{more}", in_words(&effects))
+    };
+    let done = done.map(in_words).map_err(|e| chained(&e));
     match &done {
         Ok(text) => log(peer, what, true, text),
         Err(e) => log(peer, what, false, e),

@@ -11,17 +11,22 @@ use super::kernel::{Attachment, DIRECTIONS, direction_name};
 use super::leases::Leases;
 use super::radius::Radius;
 use super::registry::{Origin, PlanRecord, Record};
+use super::unpoliced::KINDS;
 use super::usage::Usage;
 use super::wire::{
     ApiStatus, Directions, Found, HookStatus, Listing, PlanStatus, SegmentUse, Status,
-    SubscriberCounters, SubscriberStatus, TotalsStatus,
+    SubscriberCounters, SubscriberStatus, TotalsStatus, UnpolicedStatus,
 };
+use std::collections::BTreeMap;
 
 /// The most subscribers in one reply: a longer one would delay other clients.
 const LIST_MAX: usize = 1_000;
 
 /// The most subscribers that a search finds: what a person reads. Each costs two look-ups in the kernel.
 const FIND_MAX: usize = 20;
+
+/// The most sessions that are not policed in a status, of each the reason.
+const UNPOLICED_MAX: usize = 100;
 
 /// The status at `now`.
 pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
@@ -41,12 +46,32 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
         segments: daemon.segments.status(),
         unknown: daemon.meter.unknown(),
         api: ApiStatus { added, changed, removed },
+        unpoliced_by_reason: unpoliced_by_reason(daemon),
+        unpoliced: unpoliced(daemon).take(UNPOLICED_MAX).cloned().collect(),
         memory_bytes: daemon.kernel.memory().as_u64(),
         config_error: daemon.config_error.clone(),
+        journal_error: daemon.journal_error(),
         radius: daemon.radius.as_ref().map(Radius::status),
         leases: daemon.leases.as_ref().map(Leases::status),
         usage: daemon.usage.as_ref().map(Usage::status),
     }
+}
+
+/// Sessions and leases whose traffic passes.
+fn unpoliced(daemon: &Daemon) -> impl Iterator<Item = &UnpolicedStatus> {
+    let radius = daemon.radius.iter().flat_map(|radius| radius.unpoliced.iter());
+    radius.chain(daemon.leases.iter().flat_map(|leases| leases.unpoliced.iter()))
+}
+
+fn unpoliced_by_reason(daemon: &Daemon) -> BTreeMap<String, usize> {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    if daemon.radius.is_some() || daemon.leases.is_some() {
+        counts.extend(KINDS.map(|kind| (kind.to_owned(), 0)));
+    }
+    for one in unpoliced(daemon) {
+        *counts.entry(one.kind.clone()).or_default() += 1;
+    }
+    counts
 }
 
 fn plans(daemon: &Daemon) -> Vec<PlanStatus> {
@@ -123,6 +148,7 @@ fn subscriber_json(name: &str, record: &Record) -> Value {
         "addresses": addresses,
         "plan": &*record.plan,
         "origin": origin_name(record.origin),
+        "own_plan": record.own_plan(),
     })
 }
 
@@ -145,7 +171,22 @@ pub(super) fn find(daemon: &Daemon, text: &str) -> anyhow::Result<Found> {
 /// If no subscriber has that name, or the kernel refuses.
 pub(super) fn subscriber(daemon: &Daemon, name: &str) -> anyhow::Result<SubscriberStatus> {
     let found = daemon.registry.subscribers().get(name);
-    let record = found.ok_or_else(|| anyhow::anyhow!("no subscriber `{name}`"))?;
+    let record = found.ok_or_else(|| {
+        let is_of = |one: &&UnpolicedStatus| {
+            one.subscriber == name || one.addresses.iter().any(|address| address == name)
+        };
+        match unpoliced(daemon).find(is_of) {
+            Some(one) => anyhow::anyhow!(
+                "subscriber `{}` is not policed: {} (session {}, NAS {}, since {})",
+                one.subscriber,
+                one.reason,
+                one.session,
+                one.nas,
+                one.since_s
+            ),
+            None => anyhow::anyhow!("no subscriber `{name}`, and none with this address"),
+        }
+    })?;
     let counters = daemon.kernel.counters(name)?;
     let plan = daemon.registry.plans().get(&record.plan);
     let [download, upload] = directions_of(plan, counters);
@@ -155,6 +196,7 @@ pub(super) fn subscriber(daemon: &Daemon, name: &str) -> anyhow::Result<Subscrib
         plan: record.plan.to_string(),
         policy: plan.map(|plan| plan.entry.policy()).unwrap_or_default(),
         origin: origin_name(record.origin).to_owned(),
+        own_plan: record.own_plan().cloned(),
         download,
         upload,
     })
@@ -192,6 +234,11 @@ pub(super) fn metrics(daemon: &mut Daemon, top: usize, now: Time) -> anyhow::Res
     for plan in &status.plans {
         metrics.sample(&[device, ("plan", &plan.name)], plan.subscribers);
     }
+    let help = "Whether something is not in force (1), as the status says.";
+    metrics.gauge("fairweir_error", help);
+    for (what, is_wrong) in errors(&status) {
+        metrics.sample(&[device, ("of", what)], u64::from(is_wrong));
+    }
     let name = "fairweir_plan_rate_bytes_per_second";
     metrics.gauge(name, "Rate of each subscriber of a plan.");
     for plan in &status.plans {
@@ -211,6 +258,16 @@ pub(super) fn metrics(daemon: &mut Daemon, top: usize, now: Time) -> anyhow::Res
         subscribers(&mut metrics, device, daemon, top, now)?;
     }
     Ok(metrics.finish())
+}
+
+/// What may be wrong, and whether it is.
+fn errors(status: &Status) -> [(&'static str, bool); 4] {
+    [
+        ("config", status.config_error.is_some()),
+        ("journal", status.journal_error.is_some()),
+        ("leases", status.leases.as_ref().is_some_and(|leases| leases.error.is_some())),
+        ("usage", status.usage.as_ref().is_some_and(|usage| usage.error.is_some())),
+    ]
 }
 
 type Label<'l> = (&'l str, &'l str);
@@ -297,6 +354,16 @@ fn sessions(metrics: &mut Metrics, device: Label<'_>, status: &Status) {
         metrics.counter("fairweir_radius_packets", help);
         for (result, packets) in &radius.packets {
             metrics.sample(&[device, ("result", result)], *packets);
+        }
+        let help = "Accounting packets that the kernel dropped, as too many waited.";
+        metrics.counter("fairweir_radius_dropped_packets", help);
+        metrics.sample(&[device], radius.dropped_packets);
+    }
+    if !status.unpoliced_by_reason.is_empty() {
+        let help = "Sessions and leases that are not policed, by reason.";
+        metrics.gauge("fairweir_unpoliced", help);
+        for (reason, number) in &status.unpoliced_by_reason {
+            metrics.sample(&[device, ("reason", reason)], *number);
         }
     }
     if let Some(leases) = &status.leases {

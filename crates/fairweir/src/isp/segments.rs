@@ -18,7 +18,7 @@ use fairweir_linux::police::{Police, SegmentId, SubscriberId};
 use tracing::{info, warn};
 
 use super::kernel::{DIRECTIONS, Kernel};
-use super::registry::Registry;
+use super::registry::{Effects, Registry};
 use super::wire::{Directions, LeaseStatus, LeasedRate, SegmentStatus, SegmentUse};
 use crate::words::chained;
 
@@ -350,6 +350,17 @@ impl Segment {
 /// The kernel's numbers of a segment's two directions.
 fn ids(index: usize) -> [SegmentId; 2] {
     [0, 1].map(|at| SegmentId((2 * index + at) as u16))
+}
+
+/// Whether what has changed is of a member, or of a plan.
+pub(super) fn concern(entries: &[SegmentEntry], effects: &Effects) -> bool {
+    let is_of = |name: &str, pattern: &MemberPattern| match pattern {
+        MemberPattern::Name(member) => name == member.as_str(),
+        MemberPattern::Prefix(prefix) => name.starts_with(prefix.as_str()),
+    };
+    let patterns = || entries.iter().flat_map(|entry| &entry.members);
+    let mut names = effects.subscribers.iter().map(|(name, ..)| name);
+    !effects.plans.is_empty() || names.any(|name| patterns().any(|pattern| is_of(name, pattern)))
 }
 
 /// The subscribers that match, in the order of the patterns and then of their names.

@@ -19,7 +19,7 @@ use super::report::hook_status;
 use super::segments::matching;
 use super::wire::{
     LeasesStatus, RadiusStatus, Request, Status, SubscriberCounters, SubscriberStatus,
-    TotalsStatus, UsageStatus,
+    TotalsStatus, UnpolicedStatus, UsageStatus,
 };
 use crate::device::note_missing;
 use crate::exit::usage;
@@ -38,7 +38,10 @@ pub(crate) fn check(path: &Path, as_json: bool) -> anyhow::Result<()> {
 /// `fairweir isp --dry-run`: the same with what the API changed, and the way to police.
 pub(super) fn dry_run(args: &DaemonArgs) -> anyhow::Result<()> {
     let mut file = IspFile::load(&args.config)?;
-    let overlay = journal::look(&StateDir::new(&args.state.state_dir))?;
+    let (overlay, left) = journal::look(&StateDir::new(&args.state.state_dir))?;
+    if let Some(left) = left {
+        eprintln!("warning: the journal in {}: line {left}", args.state.state_dir.display());
+    }
     let registry = counted(&mut file, &overlay)?;
     for device in [Some(&file.isp.device), file.isp.uplink.as_ref()].into_iter().flatten() {
         crate::device::check_exists(device)?;
@@ -274,6 +277,9 @@ pub(crate) fn headline(status: &Status) -> String {
     format!("{}  {hook}  {who}  {doing}  up {minutes} min", status.device)
 }
 
+/// The most sessions that are not policed of which a person reads; `--json` has more.
+const UNPOLICED_SHOWN: usize = 10;
+
 /// Notes for the user below the table.
 pub(crate) fn notes(status: &Status) -> Vec<String> {
     let mut notes = Vec::new();
@@ -283,11 +289,36 @@ pub(crate) fn notes(status: &Status) -> Vec<String> {
     if let Some(error) = &status.config_error {
         notes.push(format!("the file is not in force: {error}"));
     }
-    if let Some(RadiusStatus { listen, sessions, packets }) = &status.radius {
+    if let Some(error) = &status.journal_error {
+        notes.push(format!("changes by commands or sessions are missing: {error}"));
+    }
+    if let Some(radius) = &status.radius {
+        let RadiusStatus { listen, sessions, packets, dropped_packets, .. } = radius;
         let of = |result: &str| packets.get(result).copied().unwrap_or_default();
-        let refused = packets.values().sum::<u64>() - of("taken") - of("repeated");
-        let packets = format!("{} packets taken, {refused} not", of("taken"));
+        let is_refusal =
+            |result: &str| !["taken", "repeated", "status", "ignored"].contains(&result);
+        let refused = packets.iter().filter(|(result, n)| is_refusal(result) && **n > 0);
+        let refused: Vec<String> = refused.map(|(result, n)| format!("{n} {result}")).collect();
+        let mut packets = format!("{} packets taken", of("taken"));
+        if !refused.is_empty() {
+            packets += &format!(", not taken: {}", refused.join(", "));
+        }
+        if *dropped_packets > 0 {
+            packets += &format!("; the kernel dropped {dropped_packets}, as too many waited");
+        }
         notes.push(format!("RADIUS at {listen}: {}, {packets}", count(*sessions, "session")));
+        notes.extend(radius.note.clone());
+    }
+    let unpoliced: usize = status.unpoliced_by_reason.values().sum();
+    if unpoliced > 0 {
+        notes.push(format!("not policed: {}", count(unpoliced, "session or lease")));
+    }
+    for one in status.unpoliced.iter().take(UNPOLICED_SHOWN) {
+        let UnpolicedStatus { subscriber, session, nas, addresses, reason, since_s, .. } = one;
+        let addresses = addresses.join(" ");
+        notes.push(format!(
+            "  {subscriber} {addresses}: {reason} (session {session}, NAS {nas}, since {since_s})"
+        ));
     }
     if let Some(UsageStatus { error, collector, .. }) = &status.usage {
         notes.extend(error.iter().map(|error| format!("usage is not written: {error}")));
@@ -431,7 +462,9 @@ pub(super) fn subscriber(args: &ShowArgs) -> anyhow::Result<()> {
         return Ok(());
     }
     let origin = status.origin.replace('_', " ");
-    writeln!(out, "{}  plan {}  (said by {origin})", status.name, status.plan)?;
+    let own = status.own_plan.map(|own| format!(" by command until its end, then {own}"));
+    let (name, plan, own) = (status.name, status.plan, own.unwrap_or_default());
+    writeln!(out, "{name}  plan {plan}{own}  (said by {origin})")?;
     writeln!(out, "{}", status.addresses.join(" "))?;
     for (direction, counters) in [("download", status.download), ("upload", status.upload)] {
         let Some(SubscriberCounters { plan_bps, passed_bytes, dropped_packets, marked_packets }) =

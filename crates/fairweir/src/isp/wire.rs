@@ -157,8 +157,11 @@ pub(crate) struct SubscriberStatus {
     /// How the plan divides the rate among queues, for people.
     #[serde(default)]
     pub(crate) policy: String,
-    /// `file`, `api` or `api_over_file`.
+    /// `file`, `api`, `api_over_file`, `radius` or `lease`.
     pub(crate) origin: String,
+    /// The plan that a session would have if a command had not given it another until its end.
+    #[serde(default)]
+    pub(crate) own_plan: Option<String>,
     /// Null if the plan does not police that direction.
     pub(crate) download: Option<SubscriberCounters>,
     pub(crate) upload: Option<SubscriberCounters>,
@@ -225,10 +228,19 @@ pub(crate) struct Status {
     /// What belongs to no subscriber; it passes.
     pub(crate) unknown: Directions<TotalsStatus>,
     pub(crate) api: ApiStatus,
+    /// How many sessions and leases are not policed, by kinds of reasons.
+    #[serde(default)]
+    pub(crate) unpoliced_by_reason: BTreeMap<String, usize>,
+    /// The first of them.
+    #[serde(default)]
+    pub(crate) unpoliced: Vec<UnpolicedStatus>,
     /// What the kernel holds for it.
     pub(crate) memory_bytes: u64,
     /// Why the file on disk is not in force, if so.
     pub(crate) config_error: Option<String>,
+    /// Which part of the journal is not in force, if so.
+    #[serde(default)]
+    pub(crate) journal_error: Option<String>,
     /// Null if there is no table `[radius]`.
     #[serde(default)]
     pub(crate) radius: Option<RadiusStatus>,
@@ -271,10 +283,34 @@ pub(crate) struct CollectorStatus {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct RadiusStatus {
     pub(crate) listen: String,
-    /// Of which a packet arrived since the daemon began.
+    /// Users that have one.
     pub(crate) sessions: usize,
     /// By what became of them, since the daemon began.
     pub(crate) packets: BTreeMap<String, u64>,
+    /// That the kernel dropped, as too many waited.
+    #[serde(default)]
+    pub(crate) dropped_packets: u64,
+    /// How much may wait, as the kernel counts it.
+    #[serde(default)]
+    pub(crate) receive_buffer_bytes: usize,
+    /// What is wrong with the receive buffer, if something is.
+    #[serde(default)]
+    pub(crate) note: Option<String>,
+}
+
+/// A session or a lease whose traffic passes.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct UnpolicedStatus {
+    pub(crate) subscriber: String,
+    /// Empty for a lease.
+    pub(crate) session: String,
+    pub(crate) nas: String,
+    pub(crate) addresses: Vec<String>,
+    /// Of the reason.
+    pub(crate) kind: String,
+    pub(crate) reason: String,
+    /// Unix time.
+    pub(crate) since_s: u64,
 }
 
 /// Devices from the files of DHCP servers.

@@ -223,7 +223,7 @@ fn other_view(status: &Value) -> DaemonView {
         Some(false) => "not enforcing",
         None => "running",
     };
-    let notes = ["open_reason", "config_error"]
+    let notes = ["open_reason", "config_error", "journal_error"]
         .into_iter()
         .filter_map(|key| Some((key.replace('_', " "), status[key].as_str()?.to_owned())));
     let notes = notes.collect();

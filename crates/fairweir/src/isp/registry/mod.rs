@@ -9,7 +9,7 @@
 //! hides the file's, and a record of the file that the API removed stays hidden.
 //!
 //! Invariants: each address belongs to one subscriber; each subscriber has a plan that exists; a
-//! plan's `users` counts its subscribers.
+//! plan's `users` counts its subscribers, and `counts` those of each origin.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -17,11 +17,12 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use ipnet::IpNet;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use fairweir_config::isp::address::check_address;
 use fairweir_config::isp::{PlanEntry, SubscriberSpec, check_name};
 use fairweir_config::nearest;
+use fairweir_core::radius::Session;
 
 mod error;
 mod owners;
@@ -47,6 +48,9 @@ pub(super) struct Registry {
     owners: Owners,
     /// Of the file, and removed by the API.
     hidden: Hidden,
+    /// How many subscribers are of each [`Origin`], and how many leases have a plan by a command.
+    counts: [usize; ORIGINS],
+    pinned_leases: usize,
 }
 
 /// Names of the file's that the API removed.
@@ -72,10 +76,46 @@ pub(super) struct Record {
     pub(super) addresses: Arc<[IpNet]>,
     pub(super) plan: Arc<str>,
     pub(super) origin: Origin,
+    /// Of sessions and leases alone.
+    pub(super) report: Option<Arc<Report>>,
+}
+
+/// What is known of a session or a lease besides.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct Report {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) session: Option<Session>,
+    /// The plan that it would have if a command had not given it another, which ends with it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) own_plan: Option<String>,
+}
+
+/// A session or a lease, as it is stored.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Reported {
+    pub(super) subscriber: SubscriberSpec,
+    pub(super) origin: Origin,
+    #[serde(default)]
+    pub(super) report: Report,
+}
+
+/// Who says a record, and what is known of it besides.
+#[derive(Clone, Debug)]
+struct Said {
+    origin: Origin,
+    report: Option<Arc<Report>>,
+}
+
+impl From<Origin> for Said {
+    fn from(origin: Origin) -> Said {
+        Said { origin, report: None }
+    }
 }
 
 /// Who said it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Origin {
     /// The file.
@@ -89,6 +129,9 @@ pub(super) enum Origin {
     /// A lease of a DHCP server.
     Lease,
 }
+
+/// How many there are.
+const ORIGINS: usize = Origin::Lease as usize + 1;
 
 /// Something to be changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -108,6 +151,8 @@ pub(super) enum Change {
     Remove(String),
     /// A session or a lease begins or goes on.
     Begin(SubscriberSpec, Origin),
+    /// The same, of a session that is known.
+    BeginSession(SubscriberSpec, Session),
     /// It is over; of a name that others said this changes nothing.
     End(String, Origin),
 }
@@ -127,10 +172,9 @@ impl Undo {
         self.plans.keys().map(|name| &**name)
     }
 
-    /// What of subscribers was touched, and who said it before.
-    pub(super) fn subscribers(&self) -> impl Iterator<Item = (&str, Option<Origin>)> {
-        let origin = |record: &Option<Record>| record.as_ref().map(|record| record.origin);
-        self.subscribers.iter().map(move |(name, before)| (&**name, origin(before)))
+    /// What of subscribers was touched, and what it was before.
+    pub(super) fn subscribers(&self) -> impl Iterator<Item = (&str, Option<&Record>)> {
+        self.subscribers.iter().map(|(name, before)| (&**name, before.as_ref()))
     }
 }
 
@@ -174,14 +218,7 @@ impl Registry {
         if text.is_empty() {
             return (Vec::new(), false);
         }
-        let mut found: Vec<Arc<str>> = Vec::new();
-        let address = text.parse::<IpAddr>().map(IpNet::from).or_else(|_| text.parse::<IpNet>());
-        if let Ok(address) = address {
-            let lengths = (0..=address.prefix_len()).rev();
-            let around = lengths.filter_map(|length| IpNet::new(address.addr(), length).ok());
-            let owner = |net: IpNet| self.owners.of(&net.trunc(), &self.subscribers);
-            found.extend(around.into_iter().find_map(owner).cloned());
-        }
+        let mut found: Vec<Arc<str>> = self.owner(text).cloned().into_iter().collect();
         let from = self.subscribers.range::<str, _>((Bound::Included(text), Bound::Unbounded));
         for name in from.map(|(name, _)| name).take_while(|name| name.starts_with(text)) {
             if found.len() == max {
@@ -194,8 +231,38 @@ impl Registry {
         (found, false)
     }
 
+    /// Who has the address that `text` is, or the most specific prefix around it.
+    pub(super) fn owner(&self, text: &str) -> Option<&Arc<str>> {
+        let address = text.parse::<IpAddr>().map(IpNet::from).or_else(|_| text.parse::<IpNet>());
+        let address = address.ok()?;
+        let lengths = (0..=address.prefix_len()).rev();
+        let mut around = lengths.filter_map(|length| IpNet::new(address.addr(), length).ok());
+        around.find_map(|net| self.owners.of(&net.trunc(), &self.subscribers))
+    }
+
     pub(super) fn hidden(&self) -> &Hidden {
         &self.hidden
+    }
+
+    /// How many sessions and leases are stored.
+    pub(super) fn stored_reports(&self) -> usize {
+        self.count_of(Origin::Radius) + self.pinned_leases
+    }
+
+    /// Whether something is not as it was before `undo`.
+    pub(super) fn differs(&self, undo: &Undo) -> bool {
+        let plan = |(name, before): (&Arc<str>, &Option<PlanRecord>)| {
+            self.plans.get(name) != before.as_ref()
+        };
+        let subscriber = |(name, before): (&Arc<str>, &Option<Record>)| {
+            self.subscribers.get(name) != before.as_ref()
+        };
+        undo.plans.iter().any(plan) || undo.subscribers.iter().any(subscriber)
+    }
+
+    /// How many subscribers are of an origin.
+    pub(super) fn count_of(&self, origin: Origin) -> usize {
+        self.counts[origin as usize]
     }
 
     /// How many addresses all subscribers have.
@@ -248,7 +315,10 @@ impl Registry {
                 None => self.put(spec, Origin::Api, undo),
             },
             Change::Remove(name) => self.remove(name, undo),
-            Change::Begin(spec, origin) => self.begin(spec, *origin, undo),
+            Change::Begin(spec, origin) => self.begin(spec, *origin, None, undo),
+            Change::BeginSession(spec, session) => {
+                self.begin(spec, Origin::Radius, Some(session), undo)
+            }
             Change::End(name, origin) => {
                 let known = self.subscribers.get_key_value(name.as_str());
                 let known = known.filter(|(_, record)| record.origin == *origin);
@@ -276,10 +346,25 @@ impl Registry {
         spec: &SubscriberSpec,
         origin: Origin,
     ) -> Result<(), RegistryError> {
+        self.load_said(spec, origin)
+    }
+
+    /// Adds a session or a lease that was stored.
+    pub(super) fn load_report(&mut self, stored: &Reported) -> Result<(), RegistryError> {
+        let Reported { subscriber, origin, report } = stored;
+        let report = (*report != Report::default()).then(|| Arc::new(report.clone()));
+        self.load_said(subscriber, Said { origin: *origin, report })
+    }
+
+    fn load_said(
+        &mut self,
+        spec: &SubscriberSpec,
+        said: impl Into<Said>,
+    ) -> Result<(), RegistryError> {
         if self.subscribers.contains_key(spec.name.as_str()) {
             return Err(RegistryError::SubscriberExists(spec.name.clone()));
         }
-        self.put(spec, origin, &mut Undo::default())
+        self.put(spec, said, &mut Undo::default())
     }
 
     /// Hides what the file says of a name.
@@ -439,11 +524,19 @@ impl Registry {
             addresses: addresses.clone().unwrap_or_else(|| old.addresses.to_vec()),
             plan: plan.clone().unwrap_or_else(|| old.plan.to_string()),
         };
-        let origin = old.origin.as_changed();
         if old.says(&spec) {
             return Ok(());
         }
-        self.put(&spec, origin, undo)
+        let said = match old.origin {
+            // A plan is the session's, and ends with it. Its addresses are somebody else's later.
+            origin @ (Origin::Radius | Origin::Lease) if addresses.is_none() => {
+                let mut report = old.report.as_deref().cloned().unwrap_or_default();
+                report.own_plan.get_or_insert_with(|| old.plan.to_string());
+                Said { origin, report: Some(Arc::new(report)) }
+            }
+            origin => origin.as_changed().into(),
+        };
+        self.put(&spec, said, undo)
     }
 
     fn remove(&mut self, name: &str, undo: &mut Undo) -> Result<(), RegistryError> {
@@ -473,9 +566,10 @@ impl Registry {
     fn put(
         &mut self,
         spec: &SubscriberSpec,
-        origin: Origin,
+        said: impl Into<Said>,
         undo: &mut Undo,
     ) -> Result<(), RegistryError> {
+        let Said { origin, report } = said.into();
         let plan = self.checked(spec)?;
         let known = self.subscribers.get_key_value(spec.name.as_str());
         let known = known.map(|(name, _)| Arc::clone(name));
@@ -487,7 +581,10 @@ impl Registry {
             set(&mut self.hidden.subscribers, &mut undo.hidden_subscribers, &name, false);
         }
         let origin = if is_hidden { Origin::ApiOverFile } else { origin };
-        self.insert(name, Record { addresses: spec.addresses.as_slice().into(), plan, origin });
+        self.insert(
+            name,
+            Record { addresses: spec.addresses.as_slice().into(), plan, origin, report },
+        );
         Ok(())
     }
 
@@ -497,6 +594,7 @@ impl Registry {
         &mut self,
         spec: &SubscriberSpec,
         origin: Origin,
+        session: Option<&Session>,
         undo: &mut Undo,
     ) -> Result<(), RegistryError> {
         let known = self.subscribers.get(spec.name.as_str());
@@ -505,7 +603,18 @@ impl Registry {
         {
             return Err(RegistryError::Configured(spec.name.clone()));
         }
-        if known.is_some_and(|record| record.says(spec)) {
+        let before = known.and_then(|record| record.report.as_deref());
+        let goes_on = before.is_some_and(|before| before.session.as_ref() == session);
+        let pinned = known.filter(|_| goes_on && before.is_some_and(|b| b.own_plan.is_some()));
+        let pinned = pinned.map(|record| record.plan.to_string());
+        let report = Report {
+            session: session.cloned(),
+            own_plan: pinned.is_some().then(|| spec.plan.clone()),
+        };
+        let spec =
+            &SubscriberSpec { plan: pinned.unwrap_or_else(|| spec.plan.clone()), ..spec.clone() };
+        let is_same = before.map_or(report == Report::default(), |before| *before == report);
+        if is_same && known.is_some_and(|record| record.says(spec)) {
             return Ok(());
         }
         self.check(spec)?;
@@ -520,16 +629,17 @@ impl Registry {
             }
         }
         for loser in losers.into_iter().filter(|loser| **loser != *spec.name) {
-            let Record { addresses, plan, origin } = self.subscribers[&loser].clone();
+            let before = self.subscribers[&loser].clone();
             self.note(&loser, undo);
             self.forget(&loser);
-            let left = addresses.iter().filter(|address| !spec.addresses.contains(address));
+            let left = before.addresses.iter().filter(|address| !spec.addresses.contains(address));
             let addresses: Arc<[IpNet]> = left.copied().collect();
             if !addresses.is_empty() {
-                self.insert(loser, Record { addresses, plan, origin });
+                self.insert(loser, Record { addresses, ..before });
             }
         }
-        self.put(spec, origin, undo)
+        let report = (report != Report::default()).then(|| Arc::new(report));
+        self.put(spec, Said { origin, report }, undo)
     }
 
     /// Everything that `put` needs, and the plan's name as it is stored.
@@ -574,12 +684,16 @@ impl Registry {
         if let Some(plan) = self.plans.get_mut(&record.plan) {
             plan.users += 1;
         }
+        self.counts[record.origin as usize] += 1;
+        self.pinned_leases += usize::from(record.is_pinned_lease());
         self.subscribers.insert(name, record);
     }
 
     fn forget(&mut self, name: &Arc<str>) {
         let Some(record) = self.subscribers.remove(name) else { return };
         self.owners.remove(name, &record.addresses);
+        self.counts[record.origin as usize] -= 1;
+        self.pinned_leases -= usize::from(record.is_pinned_lease());
         if let Some(plan) = self.plans.get_mut(&record.plan) {
             plan.users -= 1;
         }
@@ -604,6 +718,31 @@ impl Origin {
 impl Record {
     fn says(&self, spec: &SubscriberSpec) -> bool {
         *self.addresses == *spec.addresses && *self.plan == *spec.plan
+    }
+
+    /// The plan that a session or a lease would have if a command had not given it another.
+    pub(super) fn own_plan(&self) -> Option<&String> {
+        self.report.as_ref().and_then(|report| report.own_plan.as_ref())
+    }
+
+    /// The session that it is.
+    pub(super) fn session(&self) -> Option<&Session> {
+        self.report.as_ref().and_then(|report| report.session.as_ref())
+    }
+
+    fn is_pinned_lease(&self) -> bool {
+        self.origin == Origin::Lease && self.own_plan().is_some()
+    }
+
+    /// Whether it is a session or a lease that the journal has.
+    pub(super) fn is_stored_report(&self) -> bool {
+        self.origin == Origin::Radius || self.is_pinned_lease()
+    }
+
+    /// A session or a lease, as it is stored.
+    pub(super) fn reported(&self, name: &str) -> Reported {
+        let report = self.report.as_deref().cloned().unwrap_or_default();
+        Reported { subscriber: self.spec(name), origin: self.origin, report }
     }
 
     /// As a file or a request would contain it.

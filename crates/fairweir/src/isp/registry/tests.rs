@@ -177,7 +177,7 @@ impl Model {
             }
             Change::Remove(name) => at(self, name).map(|i| self.subscribers.remove(i)).is_some(),
             // Another property has those.
-            Change::Begin(..) | Change::End(..) => false,
+            Change::Begin(..) | Change::BeginSession(..) | Change::End(..) => false,
         }
     }
 
@@ -331,7 +331,10 @@ proptest! {
                 prop_assert_eq!(&registry.hidden, &before.hidden);
             }
             if let (Change::Begin(spec, _), Ok(())) = (change, &made) {
-                prop_assert!(registry.subscribers[spec.name.as_str()].says(spec));
+                let record = &registry.subscribers[spec.name.as_str()];
+                let plan = record.own_plan().map_or(&*record.plan, |plan| plan);
+                prop_assert_eq!(plan, &spec.plan);
+                prop_assert_eq!(&*record.addresses, &*spec.addresses);
             }
             let done = registry.clone();
             registry.take_back(undo);
@@ -340,6 +343,37 @@ proptest! {
                 registry = done;
             }
         }
+    }
+}
+
+#[test]
+fn a_plan_that_a_command_gives_a_session_ends_with_it_and_its_addresses_are_free() {
+    for origin in [Origin::Radius, Origin::Lease] {
+        let mut registry = with_two_plans();
+        let begin = |name: &str, address: &str, plan: &str| {
+            Change::Begin(subscriber(name, &[address], plan), origin)
+        };
+        let plan = |plan: &str| Change::Alter {
+            name: "u1".to_owned(),
+            addresses: None,
+            plan: Some(plan.to_owned()),
+        };
+        registry.apply(&[begin("u1", "192.0.2.2", "slow"), plan("fast")]).unwrap();
+        let plan_of = |registry: &Registry| registry.subscribers["u1"].plan.to_string();
+        assert_eq!(registry.subscribers["u1"].origin, origin);
+        // It goes on with other addresses, and its own plan is noted.
+        registry.apply(&[begin("u1", "192.0.2.3", "slow")]).unwrap();
+        assert_eq!(plan_of(&registry), "fast");
+        assert_eq!(registry.subscribers["u1"].own_plan().unwrap(), "slow");
+        // Another takes its address; after its end it has the plan of the report again.
+        registry
+            .apply(&[begin("u2", "192.0.2.3", "slow"), begin("u1", "192.0.2.4", "slow")])
+            .unwrap();
+        registry.apply(&[Change::End("u1".to_owned(), origin)]).unwrap();
+        registry.apply(&[begin("u1", "192.0.2.5", "slow")]).unwrap();
+        assert_eq!(plan_of(&registry), "slow");
+        assert_eq!(registry.subscribers["u1"].report, None);
+        check_invariants(&registry);
     }
 }
 

@@ -91,6 +91,55 @@ fn of_user(status: &str, user: &str, session: &str, more: &str) -> String {
     )
 }
 
+/// Prints how many sessions begin in a second beside those that are there. FreeRADIUS' client is a limit of its own:
+/// 4,000 to 5,000 per second.
+#[test]
+#[ignore = "prints a table, which takes minutes"]
+fn starts_per_second_with_a_thousand_to_two_hundred_thousand_sessions() {
+    if !privileged() || !has_radclient() {
+        return;
+    }
+    for sessions in [1_000_u32, 20_000, 200_000] {
+        let access = with_radius("");
+        let address = |n: u32| std::net::Ipv4Addr::from(0x0a00_0000 + n);
+        let mut journal = "{\"fairweir_isp_journal\":1}\n".to_owned();
+        for n in 0..sessions {
+            let spec = json!({ "name": format!("s{n}"), "addresses": [address(n).to_string()], "plan": "home-20" });
+            journal += &format!("{}\n", json!([{ "set_session": spec }]));
+        }
+        fs::create_dir(access.path("state")).unwrap();
+        fs::set_permissions(access.path("state"), fs::Permissions::from_mode(0o700)).unwrap();
+        let path = access.write("state/isp.journal", &journal);
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600)).unwrap();
+        let daemon = access.start();
+        assert_eq!(daemon.status()["subscribers"], sessions + 2);
+        const STARTS: u32 = 4_000;
+        let packet = |n: u32| {
+            of_user(
+                "Start",
+                &format!("t{n}"),
+                &n.to_string(),
+                &format!("Framed-IP-Address = {}\n", address(sessions + n)),
+            )
+        };
+        let packets: Vec<String> = (0..STARTS).map(packet).collect();
+        let file = access.write("packets", &packets.join("\n"));
+        let began = Instant::now();
+        let sent = access.at_router(|| {
+            let flags = ["-q", "-p", "64", "-r", "10", "-t", "3", "-f", file.as_str()];
+            Command::new("/usr/bin/radclient")
+                .args(flags)
+                .args(["127.0.0.1:1813", "acct", SECRET])
+                .output()
+                .unwrap()
+        });
+        assert!(sent.status.success(), "{}", String::from_utf8_lossy(&sent.stderr));
+        let rate = f64::from(STARTS) / began.elapsed().as_secs_f64();
+        assert_eq!(daemon.status()["subscribers"], sessions + STARTS + 2);
+        note(&format!("{sessions} sessions: {rate:.0} starts per second"));
+    }
+}
+
 fn packets(daemon: &Daemon, result: &str) -> u64 {
     daemon.status()["radius"]["packets"][result].as_u64().unwrap()
 }
@@ -147,7 +196,7 @@ fn sessions_of_radius_are_policed_from_the_answer_until_their_end() {
     download.wait_for_rate(UNPOLICED_MBIT..f64::MAX, PATIENCE);
     assert!(send(&of_user("Start", "frank", "5", "Framed-IP-Address = 192.0.2.99\n")));
     assert!(send("Acct-Status-Type = Accounting-On\nNAS-IP-Address = 10.0.0.1\n"));
-    assert_eq!(listed(&access), [ALICE, BOB, "carol home-20 radius [2001:db8:3::/56]"]);
+    assert_eq!(listed(&access), [ALICE, BOB], "also carol's, of before the restart");
     assert_eq!(packets(&daemon, "taken"), 3);
     let times = between.heard.lock().unwrap();
     let slowest = times.iter().map(|(_, took)| *took).max().unwrap();
@@ -200,7 +249,7 @@ fn forged_replayed_and_oversized_packets_change_nothing_and_are_counted() {
     assert!(!between.account(&access, SECRET, &of_user("Start", "carol", "9", &old)));
     let wanted = json!({
         "taken": 2, "repeated": 1, "forged": 2, "oversized": 1, "malformed": 1, "foreign": 1,
-        "over": 1, "untimely": 1, "replayed": 0, "unusable": 0, "failed": 0,
+        "over": 1, "untimely": 1, "replayed": 0, "unusable": 0, "failed": 0, "status": 0, "ignored": 0,
     });
     assert_eq!(daemon.status()["radius"]["packets"], wanted);
     assert_eq!(listed(&access), [ALICE, BOB]);
@@ -216,6 +265,141 @@ fn forged_replayed_and_oversized_packets_change_nothing_and_are_counted() {
     let asked = Instant::now();
     assert_eq!(daemon.status()["enforcing"], true);
     assert!(asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
+}
+
+#[test]
+fn whatever_access_servers_and_operators_do_sessions_are_policed_or_listed_with_the_reason() {
+    if !privileged() || !has_radclient() {
+        return;
+    }
+    let access = with_radius("");
+    let daemon = access.start();
+    let between = Between::start(&access);
+    let send = |packet: &str| assert!(between.account(&access, SECRET, packet), "{packet}");
+    let event = |event: &str, nas: &str, more: &str| {
+        send(&format!("Acct-Status-Type = {event}\nAcct-Session-Id = \"1\"\n{nas}{more}"));
+    };
+    let (nas, named) =
+        ("NAS-IP-Address = 10.0.0.1\n", "NAS-Identifier = bng\nNAS-IP-Address = 10.0.0.1\n");
+    let of_flat = |more: &str| format!("User-Name = \"Flat 12\"\n{more}");
+    let flat4 = of_flat("Framed-IP-Address = 192.0.2.99\n");
+    event("Start", nas, &flat4);
+    event("Interim-Update", named, &of_flat("Framed-IPv6-Prefix = 2001:db8:9::1/64\n"));
+    let flat = "Flat%2012 home-20 radius [192.0.2.99,2001:db8:9::/64]";
+    event(
+        "Start",
+        nas,
+        "Calling-Station-Id = \"02:00:00:00:00:07\"\nFramed-IP-Address = 192.0.2.97\n",
+    );
+    let station = "%station:02:00:00:00:00:07 home-20 radius [192.0.2.97]";
+    let sorted = |mut list: Vec<String>| {
+        list.sort();
+        list
+    };
+    assert_eq!(sorted(listed(&access)), [station, flat, ALICE, BOB]);
+    assert!(access.isp("show 192.0.2.99").starts_with("Flat%2012  plan home-20"));
+
+    // Those that are not policed are listed until they are, or end.
+    let of_alice = "User-Name = alice\nFramed-IP-Address = 192.0.2.55\n";
+    event("Start", nas, of_alice);
+    event("Start", nas, "User-Name = dave\nFramed-IP-Address = 192.0.2.2\n");
+    event("Start", nas, "User-Name = erin\n");
+    let status = daemon.status();
+    let kinds = &status["unpoliced_by_reason"];
+    let number = |kind: &str| kinds[kind].as_u64().unwrap();
+    let numbers = ["configured", "address_taken", "no_address", "over"].map(number);
+    assert_eq!(numbers, [1, 1, 1, 0], "{status}");
+    let of_dave =
+        status["unpoliced"].as_array().unwrap().iter().find(|u| u["subscriber"] == "dave");
+    let of_dave = of_dave.unwrap();
+    assert_eq!((&of_dave["nas"], &of_dave["session"]), (&json!("10.0.0.1"), &json!("1")));
+    assert_eq!(of_dave["addresses"], json!(["192.0.2.2"]));
+    assert!(
+        access.isp("status").contains("dave 192.0.2.2: 192.0.2.2/32 belongs to subscriber `bob`")
+    );
+    let refused = access.isp_refuses("show 192.0.2.55");
+    assert!(refused.contains("subscriber `alice` is not policed"), "{refused}");
+    let metrics = access.isp("metrics");
+    crate::common::check_metrics(&metrics);
+    assert!(metrics.contains("fairweir_unpoliced{interface=\"sub\",reason=\"configured\"} 1\n"));
+    event("Interim-Update", named, "User-Name = erin\nFramed-IP-Address = 192.0.2.96\n");
+    event("Stop", named, of_alice);
+    event("Interim-Update", nas, "User-Name = dave\nFramed-IP-Address = 192.0.2.95\n");
+    assert_eq!(daemon.status()["unpoliced"], json!([]));
+
+    // A plan by a command ends with the session.
+    let said = access.isp("change Flat%2012 --plan home-40");
+    assert!(said.contains("until the session ends"), "{said}");
+    event("Interim-Update", named, &flat4);
+    daemon.signal(Signal::SIGKILL);
+    daemon.end();
+    let daemon = access.start();
+    event("Interim-Update", nas, &flat4);
+    let shown = access.isp("show 192.0.2.99");
+    assert!(
+        shown.starts_with("Flat%2012  plan home-40 by command until its end, then home-20"),
+        "{shown}"
+    );
+    event("Stop", named, &flat4);
+    event("Start", nas, "User-Name = frank\nFramed-IP-Address = 192.0.2.99\n");
+    assert!(access.isp("show 192.0.2.99").starts_with("frank  plan home-20"));
+    let said = access.isp("change frank --address 192.0.2.94");
+    assert!(said.contains("permanently"), "{said}");
+    access.isp("revert frank");
+
+    // Of another status type, and whether it lives.
+    send("Acct-Status-Type = Tunnel-Start\nNAS-IP-Address = 10.0.0.1\n");
+    assert_eq!(packets(&daemon, "ignored"), 1);
+    let ask = |secret: &str| {
+        let packet = "printf 'Message-Authenticator = 0x00\n' |";
+        let command = format!("{packet} radclient -q -r 1 -t 1 127.0.0.1:1813 status '{secret}'");
+        let shell = || Command::new("sh").args(["-c", &command]).output().unwrap();
+        access.at_router(shell).status.success()
+    };
+    assert!(ask(SECRET) && !ask("another secret"));
+    assert_eq!((packets(&daemon, "status"), packets(&daemon, "forged")), (1, 1));
+    // The access server starts again, by another of its names.
+    send("Acct-Status-Type = Accounting-On\nNAS-Identifier = bng\n");
+    assert_eq!(listed(&access), [ALICE, BOB]);
+    let radius = daemon.status()["radius"].clone();
+    assert_eq!(
+        (&radius["dropped_packets"], &radius["note"]),
+        (&json!(0), &Value::Null),
+        "{radius}"
+    );
+}
+
+#[test]
+fn with_a_damaged_journal_the_rest_is_policed_and_the_operator_is_told() {
+    if !privileged() {
+        return;
+    }
+    let access = access(FILE);
+    let daemon = access.start();
+    access.isp("add carol --address 192.0.2.99 --plan home-20");
+    access.isp("add dave --address 192.0.2.98 --plan home-20");
+    daemon.signal(Signal::SIGKILL);
+    daemon.end();
+    let path = access.path("state/isp.journal");
+    let mut journal = fs::read(&path).unwrap();
+    let at = String::from_utf8(journal.clone()).unwrap().find("dave").unwrap();
+    journal[at + 5] = 0xff;
+    fs::write(&path, &journal).unwrap();
+    let daemon = access.start();
+    assert_eq!(listed(&access), [ALICE, BOB, "carol home-20 api [192.0.2.99]"]);
+    let error = daemon.status()["journal_error"].as_str().unwrap().to_owned();
+    assert!(error.contains("isp.journal:3: not understood"), "{error}");
+    assert!(access.isp("status").contains(&error));
+    let metrics = access.isp("metrics");
+    assert!(metrics.contains("fairweir_error{interface=\"sub\",of=\"journal\"} 1\n"), "{metrics}");
+    assert_eq!(fs::read(access.path("state/isp.journal.unread")).unwrap(), journal);
+    access.isp("add dave --address 192.0.2.98 --plan home-20");
+    daemon.signal(Signal::SIGKILL);
+    daemon.end();
+    fs::remove_file(access.path("state/isp.journal.unread")).unwrap();
+    let daemon = access.start();
+    assert_eq!(listed(&access).len(), 4);
+    assert_eq!(daemon.status()["journal_error"], Value::Null);
 }
 
 /// What cannot be stored is not answered, and the access server's next attempt counts.
@@ -263,10 +447,14 @@ fn devices_with_a_lease_of_a_dhcp_server_are_policed_until_its_end() {
     let phone = "0 02:00:00:00:00:01 192.0.2.99 phone *\n";
     let alices = "0 02:00:00:00:00:02 192.0.2.1 * *\n";
     access.write("dnsmasq.leases", &format!("{phone}{alices}"));
-    let kea = "address,duid,valid_lifetime,expire,subnet_id,pref_lifetime,lease_type,iaid,prefix_len,\
-               fqdn_fwd,fqdn_rev,hostname,hwaddr,state\n\
-               2001:db8:9::,00:03:00:01:02:00:00:00:00:01,0,0,1,0,2,7,56,0,0,,,0\n";
-    access.write("kea.csv", kea);
+    let kea = |lifetime: u32| {
+        format!(
+            "address,duid,valid_lifetime,expire,subnet_id,pref_lifetime,lease_type,iaid,prefix_len,\
+             fqdn_fwd,fqdn_rev,hostname,hwaddr,state\n\
+             2001:db8:9::,00:03:00:01:02:00:00:00:00:01,{lifetime},4102444800,1,0,2,7,56,0,0,,,0\n"
+        )
+    };
+    access.write("kea.csv", &kea(86_400));
     let daemon = access.start();
     let of_phone = "02:00:00:00:00:01 home-20 lease [192.0.2.99,2001:db8:9::/56]";
     assert_eq!(listed(&access), [of_phone, ALICE, BOB]);
@@ -284,10 +472,16 @@ fn devices_with_a_lease_of_a_dhcp_server_are_policed_until_its_end() {
     access.write("dnsmasq.leases", phone);
     std::thread::sleep(Duration::from_millis(2_500));
     assert!(passed(&daemon, "02:00:00:00:00:01") > 1_000_000, "the counters go on");
-    assert_eq!(listed(&access)[0], "02:00:00:00:00:01 home-20 lease [192.0.2.99]");
+    assert_eq!(listed(&access)[0], of_phone, "a lease ends by its own time");
     access.write("dnsmasq.leases", alices);
     download.wait_for_rate(UNPOLICED_MBIT..f64::MAX, PATIENCE);
+    assert_eq!(listed(&access)[0], "02:00:00:00:00:01 home-20 lease [2001:db8:9::/56]");
+    access.write("kea.csv", &kea(0));
+    daemon.wait_for("the end", PATIENCE, |s| s["leases"]["devices"] == 0);
     assert_eq!(listed(&access), [ALICE, BOB]);
+    // A file that cannot be read does not keep the daemon from the other.
     fs::remove_file(access.path("kea.csv")).unwrap();
     daemon.wait_for("an error", PATIENCE, |s| s["leases"]["error"].is_string());
+    access.write("dnsmasq.leases", phone);
+    daemon.wait_for("the phone", PATIENCE, |s| s["leases"]["devices"] == 1);
 }
