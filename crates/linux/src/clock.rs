@@ -4,7 +4,15 @@ use nix::time::{ClockId, clock_gettime};
 /// Now, by the clock that the kernel's programs also read: CLOCK_MONOTONIC, which starts with the
 /// machine and is never set.
 pub fn monotonic_now() -> Time {
-    let now = clock_gettime(ClockId::CLOCK_MONOTONIC)
-        .expect("invariant: every Linux has CLOCK_MONOTONIC");
+    now_of(ClockId::CLOCK_MONOTONIC)
+}
+
+/// The same with the time that the machine was suspended: CLOCK_BOOTTIME.
+pub fn boottime_now() -> Time {
+    now_of(ClockId::CLOCK_BOOTTIME)
+}
+
+fn now_of(clock: ClockId) -> Time {
+    let now = clock_gettime(clock).expect("invariant: every Linux has this clock");
     Time::from_nanos(now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64)
 }

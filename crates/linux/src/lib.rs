@@ -46,7 +46,7 @@ mod window;
 
 pub use attached::{Attached, Health, Mode};
 pub use classify::census::{Talker, Who};
-pub use clock::monotonic_now;
+pub use clock::{boottime_now, monotonic_now};
 pub use error::Error;
 pub use host::{Host, HostSpec, trial};
 pub use net::{datagram, link, netns, network};

@@ -135,7 +135,7 @@ fn refused(why: &Refused) -> Response {
         Refused::Code => (403, Some("code")),
         Refused::NoGateway(_) => (404, Some("gateway")),
         Refused::TooOften(_) => (429, None),
-        Refused::TooMany => (503, None),
+        Refused::TooMany | Refused::Clock(_) => (503, None),
         Refused::Founded
         | Refused::Rules(_)
         | Refused::Text(_)
@@ -165,6 +165,7 @@ fn clock(session: &mut Session<'_>) -> Done {
         open_until_s: rules.closes_s(open_slot),
         gateways: book.gateways().len(),
         rules: rules.clone(),
+        doubt: session.faults.clock.clone(),
     })
 }
 
@@ -183,6 +184,7 @@ fn place(session: &mut Session<'_>, name: &str, bids: &[Bid]) -> Result<(), Resp
         let what = format!("expected 1 to {AHEAD} bids in rising order of slots");
         return Err(problem(422, what, Some("bids")));
     }
+    session.check_clock().map_err(|e| refused(&e))?;
     // Late by the server's clock, whether or not the slot was settled yet.
     let (book, slot) = (session.book(), bids[0].slot);
     let is_late = |rules: &Rules| now_s() >= rules.closes_s(slot);
@@ -227,10 +229,11 @@ fn enrol(request: &Request, keeper: &Keeper, authority: &Authority) -> Done {
     let hash = code_hash(&code);
     // Signing costs more than looking the code up.
     let known = hash.clone();
-    let has = keeper.ask(move |session| session.book().has_code(&known, now_s()));
-    if !has.map_err(absent)? {
-        return Err(refused(&Refused::Code));
-    }
+    let has = keeper.ask(move |session| {
+        session.check_clock()?;
+        session.book().has_code(&known, now_s()).then_some(()).ok_or(Refused::Code)
+    });
+    has.map_err(absent)?.map_err(|e| refused(&e))?;
     let der = authority.certify(&public_key).map_err(|e| problem(422, e, Some("public_key")))?;
     let certificate = sha256(&der);
     ask(keeper, move |session| {

@@ -151,6 +151,9 @@ pub enum Refused {
     /// A slot other than the next is closed, or its root is another.
     #[error("slot {0} does not follow, or its statements are not those that were kept")]
     Chain(u64),
+    /// The host's clock differs from others.
+    #[error("{0}; nothing is changed until it is right")]
+    Clock(String),
     /// The ledger refuses the amounts.
     #[error(transparent)]
     Ledger(#[from] LedgerError),

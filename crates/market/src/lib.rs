@@ -4,6 +4,7 @@
 //! | module | its job |
 //! |---|---|
 //! | [`book`] | gateways, bids, slots: what may happen, and what it does (pure) |
+//! | [`clock`] | whether the time of this host can be believed (pure) |
 //! | [`keeper`] | one thread that commits every change before it is answered |
 //! | [`store`] | the database: SQLite or PostgreSQL, used by any number of servers |
 //! | [`identity`] | the market's own certificate authority, and one certificate per gateway |
@@ -20,6 +21,7 @@
 pub mod api;
 pub mod book;
 pub mod client;
+pub mod clock;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
 pub mod guarantees;

@@ -23,6 +23,9 @@ pub struct Clock {
     pub gateways: usize,
     /// What the market was founded with.
     pub rules: Rules,
+    /// Why the server's time is not believed, if so: no slot is closed and nothing changes meanwhile.
+    #[serde(default)]
+    pub doubt: Option<String>,
 }
 
 /// The answer to `GET /v1/prices`.

@@ -56,7 +56,7 @@ pub enum Event {
     Nas,
     /// Something that is of no session, as of tunnels.
     Other,
-    /// The sender asks whether somebody answers (Status-Server).
+    /// The sender asks whether there is an answer (Status-Server).
     Status,
 }
 

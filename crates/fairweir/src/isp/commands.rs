@@ -194,7 +194,9 @@ fn revert(args: &RevertArgs) -> anyhow::Result<()> {
         Ok(client) => Ok(super::say(&Asker { client }.tell(&request)?)?),
         Err(Error::NotRunning { source, .. }) if is_absent(&source) => {
             // What is refused leaves neither a lock nor a journal.
-            journal::look(&StateDir::new(&args.state.state_dir))?.revert(&args.names, args.all)?;
+            journal::look(&StateDir::new(&args.state.state_dir))?
+                .0
+                .revert(&args.names, args.all)?;
             // A daemon that starts meanwhile waits for this lock before it reads the journal.
             let _lock = Lock::acquire(dir, NAME)?;
             let (mut journal, mut overlay) = Journal::open(StateDir::new(&args.state.state_dir))?;

@@ -11,6 +11,7 @@ use fairweir_core::units::{Span, Time};
 use fairweir_daemon::StateDir;
 use tracing::{info, warn};
 
+use super::SHRINK_MAX;
 use super::assemble::assemble;
 use super::journal::{self, Journal, Overlay};
 use super::kernel::Kernel;
@@ -30,9 +31,6 @@ pub(super) const TICK: Span = Span::secs(1);
 
 /// The most bad rows that are reported.
 const BAD_ROWS_MAX: usize = 1_000;
-
-/// The most subscribers that a reload removes without `--force`: this number, or this part of all if that is more.
-pub(super) const SHRINK_MAX: (usize, usize) = (10, 10);
 
 /// How the files are read again.
 #[derive(Clone, Copy, Debug)]

@@ -4,7 +4,7 @@
 //! is there after a crash, and half a line at the end was never answered. Of each name the last
 //! edit counts: it overrides what the file says of that name until it is reverted.
 //!
-//! The journal is rewritten when most of it is outdated. Between two rewrites lie so many edits that a change
+//! The journal is rewritten when most of it is outdated. Between two rewrites lie enough edits that a change
 //! costs the same with any number of records, see [`rewrite_at`].
 //!
 //! A journal that is damaged, or of another version, is read as far as it is understood. Before it is rewritten it
@@ -413,7 +413,7 @@ pub(super) fn edits(registry: &Registry, undo: &Undo) -> Vec<Edit> {
     plans.chain(undo.subscribers().filter_map(subscriber)).collect()
 }
 
-/// From how many edits on a journal is rewritten that needs `needed` of them, of a registry with so many `records`.
+/// From how many edits on a journal is rewritten that needs `needed` of them, of a registry with `records` records.
 ///
 /// A rewrite looks at each record and writes each edit that is needed. At least
 /// max([`OUTDATED_MAX`], records / [`WALK_PART`]) edits are outdated then, and as many as are needed, so that for each
@@ -605,7 +605,7 @@ mod tests {
             overlay.subscribers.keys().cloned().map(Edit::HideSubscriber).collect();
         journal.rewrite(&edits).unwrap();
         drop(journal);
-        // Nothing of it is lost, and it is told until somebody has looked.
+        // Nothing of it is lost, and it is told until the operator has looked.
         let kept = fs::read(dir.path().join(UNREAD)).unwrap();
         assert!(kept.starts_with(text));
         let (journal, again) = Journal::open(state.clone()).unwrap();
@@ -682,7 +682,7 @@ mod tests {
     /// Looks at the records of a rewrite, and at those that it writes, not at the time.
     #[test]
     fn a_change_costs_the_same_with_a_hundred_thousand_sessions_as_with_a_hundred() {
-        // On a disk the syncs of so many changes take a minute.
+        // On a disk the syncs of these changes take a minute.
         let memory = Some(Path::new("/dev/shm")).filter(|path| path.is_dir());
         for sessions in [100_u32, 100_000] {
             let dir = memory.map_or_else(tempfile::tempdir, tempfile::tempdir_in).unwrap();

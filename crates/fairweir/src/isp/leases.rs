@@ -4,8 +4,8 @@
 //!
 //! A DHCP server may rewrite its file in place, and Kea moves its leases to other files from time to time. So that a
 //! file lacks a lease says nothing: a lease ends by its own time, by a line that says so, or when its address is
-//! another device's. A lease without an end is over if two readings lack it, unless they lack so many that the file
-//! was cut off. While a file cannot be read its leases go on.
+//! another device's. A lease without an end is over if two readings lack it, unless the file seems to
+//! be cut off. While a file cannot be read its leases go on.
 //!
 //! Kea's clean-up (LFC): the server renames `F` to `F.1` and begins a new `F`; another process merges `F.2` and `F.1`
 //! into `F.output`, renames it to `F.completed`, removes `F.2` and `F.1`, and renames `F.completed` to `F.2`. At any
@@ -27,7 +27,7 @@ use fairweir_linux::monotonic_now;
 use ipnet::IpNet;
 use tracing::warn;
 
-use super::daemon::SHRINK_MAX;
+use super::SHRINK_MAX;
 use super::registry::{ADDRESSES_MAX, Change, Origin};
 use super::sessions::Subscribers;
 use super::unpoliced::{Reason, Unpoliced, Who};
@@ -277,7 +277,7 @@ impl Source {
     /// Takes over what the files say.
     ///
     /// # Errors
-    /// If so many leases are missing that they seem to be cut off.
+    /// If more leases are missing than [`SHRINK_MAX`].
     fn take(&mut self, texts: &[Text], now_s: u64) -> Result<(), String> {
         let texts: Vec<&str> = texts.iter().map(Text::as_str).collect();
         let read = lease_file::read_all(&texts, now_s);

@@ -67,6 +67,10 @@ use wire::{LeasedRate, Request};
 pub(crate) use show::{headline, notes};
 pub(crate) use wire::{Directions, Found, SegmentUse, Status};
 
+/// The most subscribers that a reload, or a file of leases, may lack without `--force`: this number, or this part of all
+/// if that is more.
+const SHRINK_MAX: (usize, usize) = (10, 10);
+
 /// The name of the instance.
 pub(crate) const NAME: &str = "isp";
 

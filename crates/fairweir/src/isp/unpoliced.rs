@@ -52,7 +52,7 @@ impl Reason {
 }
 
 impl Unpoliced {
-    /// Somebody has these addresses, and is not policed.
+    /// Who has these addresses is not policed.
     pub(super) fn note(&mut self, who: Who<'_>, addresses: &[IpNet], reason: &Reason, now_s: u64) {
         let key = (who.subscriber.to_owned(), who.session.to_owned());
         let before = self.all.get(&key).filter(|(_, before)| before.kind == reason.kind);

@@ -137,6 +137,10 @@ pub(crate) struct ServeArgs {
     /// by the contracts. Without it the gateways limit themselves.
     #[arg(long, value_name = "NAME")]
     pub(super) segment: Option<String>,
+    /// Believe this host's clock, although it differs from the database's or from the end of the last closed
+    /// slot (over 48 slots ahead of it, or behind it). All slots that have ended by it are closed for good.
+    #[arg(long)]
+    pub(super) accept_clock: bool,
     #[command(flatten)]
     pub(super) state: StateArgs,
     #[command(flatten)]

@@ -14,9 +14,10 @@ use fairweir_core::market::ledger::Credits;
 use fairweir_core::market::rates::{Mode, Terms};
 use fairweir_core::units::{Rate, Span, Time};
 use fairweir_daemon::{Access, Answer, Error, Metrics, Peer, Service, StateDir, Watched};
-use fairweir_linux::monotonic_now;
+use fairweir_linux::{boottime_now, monotonic_now};
 use fairweir_market::api::{handle, now_ms, now_s};
 use fairweir_market::book::{Book, Event, Rules};
+use fairweir_market::clock::{Clock, Reading};
 use fairweir_market::guarantees::{Guarantees, Known, Leases, Unenforced};
 use fairweir_market::http::Server;
 use fairweir_market::identity::{Authority, new_code};
@@ -176,7 +177,12 @@ fn serve(args: &ServeArgs) -> anyhow::Result<()> {
             applied: None,
             server: None,
             tick_at: Time::ZERO,
+            clock: Clock::default(),
+            doubt: None,
         };
+        if args.accept_clock {
+            market.clock.accept(reading());
+        }
         // What ended while the server was away is closed before anybody can bid.
         market.handle_tick(monotonic_now())?;
         let handler = move |request| handle(request, &keeper, &authority);
@@ -197,6 +203,18 @@ struct Market {
     applied: Option<(u64, Time)>,
     server: Option<Server>,
     tick_at: Time,
+    clock: Clock,
+    /// Why the host's time is not believed.
+    doubt: Option<String>,
+}
+
+/// What follows from a doubt.
+const IN_DOUBT: &str = "no slot is closed and no change is taken: set the clock, or if it is right start the \
+                        server with --accept-clock";
+
+/// What the clocks say; the database's is asked where it counts.
+fn reading() -> Reading {
+    Reading { now_s: now_s(), passed: boottime_now(), database_s: None }
 }
 
 /// What closing the slots that are due came to.
@@ -205,6 +223,8 @@ struct Due {
     leases: Option<Leases>,
     /// When the next is, in seconds of Unix time.
     next_s: u64,
+    clock: Clock,
+    doubt: Option<String>,
 }
 
 impl Market {
@@ -216,13 +236,22 @@ impl Market {
     }
 
     fn close_due(&self) -> Result<Result<Due, String>, Gone> {
-        self.keeper.ask(|session| {
+        let mut clock = self.clock;
+        self.keeper.ask(move |session| {
+            let mut now = reading();
+            if !clock.is_believed() {
+                now.database_s = session.database_s().map_err(|e| e.to_string())?;
+            }
+            let book = session.book();
+            let rules = book.rules().map_err(|e| e.to_string())?;
+            let doubt = clock.check(rules, book.open_slot(), now).err();
+            session.faults.clock.clone_from(&doubt);
             let mut closed = 0;
             loop {
                 let book = session.book();
                 let next_s = book.rules().map_err(|e| e.to_string())?.closes_s(book.open_slot());
-                if next_s > now_s() || closed == CLOSES_MAX {
-                    return Ok(Due { closed, leases: book.leases(), next_s });
+                if next_s > now.now_s || closed == CLOSES_MAX || doubt.is_some() {
+                    return Ok(Due { closed, leases: book.leases(), next_s, clock, doubt });
                 }
                 let event = book.closing().map_err(|e| e.to_string())?;
                 session.apply(event).map_err(|e| e.to_string())?;
@@ -280,6 +309,16 @@ impl Service for Market {
         if let (1.., Some(leases)) = (due.closed, &due.leases) {
             info!(slot = leases.generation, gateways = leases.rates.len(), "closed");
         }
+        (self.clock, self.tick_at) = (due.clock, now + TICK);
+        if due.doubt != self.doubt {
+            match &due.doubt {
+                Some(doubt) if self.doubt.is_none() => warn!("{doubt}; {IN_DOUBT}"),
+                None => info!("the host's clock is right again"),
+                // It differs by more each second.
+                Some(_) => {}
+            }
+            self.doubt = due.doubt;
+        }
         let mut next_s = due.next_s;
         if let Some(leases) = due.leases {
             if leases.from > now_s() {
@@ -288,8 +327,10 @@ impl Service for Market {
             self.known.learn(leases);
         }
         self.enforce(now);
-        let left_ms = (next_s * 1_000).saturating_sub(now_ms());
-        self.tick_at = monotonic_now() + Span::millis(left_ms.max(1)).min(TICK);
+        if self.doubt.is_none() {
+            let left_ms = next_s.saturating_mul(1_000).saturating_sub(now_ms());
+            self.tick_at = monotonic_now() + Span::millis(left_ms.max(1)).min(TICK);
+        }
         Ok(())
     }
 
@@ -332,10 +373,12 @@ impl Service for Market {
     fn status(&mut self, _: Time) -> Answer {
         let address = self.server.as_ref().map(|server| server.address().to_string());
         let enforcement = self.guarantees.describe();
+        let doubt = self.doubt.as_ref().map(|doubt| format!("{doubt}; {IN_DOUBT}"));
         let value = self.ask(move |book| {
             json!({
                 "address": address,
                 "enforcement": enforcement,
+                "doubt": doubt,
                 "rules": book.rules().ok(),
                 "open_slot": book.open_slot(),
                 "gateways": book.gateways().len(),
@@ -359,6 +402,8 @@ impl Service for Market {
         metrics.sample(&[], credits);
         metrics.gauge("fairweir_market_price", "Credits for each Mbit/s in the last slot.");
         metrics.sample(&[], price);
+        metrics.gauge("fairweir_market_clock_doubted", "1 if no slot is closed: see status.");
+        metrics.sample(&[], u8::from(self.doubt.is_some()));
         metrics.counter("fairweir_market_slots", "Closed slots.");
         metrics.sample(&[], slots);
         Ok(metrics.finish())

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, AsRawFd};
 
 use nix::sys::socket::{getsockopt, setsockopt, sockopt};
 
-/// Lets about so many bytes wait, as the kernel counts them: of each packet more than its length. Returns how many it
+/// Lets about `bytes` bytes wait, as the kernel counts them: of each packet more than its length. Returns how many it
 /// lets wait, which is less if neither CAP_NET_ADMIN nor `net.core.rmem_max` allow more.
 ///
 /// # Errors

@@ -371,6 +371,9 @@ impl Household {
             credits(balance),
             credits(rules.cap)
         )];
+        if let Some(doubt) = &answers.clock.doubt {
+            said.push(format!("The market closes no slot and takes no bids: {doubt}."));
+        }
         if next.begins_s < self.memory.holiday_until_s {
             said.push("The household is on holiday, so credits are saved.".to_owned());
         }

@@ -57,6 +57,7 @@ impl Market {
         let leases = self.book.leases();
         Answers {
             clock: Clock {
+                doubt: None,
                 now_s: 0,
                 now_ms: 0,
                 open_slot: self.book.open_slot(),

@@ -28,10 +28,22 @@ pub type Task = Box<dyn FnOnce(&mut Session<'_>) -> Answer + Send>;
 /// Sends the answer, once what was done is committed.
 pub type Answer = Box<dyn FnOnce() + Send>;
 
+/// What is wrong with a server now, in words. It is not kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// Why the host's time is not believed: no slot is closed and nothing changes meanwhile.
+    pub clock: Option<String>,
+    /// Why the rates of a slot are not in force, and of which.
+    pub leases: Option<(u64, String)>,
+}
+
 /// The book during a task.
 pub struct Session<'k> {
     book: &'k mut Book,
     written: &'k mut Written,
+    store: &'k mut Store,
+    /// Of this server.
+    pub faults: &'k mut Faults,
 }
 
 impl Session<'_> {
@@ -40,11 +52,28 @@ impl Session<'_> {
         self.book
     }
 
+    /// The database's time, in seconds of Unix time, if it has a clock of its own.
+    ///
+    /// # Errors
+    /// If it does not say it; then nothing of this transaction is committed.
+    pub fn database_s(&mut self) -> Result<Option<u64>, StoreError> {
+        self.store.now_s()
+    }
+
+    /// Whether changes are taken.
+    ///
+    /// # Errors
+    /// If the host's time is not believed.
+    pub fn check_clock(&self) -> Result<(), Refused> {
+        self.faults.clock.clone().map_or(Ok(()), |doubt| Err(Refused::Clock(doubt)))
+    }
+
     /// Applies an event, and adds it to what is committed.
     ///
     /// # Errors
     /// Why it is refused; then nothing has changed.
     pub fn apply(&mut self, event: Event) -> Result<(), Refused> {
+        self.check_clock()?;
         if !self.book.apply(&event)? {
             return Ok(());
         }
@@ -117,7 +146,7 @@ fn keep(
     opened: (Store, Book),
     waiting: &Receiver<Task>,
 ) {
-    let mut opened = Some(opened);
+    let (mut opened, mut faults) = (Some(opened), Faults::default());
     while let Ok(first) = waiting.recv() {
         let Some((store, book)) = &mut opened else {
             // All that wait are told at once that the database is away.
@@ -132,7 +161,7 @@ fn keep(
             }
             continue;
         };
-        let done = batch(store, book, first, waiting).map(|answers| {
+        let done = batch(store, book, &mut faults, first, waiting).map(|answers| {
             answers.into_iter().for_each(|answer| answer());
         });
         if let Err(e) = done.and_then(|()| store.keep(book)) {
@@ -145,6 +174,7 @@ fn keep(
 fn batch(
     store: &mut Store,
     book: &mut Book,
+    faults: &mut Faults,
     first: Task,
     waiting: &Receiver<Task>,
 ) -> Result<Vec<Answer>, StoreError> {
@@ -153,7 +183,8 @@ fn batch(
     let (mut written, mut answers) = (Written::default(), Vec::new());
     let mut next = Some(first);
     while let Some(task) = next {
-        answers.push(task(&mut Session { book, written: &mut written }));
+        let session = &mut Session { book, written: &mut written, store, faults };
+        answers.push(task(session));
         next = if answers.len() < BATCH_MAX { waiting.try_recv().ok() } else { None };
     }
     store.commit(&written)?;

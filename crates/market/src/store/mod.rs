@@ -219,6 +219,13 @@ impl Store {
         }
     }
 
+    /// See [`crate::keeper::Session::database_s`].
+    pub(crate) fn now_s(&mut self) -> Result<Option<u64>, StoreError> {
+        let Some(sql) = self.rows.dialect().now_s else { return Ok(None) };
+        let rows = self.query("read the database's clock", sql, &[])?;
+        rows.first().map(|row| Ok(u64::try_from(number(row, 0)?).unwrap_or_default())).transpose()
+    }
+
     pub(crate) fn execute(&mut self, attempted: &'static str, sql: &str) -> Result<(), StoreError> {
         self.rows.execute(sql).map_err(|failed| failed_to(attempted, failed))
     }

@@ -187,6 +187,8 @@ static DIALECT: Dialect = Dialect {
     // Readers go on meanwhile.
     begin_write: "begin; lock table event in exclusive mode",
     begin_read: "begin transaction isolation level repeatable read read only",
+    // Not that of the beginning of the transaction, which waited for the lock.
+    now_s: Some("select extract(epoch from clock_timestamp())::bigint"),
     add_events: "insert into event select $1 + n, body \
         from json_array_elements_text($2::json) with ordinality as row (body, n)",
     add_statements: "insert into statement select $1, $2 + n - 1, e ->> 0, \

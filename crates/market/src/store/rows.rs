@@ -57,6 +57,8 @@ pub(crate) struct Dialect {
     pub(crate) begin_write: &'static str,
     /// Begins a transaction that sees the database at one moment.
     pub(crate) begin_read: &'static str,
+    /// The time of the database in seconds of Unix time, if it may run on another host.
+    pub(crate) now_s: Option<&'static str>,
     /// Adds events after event `$1`, from `$2`, a JSON list of texts. Rows go in as one value because binding
     /// each column took more than ten times as long.
     pub(crate) add_events: &'static str,

@@ -99,6 +99,7 @@ static DIALECT: Dialect = Dialect {
     begin_schema: "begin immediate",
     begin_write: "begin immediate",
     begin_read: "begin",
+    now_s: None,
     add_events: "insert into event select $1 + key + 1, value from json_each($2)",
     add_statements: "insert into statement select $1, $2 + key, value ->> 0, value ->> 1, \
         value ->> 2, value ->> 3, value ->> 4, value ->> 5 from json_each($3)",

@@ -13,8 +13,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
-use std::ops::Bound;
-use std::sync::Arc;
+use std::ops::{Bound, Deref};
+use std::sync::{Arc, LazyLock};
 
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
@@ -75,9 +75,16 @@ pub(super) struct Record {
     /// Shared with what the kernel has.
     pub(super) addresses: Arc<[IpNet]>,
     pub(super) plan: Arc<str>,
-    pub(super) origin: Origin,
-    /// Of sessions and leases alone.
-    pub(super) report: Option<Arc<Report>>,
+    /// Shared by all of a file. One pointer, since there are as many of them as records.
+    said: Arc<Said>,
+}
+
+impl Deref for Record {
+    type Target = Said;
+
+    fn deref(&self) -> &Said {
+        &self.said
+    }
 }
 
 /// What is known of a session or a lease besides.
@@ -102,15 +109,23 @@ pub(super) struct Reported {
 }
 
 /// Who says a record, and what is known of it besides.
-#[derive(Clone, Debug)]
-struct Said {
-    origin: Origin,
-    report: Option<Arc<Report>>,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Said {
+    pub(super) origin: Origin,
+    /// Of sessions and leases alone.
+    pub(super) report: Option<Report>,
 }
 
 impl From<Origin> for Said {
     fn from(origin: Origin) -> Said {
         Said { origin, report: None }
+    }
+}
+
+impl Said {
+    fn shared(self) -> Arc<Said> {
+        static FILE: LazyLock<Arc<Said>> = LazyLock::new(|| Arc::new(Origin::File.into()));
+        if self == **FILE { Arc::clone(&FILE) } else { Arc::new(self) }
     }
 }
 
@@ -352,7 +367,7 @@ impl Registry {
     /// Adds a session or a lease that was stored.
     pub(super) fn load_report(&mut self, stored: &Reported) -> Result<(), RegistryError> {
         let Reported { subscriber, origin, report } = stored;
-        let report = (*report != Report::default()).then(|| Arc::new(report.clone()));
+        let report = (*report != Report::default()).then(|| report.clone());
         self.load_said(subscriber, Said { origin: *origin, report })
     }
 
@@ -528,11 +543,11 @@ impl Registry {
             return Ok(());
         }
         let said = match old.origin {
-            // A plan is the session's, and ends with it. Its addresses are somebody else's later.
+            // A plan is the session's, and ends with it. Its addresses are another customer's later.
             origin @ (Origin::Radius | Origin::Lease) if addresses.is_none() => {
-                let mut report = old.report.as_deref().cloned().unwrap_or_default();
+                let mut report = old.report.clone().unwrap_or_default();
                 report.own_plan.get_or_insert_with(|| old.plan.to_string());
-                Said { origin, report: Some(Arc::new(report)) }
+                Said { origin, report: Some(report) }
             }
             origin => origin.as_changed().into(),
         };
@@ -581,10 +596,8 @@ impl Registry {
             set(&mut self.hidden.subscribers, &mut undo.hidden_subscribers, &name, false);
         }
         let origin = if is_hidden { Origin::ApiOverFile } else { origin };
-        self.insert(
-            name,
-            Record { addresses: spec.addresses.as_slice().into(), plan, origin, report },
-        );
+        let said = Said { origin, report }.shared();
+        self.insert(name, Record { addresses: spec.addresses.as_slice().into(), plan, said });
         Ok(())
     }
 
@@ -603,7 +616,7 @@ impl Registry {
         {
             return Err(RegistryError::Configured(spec.name.clone()));
         }
-        let before = known.and_then(|record| record.report.as_deref());
+        let before = known.and_then(|record| record.report.as_ref());
         let goes_on = before.is_some_and(|before| before.session.as_ref() == session);
         let pinned = known.filter(|_| goes_on && before.is_some_and(|b| b.own_plan.is_some()));
         let pinned = pinned.map(|record| record.plan.to_string());
@@ -638,7 +651,7 @@ impl Registry {
                 self.insert(loser, Record { addresses, ..before });
             }
         }
-        let report = (report != Report::default()).then(|| Arc::new(report));
+        let report = (report != Report::default()).then_some(report);
         self.put(spec, Said { origin, report }, undo)
     }
 
@@ -741,7 +754,7 @@ impl Record {
 
     /// A session or a lease, as it is stored.
     pub(super) fn reported(&self, name: &str) -> Reported {
-        let report = self.report.as_deref().cloned().unwrap_or_default();
+        let report = self.report.clone().unwrap_or_default();
         Reported { subscriber: self.spec(name), origin: self.origin, report }
     }
 

@@ -94,7 +94,7 @@ fn of_user(status: &str, user: &str, session: &str, more: &str) -> String {
 /// Prints how many sessions begin in a second beside those that are there. FreeRADIUS' client is a limit of its own:
 /// 4,000 to 5,000 per second.
 #[test]
-#[ignore = "prints a table, which takes minutes"]
+#[ignore = "long: 5 min; prints a table"]
 fn starts_per_second_with_a_thousand_to_two_hundred_thousand_sessions() {
     if !privileged() || !has_radclient() {
         return;

@@ -19,6 +19,7 @@ use tempfile::TempDir;
 
 mod agents;
 mod browsers;
+mod clock;
 mod day;
 mod home;
 use crate::common::access::{ALICE4, Access as Network, BOB4, SPAN};
@@ -30,6 +31,9 @@ struct Market {
     run: PathBuf,
     segment: Option<&'static str>,
     database: Option<String>,
+    /// Of `serve`, beside those that all have.
+    options: Vec<&'static str>,
+    envs: Vec<(&'static str, String)>,
     process: Option<Child>,
     address: SocketAddr,
 }
@@ -47,7 +51,9 @@ impl Market {
         let dir = Arc::new(tempfile::tempdir().unwrap());
         let run = dir.path().join("run");
         let address = free_address();
-        let market = Market { dir, run, segment: None, database, process: None, address };
+        let (options, envs) = (Vec::new(), Vec::new());
+        let market =
+            Market { dir, run, segment: None, database, options, envs, process: None, address };
         market.tell("init", &["--capacity", capacity, "--slot", &slot_s.to_string()]);
         market
     }
@@ -56,7 +62,9 @@ impl Market {
     fn twin(&self) -> Market {
         let run = self.dir.path().join("run-of-twin");
         let (dir, database) = (Arc::clone(&self.dir), self.database.clone());
-        Market { dir, run, database, process: None, address: free_address(), ..*self }
+        let (options, envs) = (self.options.clone(), self.envs.clone());
+        let address = free_address();
+        Market { dir, run, database, options, envs, process: None, address, ..*self }
     }
 
     /// Where the market is kept.
@@ -94,6 +102,8 @@ impl Market {
             .args(self.place())
             .args(["--run-dir", self.run.to_str().unwrap()])
             .args(self.segment.iter().flat_map(|segment| ["--segment", segment]))
+            .args(&self.options)
+            .envs(self.envs.iter().map(|(key, value)| (key, value)))
             .env("RUST_LOG", "warn")
             .stdin(Stdio::piped())
             .spawn();
