@@ -105,8 +105,10 @@ fn of_daemon(error: &fairweir_daemon::Error) -> Option<Exit> {
         Error::AlreadyRunning { .. } | Error::StateInUse { .. } | Error::SocketInUse { .. } => {
             Some(Exit::Occupied)
         }
-        // Their causes decide.
-        Error::Io { .. } | Error::File(_) => None,
+        // Its cause decides.
+        Error::Io { .. } => None,
+        // It is told as the error of the file itself, which is then no cause of it.
+        Error::File(error) => of_cause(error),
         Error::UnsafeDirectory { .. }
         | Error::NoAnswer { .. }
         | Error::Broken { .. }
