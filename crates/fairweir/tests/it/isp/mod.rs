@@ -355,7 +355,7 @@ fn on_a_full_disk_changes_are_refused_and_none_that_was_made_is_lost() {
         } else {
             refused += 1;
             let error = String::from_utf8(output.stderr).unwrap();
-            assert!(error.contains("No space left"), "{error}");
+            assert!(error.contains("no space left"), "{error}");
             assert!(!access.fairweir(&format!("isp show {name}")).status.success());
         }
         match n {
