@@ -219,7 +219,7 @@ fn say_what_groups_would_have() {
     note(&format!("the limit would be {limit:.3} of the uplink, shares {:.2} : 1", big / small));
     assert!((0.9..=1.06).contains(&limit) && (2.5..=3.5).contains(&(big / small)), "{upload:#}");
     assert!(!has_htb(&stage));
-    let text = String::from_utf8(stage.fairweir("status").stdout).unwrap();
+    let text = String::from_utf8(stage.fairweir("host status").stdout).unwrap();
     assert!(text.contains("would be limited to "), "{text}");
     drop(uploads);
 }

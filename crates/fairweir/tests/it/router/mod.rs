@@ -192,7 +192,7 @@ fn groups_share_within_their_device() {
     let status = daemon.status();
     let sum: f64 = all.iter().sum();
     let shares = [0, 1, 2].map(|i| all[i] / sum / [0.5, 1.0 / 6.0, 1.0 / 3.0][i]);
-    let said = String::from_utf8(home.stage.fairweir("status").stdout).unwrap();
+    let said = String::from_utf8(home.stage.fairweir("router status").stdout).unwrap();
     drop(video);
     thread::sleep(Duration::from_secs(4));
     let left = rates([&backup, &desktop], Duration::from_secs(3));
@@ -359,7 +359,7 @@ fn names_are_followed() {
     ask_for_address(&home, desk, "phone", "192.168.7.1");
     daemon.wait_for("a rival", PATIENCE, |s| s["hosts"][0]["rivals"] == 1);
     assert!(is_bound(&daemon.status()));
-    let said = String::from_utf8(home.stage.fairweir("status").stdout).unwrap();
+    let said = String::from_utf8(home.stage.fairweir("router status").stdout).unwrap();
     assert!(said.contains("claimed by 1 other device too"), "{said}");
     // It is remembered.
     assert_eq!(home.stage.fairweir("off").status.code(), Some(0));
