@@ -236,15 +236,18 @@ fn bounds_of_a_process_that_is_gone_can_be_lifted() {
         let bounds: Vec<_> = samples.iter().map(|s| (s.id, 30_000)).collect();
         host.apply_windows(&windows(&bounds, &[None])).unwrap();
         assert!(streams.iter().all(|s| clamp(s) < 31_000));
-        // Until nothing is received any more: with each packet that is sent they would be set again.
-        thread::sleep(Duration::from_millis(200));
         assert_eq!(
             pair.internet.run(|| lift().unwrap()),
             0,
             "another namespace is another's business"
         );
         assert_eq!(pair.home.run(|| lift().unwrap()), 2);
-        assert!(streams.iter().zip(&before).all(|(s, &before)| clamp(s) >= before), "{before:?}");
+        // The host is still there: with a packet that is sent between the two the bound is set again.
+        let are_lifted = || {
+            pair.home.run(|| lift().unwrap());
+            streams.iter().zip(&before).all(|(s, &before)| clamp(s) >= before)
+        };
+        assert!((0..100).any(|_| are_lifted()), "{before:?}");
         // Who is still there sets them again at the next pass, and lifts them at the end.
         rates(&mut streams, Duration::from_millis(100));
         host.take_connections().unwrap();
