@@ -45,8 +45,8 @@ const STEAL_LEAST: Duration = Duration::from_millis(200);
 const TICK: Duration = Duration::from_millis(10);
 /// Runs of a claim, after which a void one is not repeated.
 const RUNS_MAX: usize = 8;
-/// The same in the first of several passes.
-const RUNS_OF_FIRST_PASS: usize = 2;
+/// The same in one of several passes: what disturbs the machine may be gone in the next one.
+const RUNS_OF_PASS: usize = 2;
 /// No void run is repeated when the claim has taken longer.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// Period of the look at the clock.
@@ -169,8 +169,9 @@ fn judge(claim: &str, rule: Rule, body: impl Fn()) {
     let begun = Instant::now();
     let is_forced = std::env::var("FAIRWEIR_VOID").is_ok_and(|name| claim.contains(&name));
     let pass = std::env::var("FAIRWEIR_PASS").ok().and_then(|pass| pass.parse().ok());
-    let is_for_later = pass == Some(1);
-    let runs_max = if is_for_later { RUNS_OF_FIRST_PASS } else { RUNS_MAX };
+    // The last pass and the table judge.
+    let is_for_later = pass.is_some();
+    let runs_max = if is_for_later { RUNS_OF_PASS } else { RUNS_MAX };
     let mut runs = Vec::new();
     let verdict = loop {
         let run = play(&body, is_forced);
