@@ -20,7 +20,7 @@ const DISTURBED: [(&str, f64); 3] =
 const SLOWEST: usize = 15;
 /// How long further passes over claims that were not judged begin. A hypervisor that takes the machine away does so for
 /// minutes.
-const PASSES_FOR: Duration = Duration::from_secs(30 * 60);
+const PASSES_FOR: Duration = Duration::from_secs(35 * 60);
 
 /// Prints the table of a record, `target/judge.jsonl` without a name, and fails if the suite must not be believed.
 pub(crate) fn run(file: Option<&str>) -> Result<()> {
