@@ -248,7 +248,7 @@ fn bounds_of_a_process_that_is_gone_can_be_lifted() {
             streams.iter().zip(&before).all(|(s, &before)| clamp(s) >= before)
         };
         assert!((0..100).any(|_| are_lifted()), "{before:?}");
-        // Who is still there sets them again at the next pass, and lifts them at the end.
+        // Who is still there has set them again after the next pass, and lifts them at the end.
         rates(&mut streams, Duration::from_millis(100));
         host.take_connections().unwrap();
         host.apply_windows(&windows(&bounds, &[None])).unwrap();
