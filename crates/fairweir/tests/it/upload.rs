@@ -12,9 +12,10 @@ use nix::sys::signal::Signal;
 use nix::sys::socket::{setsockopt, sockopt::TcpCongestion};
 use serde_json::Value;
 
+use crate::common::far::Far;
 use crate::common::home::{devices, has_nat, ip, run};
 use crate::common::only_error_line;
-use crate::common::stage::{Daemon, Stage};
+use crate::common::stage::{Daemon, Download, Stage};
 
 const PATIENCE: Duration = Duration::from_secs(25);
 const UP_MBIT: f64 = 10.0;
@@ -425,4 +426,46 @@ fn htb_at_95_percent_beside_it() {
     let told = watch(&stage, &sinks, Duration::from_secs(6));
     told.assert_good("told the capacity", &daemon.status());
     drop(uploads);
+}
+
+/// The far server of the heaviest group has the longest round trip: its window grows most when acknowledgements
+/// wait at the uplink, and with one of before it would have a third of its share.
+fn share_a_download_beside_an_upload() {
+    const WEIGHTS: [u32; 3] = [4, 2, 1];
+    const ONE_WAY_MS: [u64; 3] = [60, 20, 5];
+    const DOWN_MBIT: f64 = 28.0;
+    let stage = stage_with(DOWN_MBIT, UP_MBIT);
+    let servers = [0, 1, 2].map(|i| {
+        let (name, address) = (format!("far{i}"), format!("10.9.7.{}", i + 1));
+        Far::with_delay(&stage, &name, &address, None, Duration::from_millis(ONE_WAY_MS[i]))
+    });
+    let groups = [0, 1, 2].map(|i| {
+        let (weight, ip) = (WEIGHTS[i], servers[i].address().ip());
+        format!("[[group]]\nname = \"g{i}\"\nweight = {weight}\nmatch = [\"ip:{ip}\"]\n")
+    });
+    stage.configure(&format!("version = 1\n[host]\n{}", groups.concat()));
+    let sink = Sink::new(&stage, CALL);
+    let daemon = stage.start(&[]);
+    let downloads = servers.each_ref().map(|server| server.download(&stage));
+    daemon.wait_for("enforcing", PATIENCE, |s| s["enforcing"] == true);
+    thread::sleep(Duration::from_secs(5));
+    let upload = stage.at_home(|| Upload::start(sink.address));
+    thread::sleep(Duration::from_secs(8));
+    let (begin, before) = (Instant::now(), downloads.each_ref().map(Download::received));
+    thread::sleep(Duration::from_secs(8));
+    let got = [0, 1, 2].map(|i| (downloads[i].received() - before[i]) as f64);
+    let all: f64 = got.iter().sum();
+    let shares = [0, 1, 2].map(|i| got[i] / all / (f64::from(WEIGHTS[i]) / 7.0));
+    // Of what is left beside headers.
+    let used = all * 8e-6 / begin.elapsed().as_secs_f64() / (DOWN_MBIT * 1_448.0 / 1_514.0);
+    note(&format!("shares {shares:.3?} relative to the weights, {used:.3} of the link"));
+    assert!(used >= 0.95, "{used}\n{:#}", daemon.status());
+    assert!(shares.iter().all(|s| (s - 1.0).abs() <= 0.1), "{shares:?}\n{:#}", daemon.status());
+    drop((upload, downloads));
+}
+
+/// An upload that is not controlled fills the uplink's buffer of 150 ms.
+#[test]
+fn downloads_keep_link_and_shares_while_their_acknowledgements_wait_at_the_uplink() {
+    judged(share_a_download_beside_an_upload);
 }

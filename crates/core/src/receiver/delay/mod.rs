@@ -56,6 +56,8 @@ pub(super) struct DelayEstimator {
     /// What the last interval said.
     last: Option<Estimate>,
     noise: Noise,
+    /// What all round trips have in common beyond their bases and the queue, in ns: the uplink's queue.
+    shift: i64,
 }
 
 /// What an observation's delays are taken for.
@@ -162,9 +164,10 @@ impl DelayEstimator {
         let answers = before.zip(by_probe).map(|((_, before), now)| before.least.min(now.least));
         let answers = answers.map(|least| Span::nanos(least.max(0) as u64));
         self.settle(observation, known, queue, answers);
-        if observation.exact.is_some() {
-            self.take_exact(&observation.connections);
-        }
+        self.shift = match observation.exact {
+            Some(_) => self.take_exact(&observation.connections),
+            None => self.common_shift(observation, noise),
+        };
         let span = |ns: i64| Span::nanos(ns.max(0) as u64);
         let agrees = |least: i64| by_probe.is_some_and(|probe| probe.least > least / 2);
         found.map(|(estimate, source)| DelaySample {
@@ -180,15 +183,20 @@ impl DelayEstimator {
         })
     }
 
-    /// A connection's RTT without the queue, if it is known.
+    /// A connection's RTT without the queue, if it is known: as it is now, with what waits at the uplink.
     pub(super) fn rtt_base(&self, id: u64) -> Option<Span> {
-        self.connections.get(&id)?.rtt
+        Some(self.shifted(self.connections.get(&id)?.rtt?))
+    }
+
+    fn shifted(&self, base: Span) -> Span {
+        let now = (base.as_nanos() as i64).saturating_add(self.shift);
+        Span::nanos(now.max(0) as u64).max(RTT_MIN)
     }
 
     /// The largest RTT without the queue, of connections that receive a part that matters.
     pub(super) fn rtt_base_max(&self) -> Option<Span> {
         let busy = self.connections.values().filter(|base| base.is_busy);
-        busy.filter_map(|base| base.rtt).max().map(|rtt| rtt.min(RTT_MAX))
+        busy.filter_map(|base| base.rtt).max().map(|rtt| self.shifted(rtt).min(RTT_MAX))
     }
 
     /// By how much a connection's packets waited longer than those of others on average; nothing while
@@ -260,13 +268,33 @@ impl DelayEstimator {
         }
     }
 
-    /// Takes over RTTs that are known to be without a queue.
-    fn take_exact(&mut self, connections: &[ConnectionSample]) {
+    /// Takes over RTTs that are known to be without a queue, which leaves no shift.
+    fn take_exact(&mut self, connections: &[ConnectionSample]) -> i64 {
         for sample in connections {
             if let (Some(base), Some(rtt)) = (self.connections.get_mut(&sample.id), sample.rtt) {
                 base.rtt = Some(rtt.max(RTT_MIN));
             }
         }
+        0
+    }
+
+    /// By how much all round trips are longer or shorter now than base and queue: when an upload fills
+    /// the uplink, acknowledgements of all downloads wait there. Timestamps of what arrives do not contain
+    /// it, so both can be told apart. What could be the queue itself, which an RTT follows late, is no shift.
+    fn common_shift(&self, observation: &Observation, noise: i64) -> i64 {
+        let beyond = |sample: &ConnectionSample| {
+            let waits =
+                observation.groups.get(sample.group).is_some_and(|g| g.backlog > Bytes::ZERO);
+            let base =
+                self.connections.get(&sample.id).filter(|_| sample.segments > 0 && !waits)?;
+            let queue = base.by_stamps(sample)?;
+            let mean = (queue.mean - noise).max(queue.least);
+            let beyond = sample.rtt?.as_nanos() as i64 - base.rtt?.as_nanos() as i64 - mean;
+            let doubt = STEADY_NS.max(mean / 2);
+            Some(Estimate { mean: beyond - beyond.clamp(-doubt, doubt), ..queue })
+        };
+        let mut beyond: Vec<Estimate> = observation.connections.iter().filter_map(beyond).collect();
+        median(&mut beyond).unwrap_or(0)
     }
 
     /// Takes over new connections and lower bases; forgets connections that are gone. `answers` is

@@ -95,6 +95,47 @@ fn a_shorter_path_is_followed_at_once() {
     assert_eq!(link.steady(&[(1, 79)], Queue::Unknown), Some(9));
 }
 
+/// Two downloads of 20 and 120 ms, whose packets wait `queue` ms at the ISP, while their acknowledgements wait
+/// `uplink` ms: the kernel's RTTs contain both, timestamps the first.
+fn round_trips(link: &mut Link, queue: i64, uplink: i64) -> [u64; 2] {
+    let paths = [(1, 20), (2, 120)];
+    let seen = paths.map(|(id, path)| ConnectionSample {
+        rtt: Some(Span::millis((path + queue + uplink) as u64)),
+        ..connection(id, queue * MS, queue * MS)
+    });
+    link.observe(seen.to_vec(), None, Queue::Unknown);
+    [1, 2].map(|id| link.delay.rtt_base(id).unwrap().as_nanos() / MS as u64)
+}
+
+#[test]
+fn what_waits_at_the_uplink_is_added_to_every_base_at_once_and_taken_off_at_once() {
+    let mut link = Link::new();
+    link.steady(&[(1, 0), (2, 0)], Queue::WasEmpty);
+    for _ in 0..10 {
+        assert_eq!(round_trips(&mut link, 0, 0), [20, 120]);
+    }
+    let doubt = STEADY_NS as u64 / MS as u64;
+    for (uplink, queue) in [(150, 5), (150, 0), (80, 6), (150, 5), (0, 5)] {
+        for (now, path) in round_trips(&mut link, queue, uplink).into_iter().zip([20, 120]) {
+            let exact = (path + uplink) as u64;
+            assert!((exact - doubt - 1..=exact + doubt).contains(&now), "{now} of {exact} ms");
+        }
+    }
+}
+
+#[test]
+fn what_may_be_the_queue_of_the_download_is_not_added() {
+    let mut link = Link::new();
+    link.steady(&[(1, 0), (2, 0)], Queue::WasEmpty);
+    round_trips(&mut link, 0, 0);
+    // RTTs follow a queue that grows to 60 ms half of it late, and are ahead of one that falls.
+    for (queue, beyond) in [(20, 8), (40, 15), (60, 25), (60, 0), (20, -8)] {
+        let [near, far] = round_trips(&mut link, queue, beyond);
+        // Of what seems to be steady, a base takes an eighth.
+        assert!((20..=25).contains(&near) && (120..=125).contains(&far), "{queue}: {near} {far}");
+    }
+}
+
 #[test]
 fn what_was_no_queue_is_forgotten() {
     let mut link = Link::new();

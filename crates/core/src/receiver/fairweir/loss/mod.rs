@@ -86,7 +86,7 @@ struct Ceiling {
     strikes: Streak,
     /// What was believed before the first of them.
     before: Option<Rate>,
-    /// Ticks in which it seemed to cost too much.
+    /// Ticks in which it seemed to cost too much, or was not reached.
     harmed_ticks: Streak,
 }
 
@@ -228,8 +228,11 @@ impl Losses {
         let arrived = self.mean_rate(RECENT);
         let harmless = ceiling.rate_before * HARMLESS;
         let is_harmful = arrived < harmless && ceiling.rate < harmless;
-        let is_judged = (JUDGED_FROM..JUDGED_UNTIL).contains(&passed) && now.is_wanted;
-        if ceiling.harmed_ticks.count(is_judged && is_harmful) >= HARMED_TICKS {
+        let is_judged = (JUDGED_FROM..JUDGED_UNTIL).contains(&passed);
+        // Far below it nothing shows that there still is one: something else holds what is wanted.
+        let is_unused = arrived < ceiling.rate * CEILING_BELOW;
+        let is_refuted = now.is_wanted && (is_unused || is_judged && is_harmful);
+        if ceiling.harmed_ticks.count(is_refuted) >= HARMED_TICKS {
             return self.back_off(now.at, ceiling.before);
         }
         let is_held = now.at < ceiling.held_until;
@@ -387,7 +390,7 @@ const JUDGED_FROM: Span = Span::secs(12);
 const JUDGED_UNTIL: Span = Span::secs(30);
 /// It is harmless if this part of what arrived before arrives.
 const HARMLESS: Part = Part::percent(88);
-/// Ticks in a row of harm before a ceiling is given up: a sender that one loss halved grows back meanwhile.
+/// Ticks in a row of harm, or far below it, before a ceiling is given up: a sender that one loss halved grows back meanwhile.
 const HARMED_TICKS: u32 = 25;
 /// Part of the ceiling that is left after a loss.
 const CUT: Part = Part::percent(98);

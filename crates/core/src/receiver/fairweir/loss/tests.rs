@@ -130,6 +130,24 @@ fn a_loss_within_a_hold_lowers_the_ceiling_and_a_few_such_holds_are_noise() {
     assert!(ceilings.last().unwrap() < &ceilings[0]);
 }
 
+/// Whatever holds the senders back, it is not what drops their packets.
+#[test]
+fn a_ceiling_that_is_wanted_and_far_from_reached_is_given_up() {
+    let mut line = Line::limited(PLAN);
+    let half = line.capacity.unwrap() / 2;
+    let begun = line.now;
+    while line.losses.is_limiting() {
+        line.tick(half, CLEAN);
+        assert!(line.now.since(begun) <= TICK * 40, "it is kept");
+    }
+    // One that senders do not ask for is kept.
+    let mut line = Line::limited(PLAN);
+    for _ in 0..300 {
+        line.tick(half, Heard { is_wanted: false, ..CLEAN });
+    }
+    assert!(line.losses.is_limiting());
+}
+
 #[test]
 fn losses_that_go_on_are_noise_and_mean_nothing_the_longer_the_more_often() {
     let believed = Some(Rate::mbit(40));
