@@ -40,6 +40,8 @@ SHARED(police_slot_4);
 SHARED(police_slot_16);
 SHARED(police_slot_64);
 SHARED(police_slot_bundle);
+SHARED(police_client);
+SHARED(police_bindings);
 SHARED(police_tally);
 SHARED(police_totals);
 SHARED(police_settings);
