@@ -39,8 +39,11 @@ pub trait Subscribers {
     /// Divides as without a client from now on.
     fn undivide(&mut self, subscriber: &Self::Id);
 
-    /// Marks that found no room, of the agreement that is in force; `None` if none is.
-    fn refused(&self, subscriber: &Self::Id) -> Option<u32>;
+    /// Whether it divides for a client.
+    fn is_divided(&self, subscriber: &Self::Id) -> bool;
+
+    /// Marks that found no room since then.
+    fn refused(&self, subscriber: &Self::Id) -> u32;
 }
 
 /// An agreement, or the memory of one.
@@ -142,7 +145,7 @@ impl<K: Ord + Clone + Debug> Divider<K> {
     /// Ends what was not renewed, and forgets what need not be remembered.
     pub fn handle_tick(&mut self, now: Time, subscribers: &mut impl Subscribers<Id = K>) {
         self.leases.retain(|subscriber, lease| {
-            if !lease.is_live(now) && subscribers.refused(subscriber).is_some() {
+            if !lease.is_live(now) && subscribers.is_divided(subscriber) {
                 subscribers.undivide(subscriber);
             }
             lease.is_live(now) || now < lease.changes_until
@@ -182,7 +185,7 @@ impl<K: Ord + Clone + Debug> Divider<K> {
                 changes_until: now,
             },
         };
-        let is_in_force = lease.is_live(now) && subscribers.refused(subscriber).is_some();
+        let is_in_force = lease.is_live(now) && subscribers.is_divided(subscriber);
         let mut outcome = Outcome::Divides;
         if !is_in_force || lease.classes != ask.classes {
             if !lease.change(now) {
@@ -210,7 +213,7 @@ impl<K: Ord + Clone + Debug> Divider<K> {
             lease: LEASE,
             outcome,
             rate,
-            refused: subscribers.refused(subscriber).unwrap_or(0),
+            refused: subscribers.refused(subscriber),
             marks,
         };
         self.leases.insert(subscriber.clone(), lease);

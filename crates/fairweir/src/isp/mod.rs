@@ -12,6 +12,7 @@
 //! | [`radius`], [`leases`] | subscribers that access servers and DHCP servers report |
 //! | [`unpoliced`] | whom they report without effect, and why |
 //! | [`usage`], [`ipfix`] | what each subscriber used, in files and for a collector |
+//! | [`clients`] | whose hosts say how their downloads are divided |
 //! | [`segments`] | who shares a capacity, and how it is divided |
 //! | [`daemon`], [`report`] | the daemon's state, and what it tells |
 //! | [`wire`], [`commands`], [`top`], [`show`] | what others ask it |
@@ -37,6 +38,7 @@ use fairweir_config::text;
 mod asker;
 mod assemble;
 pub(crate) mod cli;
+mod clients;
 mod commands;
 mod daemon;
 mod handles;
@@ -181,8 +183,9 @@ impl Service for Isp {
         Ok(())
     }
 
-    fn waits_for(&self) -> Option<BorrowedFd<'_>> {
-        self.daemon.radius.as_ref().map(Radius::waits_for)
+    fn waits_for(&self) -> Vec<BorrowedFd<'_>> {
+        let radius = self.daemon.radius.iter().map(Radius::waits_for);
+        radius.chain(self.daemon.clients.waits_for()).collect()
     }
 
     fn handle_ready(&mut self, now: Time) -> Result<(), Error> {
@@ -204,13 +207,15 @@ impl Service for Isp {
                 let (plan, after) = (plan.as_deref(), after.as_deref());
                 Answer::value(&report::list(daemon, plan, after, limit))
             }
-            Request::Find { text } => answer(report::find(daemon, &text)),
+            Request::Find { text } => answer(report::find(daemon, &text, now)),
             Request::Plans => {
                 let plans = daemon.registry.plans().values();
                 let plans: Vec<Value> = plans.map(|record| record.entry.to_json()).collect();
                 Answer::value(&json!({ "plans": plans }))
             }
-            Request::Counters { name } => answer(report::subscriber(daemon, daemon.name_of(&name))),
+            Request::Counters { name } => {
+                answer(report::subscriber(daemon, daemon.name_of(&name), now))
+            }
             Request::Top { count } => {
                 answer(daemon.meter.busiest(&daemon.kernel, &daemon.registry, count, now))
             }

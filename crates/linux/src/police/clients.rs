@@ -28,6 +28,17 @@ pub(super) struct Clients {
     shape: u32,
 }
 
+/// What is bound of a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bound {
+    /// How many flows.
+    pub bound: usize,
+    /// Marks that found no room; wraps.
+    pub refused: u32,
+    /// As `agreement::bindings` has them.
+    pub words: Vec<u64>,
+}
+
 /// A client.
 #[derive(Debug)]
 struct Live {
@@ -128,23 +139,28 @@ impl Police {
         all.into_iter().try_for_each(|id| self.undivide(id))
     }
 
-    /// How many marks of a subscriber's client found no room; `None` if no client divides its download.
+    /// Whether a client divides the download of a subscriber.
+    pub fn is_divided(&self, id: SubscriberId) -> bool {
+        self.clients.of.contains_key(&id)
+    }
+
+    /// What is bound of a subscriber's client; `None` if no client divides its download.
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub fn refused_bindings(&self, id: SubscriberId) -> Result<Option<u32>, Error> {
-        Ok(self.bindings(id)?.map(|bindings| bindings.refused))
-    }
-
-    /// The bindings of a subscriber's client.
-    pub(super) fn bindings(&self, id: SubscriberId) -> Result<Option<abi::Bindings>, Error> {
+    pub fn bindings(&self, id: SubscriberId) -> Result<Option<Bound>, Error> {
         let Some(live) = self.clients.of.get(&id) else { return Ok(None) };
         let Some(chunk) = self.maps().of_client(OfClient::Bindings, live.number) else {
             return Ok(None);
         };
         let value = chunk.lookup(&(live.number % CLIENT_CHUNK).to_ne_bytes(), MapFlags::ANY);
         let value = value.map_err(|e| bpf_error("read the bindings of a client", &e))?;
-        Ok(value.and_then(|value| abi::Bindings::from_bytes(&value)))
+        let of_client = value.and_then(|value| abi::Bindings::from_bytes(&value));
+        Ok(of_client.map(|bindings| Bound {
+            bound: bindings.of.iter().filter(|&&word| word != 0).count(),
+            refused: bindings.refused,
+            words: bindings.of.to_vec(),
+        }))
     }
 
     /// The slots of a subscriber whose plan is for clients: of downloads and of uploads.

@@ -37,6 +37,7 @@ mod subscribers;
 mod tables;
 mod trial;
 
+pub use clients::Bound;
 pub use counters::{Counters, Totals};
 pub use hook::Hook;
 pub use plan::Algorithm;

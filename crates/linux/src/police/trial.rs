@@ -101,16 +101,6 @@ impl Police {
     }
 }
 
-impl Police {
-    /// The bindings of a subscriber's client as the kernel has them; none without a client.
-    ///
-    /// # Errors
-    /// If the kernel refuses.
-    pub fn binding_words(&self, id: SubscriberId) -> Result<Vec<u64>, Error> {
-        Ok(self.bindings(id)?.map(|bindings| bindings.of.to_vec()).unwrap_or_default())
-    }
-}
-
 impl Trial {
     /// What becomes of a frame that comes at `now`, `repeat` times.
     ///
