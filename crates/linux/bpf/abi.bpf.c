@@ -16,6 +16,7 @@ SHARED(config);
 SHARED(counters);
 SHARED(upload_counters);
 SHARED(allowances);
+SHARED(marks);
 SHARED(prefix4);
 SHARED(prefix6);
 SHARED(talker);

@@ -138,11 +138,10 @@ impl Client {
         }
     }
 
-    /// Asks again at once, as in another network.
-    pub fn restart(&mut self, now: Time) {
-        self.end(Why::NotAsked, Span::ZERO, now);
-        self.pause.reset();
-        self.before = Before::default();
+    /// Asks at `now`.
+    #[cfg(test)]
+    pub(super) fn set_waiting(&mut self, now: Time) {
+        self.state = State::Waiting { until: now, why: Why::NotAsked };
     }
 
     /// Divides itself from now on.

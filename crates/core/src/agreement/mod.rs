@@ -23,6 +23,8 @@ pub mod bindings;
 pub mod client;
 pub mod cookie;
 pub mod divider;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
 pub mod message;
 #[cfg(test)]
 mod tests;

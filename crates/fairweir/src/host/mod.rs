@@ -26,6 +26,7 @@ pub(crate) mod cli;
 pub(crate) mod client;
 mod daemon;
 mod delay;
+mod divider;
 pub(crate) mod guard;
 mod kept;
 mod leases;

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, IoSlice, IoSliceMut};
-use std::net::{Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd};
 
 use nix::sys::socket::{
@@ -33,6 +33,23 @@ pub fn listen_at(device: &str, port: u16) -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
+/// A socket for datagrams to and from one peer over a device, without blocking.
+///
+/// # Errors
+/// If there is no such device, or no way over it.
+pub fn connect_over(device: &str, to: SocketAddr) -> io::Result<UdpSocket> {
+    let any = if to.is_ipv4() {
+        Ipv4Addr::UNSPECIFIED.into()
+    } else {
+        IpAddr::from(Ipv6Addr::UNSPECIFIED)
+    };
+    let socket = UdpSocket::bind((any, 0))?;
+    socket.set_nonblocking(true)?;
+    setsockopt(&socket, sockopt::BindToDevice, &OsString::from(device))?;
+    socket.connect(to)?;
+    Ok(socket)
+}
+
 /// The next datagram of a socket of [`listen_at`].
 ///
 /// # Errors
@@ -59,10 +76,10 @@ pub fn receive(socket: &UdpSocket, bytes: &mut [u8]) -> io::Result<Asked> {
 /// If the kernel refuses.
 pub fn answer(socket: &UdpSocket, asked: &Asked, bytes: &[u8]) -> io::Result<()> {
     let ip = match asked.from.ip() {
-        std::net::IpAddr::V4(ip4) => ip4.to_ipv6_mapped(),
-        std::net::IpAddr::V6(ip6) => ip6,
+        IpAddr::V4(ip4) => ip4.to_ipv6_mapped(),
+        IpAddr::V6(ip6) => ip6,
     };
-    let to = SockaddrIn6::from(std::net::SocketAddrV6::new(ip, asked.from.port(), 0, 0));
+    let to = SockaddrIn6::from(SocketAddrV6::new(ip, asked.from.port(), 0, 0));
     let info = libc::in6_pktinfo {
         ipi6_addr: libc::in6_addr { s6_addr: asked.to.octets() },
         ipi6_ifindex: 0,
