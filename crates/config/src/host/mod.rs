@@ -110,7 +110,7 @@ pub struct HostSection {
     pub upload: bool,
     /// What the uplink carries, if that is not to be learned.
     pub upload_capacity: Option<Rate>,
-    /// Who may divide the download as the weights say; a router asks nobody.
+    /// Who may divide the download as the weights say; a router does not ask.
     pub divider: DividerChoice,
     /// All traffic passes unshaped until this is unset; only `[set]` has it.
     pub paused: bool,
@@ -121,7 +121,7 @@ pub struct HostSection {
 pub enum DividerChoice {
     /// The next hop of the default route.
     Auto,
-    /// Nobody: nothing is sent.
+    /// No host: nothing is sent.
     Off,
     /// This host.
     Address(IpAddr),

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Every datagram that it sends is a `Message` from [`Client::poll_datagram`]. What arrives counts only with
-//! the nonce of this attempt, which nobody off the path knows.
+//! the nonce of this attempt, which is not known off the path.
 
 use std::fmt;
 
@@ -24,7 +24,7 @@ pub const RENEW: Span = Span::secs(1);
 pub const SILENCE: Span = Span::secs(2);
 /// When a datagram without an answer is sent again.
 const AGAIN: Span = Span::millis(300);
-/// Hellos without an answer until nobody is there.
+/// Hellos without an answer before it waits.
 const HELLOS: u32 = 3;
 /// When a host is asked again that did not answer, or does not divide.
 pub const PAUSE: Span = Span::secs(300);
@@ -38,7 +38,7 @@ const TRUSTED: Span = Span::secs(600);
 /// Why the client divides itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// Nobody was asked yet.
+    /// No divider was asked yet.
     NotAsked,
     /// The divider did not answer.
     NoAnswer,
@@ -149,8 +149,7 @@ impl Client {
         self.end(Why::NotAsked, Span::MAX, now);
     }
 
-    /// Takes in what arrived in a tick, by class, and lets time pass. `wants` is whether anything is to be
-    /// divided: without, nobody new is asked.
+    /// Takes in what arrived in a tick, by class, and lets time pass.
     pub fn handle_tick(&mut self, received: &[Received], now: Time) {
         let State::Delegated { agreement, .. } = &mut self.state else {
             self.before.handle_tick(received.iter().map(|one| one.bytes).sum::<Bytes>(), now);

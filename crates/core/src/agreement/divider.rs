@@ -19,7 +19,7 @@ pub const CHANGES: u32 = 8;
 /// The time after which it may make another one. Queues that begin empty let about a fifth of a second of the
 /// rate pass in addition.
 pub const CHANGE_EACH: Span = Span::secs(10);
-/// Answers to hellos in a second: hashing so many takes less than a thousandth of a core.
+/// Answers to hellos in a second: to hash as often takes less than a thousandth of a core.
 pub const HELLOS_MAX: u32 = 2_000;
 
 /// What divides, and for whom.

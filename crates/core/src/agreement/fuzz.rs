@@ -53,7 +53,7 @@ pub(crate) fn agreement(data: &[u8]) {
     let (mut one, mut divider) = (One(false), Divider::new(Key([9; 16]), 1));
     let answer = divider.handle_datagram(client, data, now, &mut one);
     assert!(answer.is_none_or(|answer| answer.bytes().len() <= data.len()));
-    assert!(!one.0, "nobody can know the cookie");
+    assert!(!one.0, "the cookie is a secret");
     // With the cookie, as a client on the path.
     let mut proven = data.to_vec();
     if let Some(nonce) = data.get(8..16).and_then(|nonce| nonce.try_into().ok()) {

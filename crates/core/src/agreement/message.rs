@@ -125,7 +125,7 @@ impl Outcome {
 }
 
 impl Message {
-    /// Reads a datagram; `None` if it is none of these.
+    /// Reads a datagram; `None` if it is another.
     pub fn read(bytes: &[u8]) -> Option<Message> {
         let (magic, rest) = bytes.split_at_checked(4)?;
         let (&[version, kind], rest) = rest.split_first_chunk()?;

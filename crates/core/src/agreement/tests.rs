@@ -407,7 +407,7 @@ fn a_divider_that_lies_is_left_within_three_seconds() {
         ([18, 0], [1, 1], true),
         // Half of what arrived before.
         ([1, 8], [1, 1], true),
-        // A class that wants no more, or nobody who does.
+        // A class that wants no more, or no class that does.
         ([15, 3], [1, 0], false),
         ([0, 18], [0, 1], false),
         ([1, 1], [0, 0], false),
@@ -432,6 +432,19 @@ fn a_divider_that_lies_is_left_within_three_seconds() {
 }
 
 #[test]
+fn a_class_that_lacks_a_little_all_the_time_ends_an_agreement_and_one_that_swings_does_not() {
+    for (first, second, ends) in [([3, 12], [3, 12], true), ([3, 15], [6, 12], false)] {
+        let mut pair = Pair::new();
+        pair.client = Client::new(classes(&[1, 3]), 3, at(0));
+        for _ in 0..30 {
+            pair.play(1_000, first, [1, 1]);
+            pair.play(1_000, second, [1, 1]);
+        }
+        assert_eq!(pair.is_delegated(), !ends, "{first:?} {second:?}");
+    }
+}
+
+#[test]
 fn who_is_off_the_path_cannot_answer_for_a_divider() {
     let mut client = Client::new(classes(&[5, 1]), 3, at(0));
     client.handle_tick(&[Received::default(); 2], at(0));
@@ -444,7 +457,7 @@ fn who_is_off_the_path_cannot_answer_for_a_divider() {
     for forged in [
         Message::Cookie { nonce: nonce ^ 1, cookie: [1; 16] },
         agreed(nonce ^ 1),
-        // Nobody was asked yet.
+        // No divider was asked yet.
         agreed(nonce),
         Message::Hello { nonce },
     ] {

@@ -1,9 +1,13 @@
 //! Whether a divider does what was agreed, from what arrives.
 //!
-//! Spans of [`SPAN`] are judged. A class *wants more* while it loses packets: whoever divides tells senders by
-//! losses. A span fails if of two classes that want more one has less than [`SHARE_LEAST`] of its part, or if
-//! some class wants more and all together have less than [`TOTAL_LEAST`] of what they had before the agreement.
-//! [`FAILED_MAX`] failed spans in a row end it.
+//! Spans of [`SPAN`] are judged. A class *wants more* while it loses packets: a divider tells senders by
+//! losses. A span fails if of two classes that want more one has less than [`SPAN_LEAST`] of its part, or if
+//! some class wants more and all together have less than [`SPAN_LEAST`] of what they had before the agreement.
+//! [`FAILED_MAX`] failed spans in a row end it, and so does a class that has had less than [`LONG_LEAST`] in
+//! [`LONG`] spans, or a total. A shorter look must be coarser: behind a divider that does as agreed a single
+//! connection had 0.86 of its part in two seconds in a row.
+
+use std::collections::VecDeque;
 
 use crate::share::{Entry, Weight, fair};
 use crate::streak::Streak;
@@ -13,10 +17,12 @@ use crate::units::{Bytes, Part, Rate, Span, Time};
 pub const SPAN: Span = Span::secs(1);
 /// Failed spans in a row that end an agreement.
 pub const FAILED_MAX: u32 = 2;
-/// The least of its part that a class has that wants more.
-pub const SHARE_LEAST: Part = Part::percent(90);
-/// The least of what arrived before the agreement.
-pub const TOTAL_LEAST: Part = Part::percent(95);
+/// The least of its part that a class has in a span that wants more, and the least of what arrived before.
+pub const SPAN_LEAST: Part = Part::percent(70);
+/// The same in [`LONG`] spans.
+pub const LONG_LEAST: Part = Part::percent(90);
+/// Spans of a longer look.
+pub const LONG: usize = 10;
 /// How long a class wants more after a loss.
 const WANTS: Span = Span::secs(5);
 /// Nothing is judged while senders find their new shares.
@@ -95,6 +101,9 @@ pub struct Verifier {
     sum: Vec<Received>,
     lost_at: Vec<Option<Time>>,
     failed: Streak,
+    /// What classes had and what they should have had, and so the total, of the last spans in which they were
+    /// judged.
+    long: Vec<VecDeque<(Rate, Rate)>>,
 }
 
 impl Verifier {
@@ -109,6 +118,7 @@ impl Verifier {
             sum: vec![Received::default(); weights.len()],
             lost_at: vec![None; weights.len()],
             failed: Streak::default(),
+            long: vec![VecDeque::new(); weights.len() + 1],
         }
     }
 
@@ -140,32 +150,59 @@ impl Verifier {
         if now < self.judged_from {
             return None;
         }
-        let fault = self.fault(&rates, now);
-        if self.failed.count(fault.is_some()) < FAILED_MAX {
-            return fault.is_none().then_some(Ok(()));
+        let judged = self.judge(&rates, now);
+        let is_short = |(has, should): (Rate, Rate), least| has < should * least;
+        let short = judged.iter().position(|one| one.is_some_and(|of| is_short(of, SPAN_LEAST)));
+        if self.failed.count(short.is_some()) >= FAILED_MAX {
+            let of = short.and_then(|at| Some((at, judged[at]?)))?;
+            return Some(Err(self.fault(of)));
         }
-        fault.map(Err)
-    }
-
-    /// What is wrong with a span.
-    fn fault(&self, rates: &[Rate], now: Time) -> Option<Fault> {
-        let wants = |class: usize| self.lost_at[class].is_some_and(|at| now.since(at) <= WANTS);
-        let wanting: Vec<usize> = (0..rates.len()).filter(|&class| wants(class)).collect();
-        let total: Rate = rates.iter().copied().sum();
-        if wanting.len() >= 2 {
-            let entry = |(class, weight): (usize, &Weight)| Entry {
-                weight: *weight,
-                demand: (!wants(class)).then_some(rates[class]),
+        let mut fault = None;
+        for (at, (long, judged)) in self.long.iter_mut().zip(judged).enumerate() {
+            let Some(judged) = judged else {
+                long.clear();
+                continue;
             };
-            let entries: Vec<Entry> = self.weights.iter().enumerate().map(entry).collect();
-            let parts = fair(total, &entries);
-            let short = |class: &&usize| rates[**class] < parts[**class] * SHARE_LEAST;
-            if let Some(&class) = wanting.iter().find(short) {
-                return Some(Fault::Share { class, rate: rates[class], part: parts[class] });
+            long.push_back(judged);
+            if long.len() > LONG {
+                long.pop_front();
+            }
+            let sum =
+                |of: fn(&(Rate, Rate)) -> Rate| long.iter().map(of).sum::<Rate>() / LONG as u64;
+            let mean = (sum(|of| of.0), sum(|of| of.1));
+            if long.len() == LONG && is_short(mean, LONG_LEAST) {
+                fault = fault.or(Some((at, mean)));
             }
         }
-        let before = self.before.filter(|before| total < *before * TOTAL_LEAST);
-        before.filter(|_| !wanting.is_empty()).map(|before| Fault::Total { rate: total, before })
+        match fault {
+            Some(of) => Some(Err(self.fault(of))),
+            None => short.is_none().then_some(Ok(())),
+        }
+    }
+
+    /// What each class had and should have had in a span, where that can be judged; last the total.
+    fn judge(&self, rates: &[Rate], now: Time) -> Vec<Option<(Rate, Rate)>> {
+        let wants = |class: usize| self.lost_at[class].is_some_and(|at| now.since(at) <= WANTS);
+        let wanting = (0..rates.len()).filter(|&class| wants(class)).count();
+        let total: Rate = rates.iter().copied().sum();
+        let entry = |(class, weight): (usize, &Weight)| Entry {
+            weight: *weight,
+            demand: (!wants(class)).then_some(rates[class]),
+        };
+        let entries: Vec<Entry> = self.weights.iter().enumerate().map(entry).collect();
+        let parts = fair(total, &entries);
+        let of =
+            |class: usize| (wanting >= 2 && wants(class)).then(|| (rates[class], parts[class]));
+        let before = self.before.filter(|_| wanting > 0).map(|before| (total, before));
+        (0..rates.len()).map(of).chain([before]).collect()
+    }
+
+    fn fault(&self, (at, (rate, part)): (usize, (Rate, Rate))) -> Fault {
+        if at < self.weights.len() {
+            Fault::Share { class: at, rate, part }
+        } else {
+            Fault::Total { rate, before: part }
+        }
     }
 }
 

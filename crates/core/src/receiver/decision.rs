@@ -257,7 +257,7 @@ pub enum Act {
     Compare,
     /// More arrives without control than with it, so everything passes for a while.
     LetGo,
-    /// Somebody before the queue divides by the weights.
+    /// A host before the queue divides by the weights.
     Delegate,
     /// More arrived than was believed to be possible: the capacity is higher.
     Increase {

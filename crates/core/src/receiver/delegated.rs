@@ -1,4 +1,4 @@
-//! While somebody before the queue divides by the same weights: nothing is enforced here, and nothing learned,
+//! While another host before the queue divides by the same weights: nothing is enforced here, and nothing learned,
 //! since what arrives says nothing about what the classes would let arrive. What was learned is kept.
 
 use super::control_loop::{ControlLoop, Decider};

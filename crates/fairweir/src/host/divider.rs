@@ -1,4 +1,4 @@
-//! Who divides: this host, or somebody before the queue that divides by the same weights. See
+//! Who divides: this host, or another before the queue that divides by the same weights. See
 //! `fairweir_core::agreement`.
 //!
 //! While another divides, this host marks its flows and verifies what arrives; it divides itself as soon as
@@ -30,7 +30,7 @@ const LOOK_PAUSE: Span = Span::secs(10);
 #[derive(Debug, Default)]
 pub(super) struct DividerControl {
     asked: Option<Asked>,
-    /// Why nobody can be asked, and when that is looked at again.
+    /// Why no divider can be asked, and when that is looked at again.
     obstacle: Option<(String, Time)>,
     network: Option<String>,
 }
@@ -64,12 +64,14 @@ impl DividerControl {
             self.asked = None;
             return false;
         };
-        let has_moved = self.network.as_ref() != network;
+        // The network shows up late where the daemon starts with the link.
+        let has_moved =
+            self.network.is_some() && network.is_some_and(|to| self.network.as_ref() != Some(to));
         if has_moved || self.asked.as_ref().is_some_and(|asked| asked.choice != choice) {
             self.stop(Some(&mut *host), now);
-            self.network = network.cloned();
             self.obstacle = None;
         }
+        self.network = network.cloned().or(self.network.take());
         if self.asked.is_none() && self.obstacle.as_ref().is_none_or(|(_, until)| now >= *until) {
             match Asked::new(choice, &settings.dev, settings.policy(), now) {
                 Ok(asked) => (self.asked, self.obstacle) = (Some(asked), None),
@@ -80,7 +82,7 @@ impl DividerControl {
         match asked.handle_tick(settings.policy(), host, samples, connections, now) {
             Ok(divides) => divides,
             Err(e) => {
-                warn!("nobody else can divide: {e}");
+                warn!("no other host can divide: {e}");
                 self.stop(Some(host), now);
                 self.obstacle = Some((e.to_string(), Time::from_nanos(u64::MAX)));
                 false
@@ -107,7 +109,7 @@ impl DividerControl {
         }
     }
 
-    /// `None` if nobody is to be asked.
+    /// `None` if no divider is to be asked.
     pub(super) fn status(&self, settings: &Settings, now: Time) -> Option<DividerStatus> {
         if let (Some((obstacle, _)), None) = (&self.obstacle, &self.asked) {
             let words = format!("this host divides: {obstacle}");

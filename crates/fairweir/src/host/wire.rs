@@ -33,7 +33,7 @@ pub(crate) struct Status {
     pub(crate) paused: bool,
     /// Whether downloads are shaped now.
     pub(crate) enforcing: bool,
-    /// Who divides; null if nobody else is to be asked.
+    /// Who divides; null if no other host is to be asked.
     #[serde(default)]
     pub(crate) divider: Option<DividerStatus>,
     /// Why everything passes unshaped although it should not, if so.

@@ -13,7 +13,7 @@ use fairweir_core::agreement::cookie::Key;
 use fairweir_core::agreement::divider::{Divider, Subscribers};
 use fairweir_core::agreement::message::MESSAGE_MAX;
 use fairweir_core::agreement::{Classes, PORT};
-use fairweir_core::units::{Rate, Time};
+use fairweir_core::units::{Rate, Span, Time};
 use fairweir_linux::police::SubscriberId;
 use fairweir_linux::{datagram, random};
 use tracing::{info, warn};
@@ -24,6 +24,10 @@ use super::wire::{ClientClass, ClientStatus, ClientsStatus};
 
 /// The most datagrams that are handled before other events.
 const BURST_MAX: usize = 256;
+/// The most that are read in a [`PORTION`]; the kernel drops more. A flood takes two microseconds of each.
+const PORTION_MAX: usize = 2_000;
+/// See [`PORTION_MAX`].
+const PORTION: Span = Span::millis(100);
 
 /// See the module.
 pub(super) struct Clients {
@@ -31,6 +35,8 @@ pub(super) struct Clients {
     divider: Divider<Arc<str>>,
     /// Whether a plan is for clients.
     is_wanted: bool,
+    /// Datagrams of this portion, and when the next one begins.
+    portion: (usize, Time),
     error: Option<String>,
 }
 
@@ -43,11 +49,33 @@ impl Clients {
         let [high, low, epoch] = [random()?, random()?, random()?];
         let key = Key((u128::from(high) << 64 | u128::from(low)).to_ne_bytes());
         let divider = Divider::new(key, epoch as u32);
-        Ok(Clients { socket: None, divider, is_wanted: false, error: None })
+        Ok(Clients {
+            socket: None,
+            divider,
+            is_wanted: false,
+            portion: (0, Time::ZERO),
+            error: None,
+        })
     }
 
     pub(super) fn waits_for(&self) -> Option<BorrowedFd<'_>> {
-        self.socket.as_ref().map(AsFd::as_fd)
+        self.socket.as_ref().filter(|_| !self.is_full()).map(AsFd::as_fd)
+    }
+
+    fn is_full(&self) -> bool {
+        self.portion.0 >= PORTION_MAX
+    }
+
+    /// When it reads again, if it has read enough for now.
+    pub(super) fn deadline(&self) -> Option<Time> {
+        self.is_full().then_some(self.portion.1)
+    }
+
+    /// Begins the next portion if it is time.
+    pub(super) fn handle_time(&mut self, now: Time) {
+        if now >= self.portion.1 {
+            self.portion = (0, now + PORTION);
+        }
     }
 
     /// Opens the socket if a plan is for clients, and ends agreements that were not renewed.
@@ -81,9 +109,14 @@ impl Clients {
 
     /// Answers the datagrams that wait.
     pub(super) fn handle_ready(&mut self, registry: &Registry, kernel: &mut Kernel, now: Time) {
+        self.handle_time(now);
         let Some(socket) = &self.socket else { return };
         let mut bytes = [0; MESSAGE_MAX + 1];
         for _ in 0..BURST_MAX {
+            if self.portion.0 >= PORTION_MAX {
+                return;
+            }
+            self.portion.0 += 1;
             let asked = match datagram::receive(socket, &mut bytes) {
                 Ok(asked) => asked,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
