@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 
 use ipnet::IpNet;
 
+use crate::agreement::fuzz::agreement;
 use crate::lease::{Heard, LEASE_MAX, Leases};
 use crate::lease_file::{self, FileLease};
 use crate::packet::Mac;
@@ -25,6 +26,7 @@ pub type Target = (&'static str, fn(&[u8]));
 
 /// The parsers of this crate.
 pub const TARGETS: &[Target] = &[
+    ("agreement", agreement),
     ("dhcp", dhcp),
     ("dns", dns),
     ("dnsmasq", dnsmasq),

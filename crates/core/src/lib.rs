@@ -24,9 +24,11 @@
 //! | [`market`] | credits that households spend on guaranteed rates, and how they decide |
 //! | [`relay`] | rates of connections held by reading slowly |
 //! | [`upload`] | how much may leave, so that groups share an uplink whose queue stays empty |
+//! | [`agreement`] | who stands before the queue divides by the weights of who does not |
 //! | [`delegate`] | congestion signals of one connection that others answer, so that it holds a rate |
 #![forbid(unsafe_code)]
 
+pub mod agreement;
 pub mod backoff;
 pub mod delegate;
 #[cfg(any(test, fuzzing))]

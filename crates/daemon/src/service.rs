@@ -50,8 +50,8 @@ pub trait Service {
 
     /// What becomes readable between deadlines when there is something for
     /// [`Service::handle_ready`]; nothing if the service does not say so.
-    fn waits_for(&self) -> Option<BorrowedFd<'_>> {
-        None
+    fn waits_for(&self) -> Vec<BorrowedFd<'_>> {
+        Vec::new()
     }
 
     /// What it waits for may be readable.
@@ -233,7 +233,7 @@ impl<S: Service> Frame<'_, S> {
                 // The outcome is logged, and the service keeps an error for its status.
                 let _ = self.reload(None, false, false, now);
             }
-            if self.service.waits_for().is_some() {
+            if !self.service.waits_for().is_empty() {
                 self.service.handle_ready(now)?;
             }
             if now >= self.service.deadline() {
@@ -264,7 +264,7 @@ impl<S: Service> Frame<'_, S> {
             false => deadline.since(now),
         };
         let fds = self.server.waits_for(now).chain(self.http.iter().flat_map(Http::waits_for));
-        let fds = fds.chain(self.service.waits_for().map(|fd| (fd, false)));
+        let fds = fds.chain(self.service.waits_for().into_iter().map(|fd| (fd, false)));
         events.wait(span, fds).map_err(|e| Error::io("wait for events", e))
     }
 

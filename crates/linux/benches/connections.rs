@@ -90,7 +90,8 @@ fn host() -> Host {
         matches: vec![format!("port:{}", i + 1).parse().unwrap()],
     };
     let policy = Policy::new((1..GROUPS).map(group).collect()).unwrap();
-    let spec = HostSpec { dev: "wan".into(), policy, mode: Mode::Count, census: false };
+    let spec =
+        HostSpec { dev: "wan".into(), policy, mode: Mode::Count, census: false, marks: false };
     Host::attach(&spec).unwrap()
 }
 

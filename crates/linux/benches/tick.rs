@@ -37,7 +37,8 @@ fn measure(groups: usize) -> (f64, f64) {
         matches: vec![format!("app:g{i}").parse().unwrap()],
     };
     let policy = Policy::new((1..groups).map(group).collect()).unwrap();
-    let spec = HostSpec { dev: "wan".into(), policy, mode: Mode::Shape, census: false };
+    let spec =
+        HostSpec { dev: "wan".into(), policy, mode: Mode::Shape, census: false, marks: false };
     let mut host = Host::attach(&spec).unwrap();
     let mut time = |rates: &dyn Fn(u32) -> Rate| {
         let start = Instant::now();

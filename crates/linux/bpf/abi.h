@@ -29,6 +29,8 @@
 #define FEATURE_SITES (1u << 8)
 /* Whether what leaves is given a class. */
 #define FEATURE_UPLOAD (1u << 9)
+/* Whether flows that leave are marked. */
+#define FEATURE_CLASS_MARKS (1u << 10)
 
 /* The tables of `port_rules`. */
 #define PORT_TABLE_TCP_REMOTE 0
@@ -102,6 +104,11 @@ struct allowances {
 	__u64 until[SLOTS_MAX];
 };
 _Static_assert(sizeof(struct allowances) == 8 * SLOTS_MAX, "abi");
+
+struct marks {
+	__u8 slots[SLOTS_MAX];
+};
+_Static_assert(sizeof(struct marks) == SLOTS_MAX, "abi");
 
 struct spent {
 	__u8 slots[SLOTS_MAX];

@@ -27,6 +27,8 @@
 #include "site.h"
 #include "connection.h"
 #include "upload.h"
+#include "tos.h"
+#include "mark.h"
 
 
 /* Set before loading: whether this kernel lets the program look at sockets and their owners. */
@@ -286,6 +288,33 @@ int fairweir_upload(struct __sk_buff *skb)
 	first = goes_first(skb, &p);
 	leave(skb, &amount, first, classify_upload(skb, &p, cfg),
 	      cfg->features & FEATURE_UPLOAD && is_alive(cfg));
+	return TC_ACT_UNSPEC;
+}
+
+SEC("tcx/egress")
+int fairweir_mark(struct __sk_buff *skb)
+{
+	struct tos_change tos = {};
+	struct config *cfg;
+	struct marks *of;
+	struct frame frame;
+	struct packet p;
+	__u32 key = 0, slot;
+
+	cfg = bpf_map_lookup_elem(&config, &key);
+	of = bpf_map_lookup_elem(&marks, &key);
+	if (!cfg || !of || !(cfg->features & FEATURE_CLASS_MARKS) || !is_alive(cfg))
+		return TC_ACT_UNSPEC;
+	if (!read_skb(skb, &frame, &p, cfg->l2_header) || p.tos & TOS_DSCP)
+		return TC_ACT_UNSPEC;
+	slot = classify_upload(skb, &p, cfg);
+	if (slot >= SLOTS_MAX)
+		return TC_ACT_UNSPEC;
+	/* The same number, in a form in which the verifier sees its bounds. */
+	asm volatile("" : "+r"(slot));
+	tos.set = of->slots[slot & (SLOTS_MAX - 1)] << 2;
+	if (tos.set && takes_mark(skb, &p, tos.set))
+		change_tos_skb(skb, &p, tos);
 	return TC_ACT_UNSPEC;
 }
 

@@ -19,6 +19,7 @@
 const volatile struct police_settings settings SEC(".rodata.settings") = {};
 
 #include "packet.h"
+#include "tos.h"
 #include "police_flow.h"
 #include "police_arrival.h"
 #include "police_lookup.h"
@@ -27,12 +28,12 @@ const volatile struct police_settings settings SEC(".rodata.settings") = {};
 #include "police_aggregate.h"
 #include "police_bundle.h"
 #include "police_decide.h"
+#include "police_client.h"
 #include "police_segment.h"
 
 #define TC_ACT_SHOT 2
 #define VLAN_HLEN 4
 #define ECN_NOT_ECT 0
-#define ECN_CE 3
 
 static __always_inline __u64 read_clock(void)
 {
@@ -55,23 +56,32 @@ static __always_inline __u32 wire_size(__u32 length)
 	return size > 0 ? size : 1;
 }
 
-/* The whole way of a packet of `size` bytes that stands for `packets`. */
-static __always_inline enum verdict police(const struct flow *flow, __u32 size, __u32 packets)
+/* The whole way of a packet of `size` bytes that stands for `packets`. What of its traffic class changes is
+ * written to `*tos`. */
+static __always_inline enum verdict police(const struct flow *flow, __u32 size, __u32 packets,
+					   struct tos_change *tos)
 {
 	struct arrival arrival = { .size = size, .can_be_marked = flow->ecn != ECN_NOT_ECT };
 	struct police_entry *entry = find_entry(flow);
 	enum verdict verdict = VERDICT_PASS;
 	struct police_member *member = 0;
 	struct police_plan *plan;
-	__u32 number = 0, seat;
+	__u32 number = 0, seat, choice;
 
 	if (entry) {
 		number = entry->plan & (POLICE_PLANS - 1);
 		seat = entry->plan >> POLICE_PLAN_BITS;
 		plan = find_plan(number);
 		if (plan && plan->kind != POLICE_KIND_NONE) {
-			arrival.leaf = find_leaf(plan, flow, &arrival);
 			arrival.now = read_clock();
+			choice = find_choice(plan, flow);
+			if (has_clients() && plan->is_client) {
+				if (!settings.is_upload)
+					plan = as_agreed(plan, flow, entry->slot, &arrival, &choice);
+				else if (take_mark(flow, entry->slot, &arrival))
+					tos->clear = TOS_DSCP;
+			}
+			arrival.leaf = find_leaf(plan, flow, choice, &arrival);
 			if (seat)
 				member = bpf_map_lookup_elem(&members, &seat);
 			verdict = member ? decide_in_segment(member, entry->slot, plan, &arrival) :
@@ -79,80 +89,26 @@ static __always_inline enum verdict police(const struct flow *flow, __u32 size, 
 		}
 	}
 	count(number, verdict, arrival.payer, arrival.size, packets);
+	if (verdict == VERDICT_MARK)
+		tos->set = ECN_CE;
 	return verdict;
-}
-
-/* The checksum of an IPv4 header after its first word changed. Source: RFC 1624, equation 3. */
-static __always_inline __be16 checksum_after(__be16 checksum, __be16 before, __be16 after)
-{
-	__u32 sum = (__u16)~checksum + (__u16)~before + after;
-
-	sum = (sum & 0xffff) + (sum >> 16);
-	return ~(sum + (sum >> 16));
-}
-
-static __always_inline void mark_xdp(struct frame *frame, const struct packet *p)
-{
-	struct ip4_header *ip4;
-	struct ip6_header *ip6;
-	__be16 *word, before;
-
-	if (p->family == AF_INET6) {
-		ip6 = frame_at(frame, p->ip_at, sizeof(*ip6));
-		if (ip6)
-			ip6->version_class_flow |= bpf_htonl(ECN_CE << 20);
-		return;
-	}
-	ip4 = frame_at(frame, p->ip_at, sizeof(*ip4));
-	if (!ip4)
-		return;
-	word = (__be16 *)ip4;
-	before = *word;
-	*word = before | bpf_htons(ECN_CE);
-	ip4->checksum = checksum_after(ip4->checksum, before, *word);
-}
-
-/* As above; the header's sum does not change, so the frame's does not either, but with IPv6. */
-static __always_inline void mark_skb(struct __sk_buff *skb, const struct packet *p)
-{
-	__u32 at = p->ip_at + __builtin_offsetof(struct ip4_header, checksum);
-	__be16 before, after, checksum;
-	__be32 first;
-
-	if (p->family == AF_INET6) {
-		if (bpf_skb_load_bytes(skb, p->ip_at, &first, sizeof(first)))
-			return;
-		first |= bpf_htonl(ECN_CE << 20);
-		bpf_skb_store_bytes(skb, p->ip_at, &first, sizeof(first), BPF_F_RECOMPUTE_CSUM);
-		return;
-	}
-	if (bpf_skb_load_bytes(skb, p->ip_at, &before, sizeof(before)) ||
-	    bpf_skb_load_bytes(skb, at, &checksum, sizeof(checksum)))
-		return;
-	after = before | bpf_htons(ECN_CE);
-	checksum = checksum_after(checksum, before, after);
-	if (!bpf_skb_store_bytes(skb, p->ip_at, &after, sizeof(after), 0))
-		bpf_skb_store_bytes(skb, at, &checksum, sizeof(checksum), 0);
 }
 
 static __always_inline int police_frame(struct xdp_md *xdp)
 {
 	struct frame frame = { (void *)(long)xdp->data, (void *)(long)xdp->data_end, 0 };
+	struct tos_change tos = {};
 	struct packet p = {};
 	struct flow flow = {};
 
 	if (!read_frame(&frame, &p, settings.has_ethernet))
 		return XDP_PASS;
 	describe_flow(&frame, &p, &flow, settings.is_upload);
-	switch (police(&flow, wire_size(bpf_xdp_get_buff_len(xdp)), 1)) {
-	case VERDICT_DROP:
+	if (police(&flow, wire_size(bpf_xdp_get_buff_len(xdp)), 1, &tos) == VERDICT_DROP)
 		return XDP_DROP;
-	case VERDICT_MARK:
-		mark_xdp(&frame, &p);
-		return XDP_PASS;
-	default:
-		return XDP_PASS;
-	}
+	if (tos.clear | tos.set)
+		change_tos_xdp(&frame, &p, tos);
+	return XDP_PASS;
 }
 
 SEC("xdp.frags")
@@ -165,6 +121,7 @@ SEC("tc")
 int police_skb(struct __sk_buff *skb)
 {
 	__u32 tag = skb->vlan_present ? VLAN_HLEN : 0, size, header, segments = 1;
+	struct tos_change tos = {};
 	struct flow flow = {};
 	struct frame frame;
 	struct packet p;
@@ -177,15 +134,11 @@ int police_skb(struct __sk_buff *skb)
 		segments = count_segments(skb, &frame, &p, &header);
 		size += (segments - 1) * wire_size(header + tag);
 	}
-	switch (police(&flow, size, segments)) {
-	case VERDICT_DROP:
+	if (police(&flow, size, segments, &tos) == VERDICT_DROP)
 		return TC_ACT_SHOT;
-	case VERDICT_MARK:
-		mark_skb(skb, &p);
-		return TC_ACT_UNSPEC;
-	default:
-		return TC_ACT_UNSPEC;
-	}
+	if (tos.clear | tos.set)
+		change_tos_skb(skb, &p, tos);
+	return TC_ACT_UNSPEC;
 }
 
 #include "police_bench.h"

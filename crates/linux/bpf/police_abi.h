@@ -34,6 +34,11 @@ _Static_assert(POLICE_PLANS == 1 << POLICE_PLAN_BITS, "abi");
 #define POLICE_CHUNK (1u << POLICE_CHUNK_SHIFT)
 #define POLICE_CHUNKS 4096
 
+/* Clients: plans of their classes and the bindings of their flows lie in chunks of this many. */
+#define POLICE_CLIENT_CHUNK 64
+/* Bindings of a client: a power of two, and 256 sets of flows. */
+#define POLICE_BINDINGS 2048
+
 #define POLICE_LEAVES_MAX 64
 #define POLICE_INNERS_MAX 5
 #define POLICE_CRITERIA_MAX 32
@@ -173,7 +178,7 @@ struct police_plan {
 	__u8 free; /* the leaf of the free class, */
 	__u8 stunt_first; /* and the leaves that pay */
 	__u8 stunt_count;
-	__u8 pad;
+	__u8 is_client; /* whether a subscriber's client may divide it; its slots are in the third class */
 	struct police_plan_inner inners[POLICE_INNERS_MAX];
 	struct police_plan_leaf leaves[POLICE_LEAVES_MAX];
 	struct police_choice choices[POLICE_LEAVES_MAX];
@@ -281,6 +286,21 @@ POLICE_TALLIES(police_tallies_4, 4);
 POLICE_TALLIES(police_tallies_16, 16);
 POLICE_TALLIES(police_tallies_64, 64);
 
+/* What a subscriber's client asked for, at the index of the subscriber's slot. */
+struct police_client {
+	__u32 place; /* of the plan of its classes; 0 is none, as for uploads */
+	__u32 number; /* of its bindings; 0 is none */
+};
+_Static_assert(sizeof(struct police_client) == 8, "abi");
+
+/* To which classes the flows of a client are bound. */
+struct police_bindings {
+	__u64 of[POLICE_BINDINGS];
+	__u32 refused; /* flows that found no place; wraps */
+	__u32 pad;
+};
+_Static_assert(sizeof(struct police_bindings) == 16392, "abi");
+
 /* What became of packets. */
 struct police_totals {
 	__u64 passed_bytes;
@@ -300,7 +320,8 @@ struct police_settings {
 	__u32 has_ethernet; /* else frames begin with the IP header */
 	__s32 overhead; /* bytes of each packet beyond the Ethernet frame */
 	__u32 is_trial; /* the clock is trial_clock */
-	__u32 classes; /* of slots, by bits: the verifier does not look at functions that no constant leads to */
+	__u32 classes; /* of slots, by bits, and behind them clients: the verifier does not look at functions that
+			* no constant leads to */
 };
 
 /* What a benchmark runs. */

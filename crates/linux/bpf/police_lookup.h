@@ -105,9 +105,8 @@ static __always_inline int fits(const struct police_criterion *one, const struct
 	return port && port >= one->first && port <= one->last;
 }
 
-/* The leaf of a packet; its class, and its flow's hash if the class has several leaves, go to `arrival`. */
-static __always_inline __u32 find_leaf(const struct police_plan *plan, const struct flow *flow,
-				       struct arrival *arrival)
+/* The class of a packet by the criteria of its plan. */
+static __always_inline __u32 find_choice(const struct police_plan *plan, const struct flow *flow)
 {
 	__u32 count = plan->criterion_count, choice = plan->choice_default;
 
@@ -119,6 +118,14 @@ static __always_inline __u32 find_leaf(const struct police_plan *plan, const str
 			break;
 		}
 	}
+	return choice;
+}
+
+/* The leaf of a packet of this class; the class, and its flow's hash if the class has several leaves, go to
+ * `arrival`. */
+static __always_inline __u32 find_leaf(const struct police_plan *plan, const struct flow *flow,
+				       __u32 choice, struct arrival *arrival)
+{
 	if (choice >= POLICE_LEAVES_MAX)
 		return 0;
 	arrival->choice = choice;

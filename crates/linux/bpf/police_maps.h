@@ -123,6 +123,27 @@ POLICE_SLOTS(tallies16, police_tallies_16);
 POLICE_SLOTS(tallies64, police_tallies_64);
 POLICE_SLOTS(talliesb, police_tallies_64);
 
+/* What clients asked for: at the indices of the third class's slots, in chunks as above. */
+POLICE_SLOTS(clients, police_client);
+
+/* The plans of clients' classes and the bindings of their flows, in chunks that user space makes as they are
+ * needed. A plan is written to an unused place, and then the client points there; bindings are written here. */
+#define POLICE_CLIENTS(NAME, ELEMENT)                                                          \
+	struct NAME##_chunk {                                                                  \
+		__uint(type, BPF_MAP_TYPE_ARRAY);                                              \
+		__uint(max_entries, POLICE_CLIENT_CHUNK);                                      \
+		__type(key, __u32);                                                            \
+		__type(value, struct ELEMENT);                                                 \
+	} NAME##_chunk SEC(".maps");                                                           \
+	struct {                                                                               \
+		__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);                                      \
+		__uint(max_entries, POLICE_CHUNKS);                                            \
+		__type(key, __u32);                                                            \
+		__array(values, struct NAME##_chunk);                                          \
+	} NAME SEC(".maps")
+POLICE_CLIENTS(client_plans, police_plan);
+POLICE_CLIENTS(client_bindings, police_bindings);
+
 /* Never loaded: tells clang that the chunks' types are needed in full. */
 SEC("?xdp")
 int police_types(struct xdp_md *xdp)
@@ -130,7 +151,8 @@ int police_types(struct xdp_md *xdp)
 	return bpf_core_type_id_local(struct police_slot_1) + bpf_core_type_id_local(struct police_slot_4) +
 	       bpf_core_type_id_local(struct police_slot_16) + bpf_core_type_id_local(struct police_slot_64) +
 	       bpf_core_type_id_local(struct police_slot_bundle) + bpf_core_type_id_local(struct police_tallies_4) +
-	       bpf_core_type_id_local(struct police_tallies_16) + bpf_core_type_id_local(struct police_tallies_64);
+	       bpf_core_type_id_local(struct police_tallies_16) + bpf_core_type_id_local(struct police_tallies_64) +
+	       bpf_core_type_id_local(struct police_client) + bpf_core_type_id_local(struct police_bindings);
 }
 
 /* The time of test runs, ns. */

@@ -15,7 +15,7 @@ use crate::Error;
 use crate::bpf::BTF;
 use crate::classify::{cgroup, ingress};
 use crate::divert::{Clients, Divert, DivertSpec};
-use crate::host::programs::{Parts, Programs};
+use crate::host::programs::{Egress, Parts, Programs};
 use crate::net::link;
 use crate::net::netlink::Netlink;
 use crate::net::netns::Netns;
@@ -130,7 +130,7 @@ fn kernel() -> Vec<Finding> {
         "kernel 4.20",
         "the delay of the access link is estimated from traffic alone",
     );
-    let programs = Programs::load(false);
+    let programs = Programs::load(Egress::default());
     let parts = programs.as_ref().map(Programs::parts);
     let has = |has: fn(Parts) -> bool, what| match parts {
         Ok(parts) if has(parts) => Ok(()),

@@ -63,6 +63,9 @@ pub enum Error {
     /// The subscriber was removed.
     #[error("no such subscriber")]
     UnknownSubscriber,
+    /// Only plans for clients can be divided by them.
+    #[error("the subscriber's plan is not divided by clients")]
+    NoClients,
     /// A subscriber without an address would have no packets.
     #[error("a subscriber needs an address")]
     NoAddress,

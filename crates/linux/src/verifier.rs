@@ -12,7 +12,7 @@ use std::process::Command;
 use libbpf_rs::{AsRawLibbpf, OpenObject};
 
 use crate::bpf::tests::is_root;
-use crate::host::programs::{self, Parts};
+use crate::host::programs::{self, Egress, Parts};
 use crate::net::netlink::text;
 use crate::police::{Police, PoliceSpec};
 use crate::router::programs as router;
@@ -111,13 +111,15 @@ fn measure() -> Costs {
         }
     };
     let classify = "classify.bpf.c";
-    add(classify, "", VERIFIED_MAX, &mut || programs::open(Parts::All, true).unwrap());
+    add(classify, "", VERIFIED_MAX, &mut || {
+        programs::open(Parts::All, Egress { upload: true, marks: true }).unwrap()
+    });
     add(classify, "without owners", VERIFIED_MAX, &mut || {
-        programs::open(Parts::NoOwners, false).unwrap()
+        programs::open(Parts::NoOwners, Egress::default()).unwrap()
     });
     let walk = "fairweir_watch_all";
     add(classify, "", VERIFIED_MAX, &mut || {
-        let mut object = programs::open(Parts::WatchAll, false).unwrap();
+        let mut object = programs::open(Parts::WatchAll, Egress::default()).unwrap();
         object.progs_mut().for_each(|mut p| p.set_autoload(p.name() == walk));
         object
     });

@@ -110,8 +110,21 @@ pub struct HostSection {
     pub upload: bool,
     /// What the uplink carries, if that is not to be learned.
     pub upload_capacity: Option<Rate>,
+    /// Who may divide the download as the weights say; a router does not ask.
+    pub divider: DividerChoice,
     /// All traffic passes unshaped until this is unset; only `[set]` has it.
     pub paused: bool,
+}
+
+/// Who is asked to divide the download.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DividerChoice {
+    /// The next hop of the default route.
+    Auto,
+    /// No host: nothing is sent.
+    Off,
+    /// This host.
+    Address(IpAddr),
 }
 
 /// Which host answers the probe of the access link.
@@ -151,6 +164,7 @@ impl Default for HostSection {
             metrics: None,
             upload: false,
             upload_capacity: None,
+            divider: DividerChoice::Auto,
             paused: false,
         }
     }

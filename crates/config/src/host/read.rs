@@ -9,7 +9,7 @@ use fairweir_core::share::{DEPTH_MAX, Weight};
 use fairweir_core::units::{Rate, Span};
 
 use super::set::SetKeys;
-use super::{HostSection, PROBE_INTERVAL, ProbeChoice, Role};
+use super::{DividerChoice, HostSection, PROBE_INTERVAL, ProbeChoice, Role};
 use crate::MetricsAt;
 use crate::VERSION;
 use crate::error::ConfigError;
@@ -48,6 +48,7 @@ pub(super) struct HostKeys<'t> {
     metrics: Option<Placed<'t, MetricsAt>>,
     upload: Option<Placed<'t, bool>>,
     upload_capacity: Option<Placed<'t, Rate>>,
+    divider: Option<Placed<'t, DividerChoice>>,
 }
 
 pub(super) fn document(source: Source<'_>, role: Role) -> Result<Document<'_>, ConfigError> {
@@ -90,6 +91,10 @@ fn host_keys(mut table: Table<'_>, role: Role) -> Result<HostKeys<'_>, ConfigErr
         metrics: table.parsed_by("metrics", MetricsAt::parse)?,
         upload: table.truth_placed("upload")?,
         upload_capacity: table.parsed_by("upload_capacity", parse_capacity)?,
+        divider: match role {
+            Role::Host => table.parsed_by("divider", parse_divider)?,
+            Role::Router => None,
+        },
     };
     table.finish()?;
     Ok(keys)
@@ -232,7 +237,8 @@ impl<'t> HostKeys<'t> {
         merge_key(&mut self.probe_interval, later.probe_interval)?;
         merge_key(&mut self.metrics, later.metrics)?;
         merge_key(&mut self.upload, later.upload)?;
-        merge_key(&mut self.upload_capacity, later.upload_capacity)
+        merge_key(&mut self.upload_capacity, later.upload_capacity)?;
+        merge_key(&mut self.divider, later.divider)
     }
 
     pub(super) fn control(&self) -> Control {
@@ -293,6 +299,7 @@ impl<'t> HostKeys<'t> {
             metrics: self.metrics.as_ref().map(|m| m.value),
             upload,
             upload_capacity: self.upload_capacity.map(|p| p.value),
+            divider: self.divider.map_or(DividerChoice::Auto, |p| p.value),
             paused: set.is_paused(),
         })
     }
@@ -325,12 +332,36 @@ fn parse_probe_interval(text: &str) -> Result<Span, String> {
 }
 
 fn parse_probe(text: &str) -> Result<ProbeChoice, String> {
+    let expected = "auto, off, or the address of a host behind the link that answers pings";
+    Ok(match parse_far(text, expected)? {
+        Far::Auto => ProbeChoice::Auto,
+        Far::Off => ProbeChoice::Off,
+        Far::Address(address) => ProbeChoice::Address(address),
+    })
+}
+
+fn parse_divider(text: &str) -> Result<DividerChoice, String> {
+    let expected = "auto, off, or the address of the ISP's policer";
+    Ok(match parse_far(text, expected)? {
+        Far::Auto => DividerChoice::Auto,
+        Far::Off => DividerChoice::Off,
+        Far::Address(address) => DividerChoice::Address(address),
+    })
+}
+
+/// A host behind the link, found or told, or none.
+enum Far {
+    Auto,
+    Off,
+    Address(IpAddr),
+}
+
+fn parse_far(text: &str, expected: &str) -> Result<Far, String> {
     match text {
-        "auto" => return Ok(ProbeChoice::Auto),
-        "off" => return Ok(ProbeChoice::Off),
+        "auto" => return Ok(Far::Auto),
+        "off" => return Ok(Far::Off),
         _ => {}
     }
-    let expected = "auto, off, or the address of a host behind the link that answers pings";
     let Ok(address) = text.parse::<IpAddr>() else {
         let hint = did_you_mean(text, ["auto", "off"]);
         return Err(format!("unknown value `{text}`{hint}; allowed: {expected}"));
@@ -343,7 +374,7 @@ fn parse_probe(text: &str) -> Result<ProbeChoice, String> {
     {
         return Err(format!("{address} is not a host behind the link; allowed: {expected}"));
     }
-    Ok(ProbeChoice::Address(address))
+    Ok(Far::Address(address))
 }
 
 #[cfg(test)]

@@ -23,8 +23,10 @@ pub struct PlanEntry {
     pub rtt_max: Span,
     /// How senders are signalled.
     pub signal: Signal,
-    /// Who gets what.
+    /// Who gets what; of a plan for clients, without an agreement.
     pub share: Share,
+    /// Whether a subscriber's client may divide the download.
+    pub is_for_clients: bool,
     /// Which class holds a rate, and which one pays for it.
     pub bundle: Option<BundleEntry>,
 }
@@ -72,6 +74,13 @@ impl PlanEntry {
             let made = Plan::new(&sharing.spec(rate.value));
             made.map_err(|e| sharing.error(&e, &rate.place))?;
         }
+        if let Some(place) =
+            sharing.clients.as_ref().filter(|_| download.is_none() || upload.is_none())
+        {
+            let what = "`share = \"client\"` of a plan that does not police both directions; set \
+                        `download` and `upload`: downloads are divided by what uploads are marked with";
+            return Err(place.error(what));
+        }
         let rates = [&download, &upload].map(|rate| rate.as_ref().map(|p| p.value));
         let bundle = bundle.map(|table| BundleEntry::read(table, rates, &sharing)).transpose()?;
         Ok(PlanEntry {
@@ -80,6 +89,7 @@ impl PlanEntry {
             upload: upload.map(|p| p.value),
             rtt_max: sharing.rtt_max,
             signal: sharing.signal,
+            is_for_clients: sharing.clients.is_some(),
             share: sharing.share,
             bundle,
         })
@@ -115,6 +125,9 @@ impl PlanEntry {
                 value[key] = json!(rate_text(rate));
             }
         }
+        if self.is_for_clients {
+            value["share"] = json!("client");
+        }
         value["rtt_max"] = json!(span_text(self.rtt_max));
         value["signal"] = json!(self.signal.to_string());
         if let Some(BundleEntry { free, stunts, targets }) = &self.bundle {
@@ -146,7 +159,10 @@ impl PlanEntry {
         let mut all = [None, None];
         for (at, spec) in self.specs().into_iter().enumerate() {
             let Some(spec) = spec else { continue };
-            let plan = Plan::new(&spec)?;
+            let mut plan = Plan::new(&spec)?;
+            if self.is_for_clients {
+                plan = plan.for_clients(spec.rate)?;
+            }
             let bundle = self.bundle.as_ref().and_then(|bundle| bundle.spec(at));
             let bundle = bundle.map(|bundle| Bundle::new(&bundle, &spec, &plan)).transpose()?;
             all[at] = Some(Compiled { plan, bundle });
@@ -166,7 +182,10 @@ impl PlanEntry {
 
     /// How the rate is shared, in a few words.
     pub fn policy(&self) -> String {
-        let words = share_words(&self.share);
+        let words = match self.is_for_clients {
+            false => share_words(&self.share),
+            true => format!("by subscribers' hosts, or {}", share_words(&self.share)),
+        };
         match &self.bundle {
             Some(bundle) => format!("{words}; {}", bundle.words()),
             None => words,

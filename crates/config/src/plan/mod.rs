@@ -4,7 +4,7 @@
 //! chooses, or `share` with a list `class` whose entries have the same keys in turn. They differ only
 //! in the keys that name the traffic of a class; that is [`Members`].
 
-use fairweir_core::phantom::plan::{LEAVES_MAX, WEIGHT_MAX};
+use fairweir_core::phantom::plan::{CLIENT_LEAVES_MAX, LEAVES_MAX, WEIGHT_MAX};
 use fairweir_core::phantom::{Class, Criterion, PlanError, PlanSpec, Share, Signal};
 use fairweir_core::policy::Match;
 use fairweir_core::units::{Rate, Span};
@@ -28,6 +28,11 @@ pub trait Members {
     /// # Errors
     /// [`ConfigError`] if one of them is wrong.
     fn take(&mut self, table: &mut Table<'_>, name: &str) -> Result<Vec<Criterion>, ConfigError>;
+
+    /// Whether `share = "client"` is allowed: subscribers' clients divide the rate.
+    fn has_clients(&self) -> bool {
+        false
+    }
 }
 
 /// The key of an operator's class: `match = ["dscp:ef", "port:udp/5060", "ip:203.0.113.0/24"]`.
@@ -42,6 +47,10 @@ impl Members for ByMatch {
         }
         value.iter().map(|text| criterion(&text.value).map_err(|e| text.place.error(e))).collect()
     }
+
+    fn has_clients(&self) -> bool {
+        true
+    }
 }
 
 /// How a rate is shared, and the places of its parts.
@@ -51,8 +60,10 @@ pub struct Sharing<'t> {
     pub rtt_max: Span,
     /// How senders are signalled.
     pub signal: Signal,
-    /// Who gets what.
+    /// Who gets what; with clients, without an agreement.
     pub share: Share,
+    /// Where it says that subscribers' clients may divide, if it does.
+    pub clients: Option<Place<'t>>,
     place: Place<'t>,
     rtt_max_place: Option<Place<'t>>,
     /// Of every class by its name; if two have one name, the later one comes first.
@@ -77,6 +88,7 @@ impl Sharing<'_> {
             | PlanError::MatchesOnDivided(name)
             | PlanError::TwoDefaults(_, name) => class(name).unwrap_or(&self.place).error(error),
             PlanError::Queues(_)
+            | PlanError::ClientQueues(_)
             | PlanError::NoClass(_)
             | PlanError::TooManyLeaves(_)
             | PlanError::TooManyInners(_)
@@ -99,27 +111,58 @@ pub fn sharing<'t>(
     let signals = [("soft", Signal::Soft), ("hard", Signal::Hard)];
     let signal = table.word("signal", &signals)?.map_or(Signal::Soft, |p| p.value);
     let mut classes = Vec::new();
-    let share = share(table, members, QUEUES, &mut classes)?;
+    let (share, clients) = match how(table, members.has_clients())? {
+        Some(Placed { value: How::Client, place }) => (of_clients(table)?, Some(place)),
+        by => (share(table, by, members, QUEUES, &mut classes)?, None),
+    };
     classes.reverse();
     Ok(Sharing {
         rtt_max: rtt_max.as_ref().map_or(RTT_MAX, |p| p.value),
         signal,
         share,
+        clients,
         place: table.place(),
         rtt_max_place: rtt_max.map(|p| p.place),
         classes,
     })
 }
 
-/// The keys `queues`, `share` and `class`.
+/// The values of the key `share`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum How {
+    Weighted,
+    Priority,
+    Client,
+}
+
+fn how<'t>(
+    table: &mut Table<'t>,
+    has_clients: bool,
+) -> Result<Option<Placed<'t, How>>, ConfigError> {
+    let all = [("weighted", How::Weighted), ("priority", How::Priority), ("client", How::Client)];
+    table.word("share", if has_clients { &all } else { &all[..2] })
+}
+
+/// What a rate that clients divide is without one.
+fn of_clients(table: &mut Table<'_>) -> Result<Share, ConfigError> {
+    let queues = table.integer("queues", 1, CLIENT_LEAVES_MAX as u64)?;
+    if let Some(class) = table.tables("class")?.first() {
+        let what = "classes beside `share = \"client\"`, where subscribers' hosts say the classes";
+        return Err(class.place().error(what));
+    }
+    Ok(Share::Flows(queues.map_or(QUEUES, |p| p.value as u8)))
+}
+
+/// The keys `queues` and `class`; `by` is the key `share`.
 fn share<'t>(
     table: &mut Table<'t>,
+    by: Option<Placed<'t, How>>,
     members: &mut dyn Members,
     queues_default: u8,
     places: &mut Vec<(String, Place<'t>)>,
 ) -> Result<Share, ConfigError> {
     let queues = table.integer("queues", 1, LEAVES_MAX as u64)?;
-    let is_priority = table.word("share", &[("weighted", false), ("priority", true)])?;
+    let is_priority = by.map(|by| Placed { value: by.value == How::Priority, place: by.place });
     let tables = table.tables("class")?;
     let Some(is_priority) = is_priority else {
         return match tables.first() {
@@ -164,7 +207,8 @@ fn class<'t>(
     }
     places.push((name.value.clone(), name.place));
     let matches = members.take(&mut table, &name.value)?;
-    let share = share(&mut table, members, QUEUES_OF_CLASS, places)?;
+    let by = how(&mut table, false)?;
+    let share = share(&mut table, by, members, QUEUES_OF_CLASS, places)?;
     table.finish()?;
     Ok(Class { name: name.value, weight: weight.map_or(1, |p| p.value as u16), matches, share })
 }

@@ -41,7 +41,12 @@ impl Plan {
     pub fn leaf_of(&self, flow: &Flow) -> usize {
         let fits = |choice: &Choice| choice.matches.iter().any(|one| one.fits(flow));
         let index = self.choices.iter().position(fits).unwrap_or(self.choice_default);
-        let choice = &self.choices[index];
+        self.leaf_in(index, flow)
+    }
+
+    /// The leaf of a packet of this class: its flow's queue in it.
+    pub fn leaf_in(&self, class: usize, flow: &Flow) -> usize {
+        let choice = &self.choices[class];
         let queue = (u64::from(flow.hash()) * u64::from(choice.count)) >> 32;
         usize::from(choice.first) + queue as usize
     }

@@ -128,17 +128,19 @@ pub struct GroupTotals {
 #[derive(Clone, Debug)]
 pub struct ControlLoop<D = Controller> {
     controller: D,
-    supervisor: Supervisor,
+    pub(super) supervisor: Supervisor,
     /// Whether everything passes, whatever the controller wants.
-    is_released: bool,
-    decision: Decision,
+    pub(super) is_released: bool,
+    /// Whether that is because another divides.
+    pub(super) is_delegated: bool,
+    pub(super) decision: Decision,
     /// `None` is unshaped.
     allocation: Option<Allocation>,
     /// `None` is without bounds.
     windows: Option<Windows>,
     are_rates_stale: bool,
     are_windows_stale: bool,
-    totals: Vec<GroupTotals>,
+    pub(super) totals: Vec<GroupTotals>,
     observed_at: Time,
 }
 
@@ -149,6 +151,7 @@ impl<D: Decider> ControlLoop<D> {
         let mut control = ControlLoop {
             supervisor: Supervisor::new(),
             is_released: false,
+            is_delegated: false,
             decision: controller.decision().clone(),
             controller,
             allocation: None,
@@ -330,7 +333,7 @@ impl ControlLoop {
         self.forget(kept);
         self.controller = controller;
         self.supervisor = Supervisor::new();
-        self.is_released = false;
+        self.is_released = self.is_delegated;
         self.decision.clone_from(self.controller.decision());
         self.drain();
     }

@@ -257,6 +257,8 @@ pub enum Act {
     Compare,
     /// More arrives without control than with it, so everything passes for a while.
     LetGo,
+    /// A host before the queue divides by the weights.
+    Delegate,
     /// More arrived than was believed to be possible: the capacity is higher.
     Increase {
         /// Before.
@@ -300,6 +302,7 @@ impl fmt::Display for Act {
             Act::LetGo => {
                 write!(f, "let go: more arrives without control, nothing is enforced for a while")
             }
+            Act::Delegate => write!(f, "delegate: another divides by the weights"),
             Act::Increase { from, to } => {
                 write!(f, "increase: {to} arrived, estimate was {from}")
             }
@@ -337,6 +340,7 @@ mod tests {
             Act::Divide,
             Act::Compare,
             Act::LetGo,
+            Act::Delegate,
             Act::Increase { from, to },
         ];
         let states = [

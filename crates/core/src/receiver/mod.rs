@@ -31,6 +31,7 @@ mod control_loop;
 mod crab;
 mod decision;
 mod delay;
+mod delegated;
 mod fairweir;
 mod fixed;
 mod observation;

@@ -16,6 +16,7 @@ use fairweir_linux::{Error, Health, Mode, UploadSample, monotonic_now, network};
 use tracing::{Level, debug, info, trace, warn};
 
 use super::delay::Delay;
+use super::divider::DividerControl;
 use super::kept::KeptFile;
 use super::leases::LeaseControl;
 use super::memory::Memories;
@@ -82,6 +83,8 @@ pub(super) struct Daemon {
     pub(super) remembered: Option<Remembered>,
     pub(super) config_error: Option<String>,
     pub(super) delay: Delay,
+    /// Who divides.
+    pub(super) divider: DividerControl,
     /// What a slot of the credit market has bought.
     pub(super) guarantee: Term,
     /// Who tells the proxy; only a router has one.
@@ -146,6 +149,7 @@ impl Daemon {
             remembered: None,
             config_error: None,
             delay: Delay::default(),
+            divider: DividerControl::default(),
             guarantee: Term::default(),
             teller,
             memories,
@@ -361,6 +365,7 @@ impl Daemon {
                 }
             })?;
             self.sites.handle_policy(new.policy(), host, now)?;
+            self.divider.handle_policy();
         }
         let kept = continued(&self.settings, &new);
         match controller {
@@ -383,7 +388,9 @@ impl Daemon {
     /// # Errors
     /// What could not be removed.
     pub(super) fn end(&mut self) -> Result<(), Error> {
-        self.store_capacity(monotonic_now(), true);
+        let now = monotonic_now();
+        self.divider.stop(self.host.as_mut().and_then(Point::as_host_mut), now);
+        self.store_capacity(now, true);
         if let Some(leases) = &mut self.leases {
             leases.store(monotonic_now(), true);
         }
@@ -417,22 +424,33 @@ impl Daemon {
             self.delay.handle_upload(Rate::from_volume(sample.sent, interval), read_at);
         }
         let probe = self.delay.take_sample(&samples, interval, read_at);
-        if self.fail_open.is_some() || self.settings.config.host.paused {
+        let open = self.fail_open.is_some() || self.settings.config.host.paused;
+        let network = self.network.as_ref();
+        let point = host.as_host_mut().filter(|_| !open);
+        let arrived = (&samples[..], &connections[..]);
+        let delegated = self.divider.handle_tick(&self.settings, (point, network), arrived, now);
+        self.control.set_delegated(delegated);
+        if open {
             // What arrives unshaped says nothing about what the classes would let arrive.
             return;
         }
         let observation =
             Observation { at: read_at, interval, groups: samples, connections, probe, exact: None };
-        self.control.decide(&observation);
+        if delegated {
+            let groups = self.settings.policy().groups();
+            let weights: Vec<_> = groups.iter().map(|group| group.weight).collect();
+            self.control.observe_delegated(&observation, &weights);
+        } else {
+            self.control.decide(&observation);
+        }
         self.delay.handle_decision(self.control.decision().delay, read_at);
         log_tick(&observation, self.control.decision());
         let received: Bytes = observation.groups.iter().map(|g| g.received).sum();
         let received = Rate::from_volume(received, interval);
-        self.memories.download.handle_tick(
-            self.control.controller().learned_capacity(),
-            received,
-            interval,
-        );
+        if !delegated {
+            let learned = self.control.controller().learned_capacity();
+            self.memories.download.handle_tick(learned, received, interval);
+        }
         self.note_act(now);
         self.enforce(now);
         if let Some(sample) = upload {
@@ -513,6 +531,7 @@ impl Daemon {
                 | Act::Limit
                 | Act::Yield
                 | Act::Divide
+                | Act::Delegate
         ) {
             info!(dev = self.settings.dev, "{act}");
         }

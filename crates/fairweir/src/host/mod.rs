@@ -26,6 +26,7 @@ pub(crate) mod cli;
 pub(crate) mod client;
 mod daemon;
 mod delay;
+mod divider;
 pub(crate) mod guard;
 mod kept;
 mod leases;
@@ -165,13 +166,14 @@ impl Service for HostService {
         pauses.into_iter().flatten().fold(self.tick_at, Time::min)
     }
 
-    fn waits_for(&self) -> Option<BorrowedFd<'_>> {
-        let point = self.daemon.host.as_ref()?;
-        // With both, names wait for a tick at most, which is soon enough.
-        self.daemon.sites.waits_for(point).or_else(|| {
+    fn waits_for(&self) -> Vec<BorrowedFd<'_>> {
+        let Some(point) = &self.daemon.host else { return Vec::new() };
+        let sites = self.daemon.sites.waits_for(point);
+        let leases = || {
             let (router, leases) = (point.as_router()?, self.daemon.leases.as_ref()?);
             leases.waits_for(router)
-        })
+        };
+        sites.into_iter().chain(leases()).collect()
     }
 
     fn handle_ready(&mut self, now: Time) -> Result<(), Error> {

@@ -31,7 +31,7 @@ impl Point {
         let upload = settings.config.host.upload;
         Ok(match settings.lan() {
             None => {
-                let spec = HostSpec { dev, policy, mode, census: false };
+                let spec = HostSpec { dev, policy, mode, census: false, marks: settings.marks() };
                 let attach = if upload { Host::attach_sharing_upload } else { Host::attach };
                 Point::Host(Box::new(attach(&spec)?))
             }
@@ -44,6 +44,13 @@ impl Point {
 
     /// The host, which has what a router has not: sockets.
     pub(super) fn as_host(&self) -> Option<&Host> {
+        match self {
+            Point::Host(host) => Some(host),
+            Point::Router(_) => None,
+        }
+    }
+
+    pub(super) fn as_host_mut(&mut self) -> Option<&mut Host> {
         match self {
             Point::Host(host) => Some(host),
             Point::Router(_) => None,

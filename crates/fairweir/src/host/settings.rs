@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
-use fairweir_config::host::{Config, ProbeChoice, Role};
+use fairweir_config::host::{Config, DividerChoice, ProbeChoice, Role};
 use fairweir_config::value::CAPACITY_MAX;
 use fairweir_core::policy::Policy;
 use fairweir_core::probe::{INTERVAL_IDLE, Intervals};
@@ -87,6 +87,10 @@ impl Settings {
         if config.host.upload != self.config.host.upload {
             bail!("`upload` changed: that needs a restart");
         }
+        let is_off = |config: &Config| config.host.divider == DividerChoice::Off;
+        if is_off(&config) != is_off(&self.config) {
+            bail!("`divider` changed from or to \"off\": that needs a restart");
+        }
         if config.host.metrics != self.config.host.metrics {
             bail!("`metrics` changed: that needs a restart");
         }
@@ -133,6 +137,14 @@ impl Settings {
     pub(super) fn mode(&self) -> Mode {
         let counts = self.dry_run || self.config.host.paused || self.control() == Control::None;
         if counts { Mode::Count } else { Mode::Shape }
+    }
+
+    /// Whether another may divide, for which flows are marked.
+    pub(super) fn marks(&self) -> bool {
+        self.role == Role::Host
+            && self.config.host.divider != DividerChoice::Off
+            && self.control() == Control::Fairweir
+            && self.mode() == Mode::Shape
     }
 
     /// By what shares are enforced, as far as the kernel can.

@@ -15,6 +15,9 @@ pub(crate) fn headline(status: &Status) -> String {
     let doing = match (&status.open_reason, status.enforcing, status.dry_run) {
         (Some(_), ..) => "all traffic passes unshaped",
         (None, _, true) => "dry run: enforcing nothing",
+        (None, ..) if status.divider.as_ref().is_some_and(|divider| divider.divides) => {
+            "another divides"
+        }
         (None, ..) if status.paused => "paused: all traffic passes unshaped",
         (None, true, false) => "enforcing",
         (None, false, false) => "not enforcing",
@@ -38,6 +41,7 @@ pub(crate) fn notes(status: &Status) -> Vec<(&'static str, String)> {
     if let Some(reason) = &status.open_reason {
         notes.push(("unshaped", reason.clone()));
     }
+    notes.extend(status.divider.as_ref().map(|divider| ("divider", divider.words.clone())));
     if let Some(error) = &status.config_error {
         notes.push(("configuration error", error.clone()));
     }

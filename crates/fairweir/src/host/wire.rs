@@ -1,5 +1,7 @@
 //! The status of `fairweir host`. Its schema is documented in docs/reference/status.md.
 
+use std::net::IpAddr;
+
 use fairweir_config::host::set::Changes;
 use fairweir_core::market::guarantee::Guarantee;
 use fairweir_core::packet::Mac;
@@ -31,6 +33,9 @@ pub(crate) struct Status {
     pub(crate) paused: bool,
     /// Whether downloads are shaped now.
     pub(crate) enforcing: bool,
+    /// Who divides; null if no other host is to be asked.
+    #[serde(default)]
+    pub(crate) divider: Option<DividerStatus>,
     /// Why everything passes unshaped although it should not, if so.
     pub(crate) open_reason: Option<String>,
     /// What the link is believed to carry.
@@ -76,6 +81,23 @@ pub(crate) struct Status {
     pub(crate) upload: Option<UploadStatus>,
     /// Why the configuration on disk is not in force, if so.
     pub(crate) config_error: Option<String>,
+}
+
+/// Who divides the download, this host or another.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct DividerStatus {
+    /// Who is asked.
+    pub(crate) address: Option<IpAddr>,
+    /// Whether it divides.
+    pub(crate) divides: bool,
+    /// What it divides, if it says so.
+    pub(crate) rate_bps: Option<Rate>,
+    /// Since when, in seconds.
+    pub(crate) since_s: Option<f64>,
+    /// When what arrived was last as agreed, in seconds before now.
+    pub(crate) verified_s: Option<f64>,
+    /// Who divides and why, for people.
+    pub(crate) words: String,
 }
 
 /// What leaves by the interface.

@@ -102,8 +102,13 @@ pub(crate) fn observe(run_dir: &Path, dev: &str, duration: Span) -> anyhow::Resu
     let _lock = Lock::device(run_dir, dev)?;
     sweep(dev)?;
     let policy = Policy::new(Vec::new())?;
-    let mut host =
-        Host::attach(&HostSpec { dev: dev.to_owned(), policy, mode: Mode::Count, census: true })?;
+    let mut host = Host::attach(&HostSpec {
+        dev: dev.to_owned(),
+        policy,
+        mode: Mode::Count,
+        census: true,
+        marks: false,
+    })?;
     if !io::stderr().is_terminal() {
         let _ = writeln!(io::stderr(), "watching {dev} for {duration}");
     }

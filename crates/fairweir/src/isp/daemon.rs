@@ -13,6 +13,7 @@ use tracing::{info, warn};
 
 use super::SHRINK_MAX;
 use super::assemble::assemble;
+use super::clients::Clients;
 use super::journal::{self, Journal, Overlay};
 use super::kernel::Kernel;
 use super::leases::Leases;
@@ -57,6 +58,7 @@ pub(super) struct Daemon {
     pub(super) radius: Option<Radius>,
     pub(super) leases: Option<Leases>,
     pub(super) usage: Option<Usage>,
+    pub(super) clients: Clients,
     pub(super) meter: Meter,
     pub(super) started: Time,
     /// Why everything passes, if it does.
@@ -105,6 +107,7 @@ impl Daemon {
             radius,
             leases: file.leases.map(Leases::new),
             usage,
+            clients: Clients::new()?,
             meter: Meter::default(),
             started: now,
             open_reason: None,
@@ -112,6 +115,7 @@ impl Daemon {
         };
         daemon.refresh_segments();
         daemon.read_leases(now);
+        daemon.follow_clients(now);
         daemon.measure(now);
         Ok(daemon)
     }
@@ -135,6 +139,7 @@ impl Daemon {
             self.open_reason = reason;
         }
         self.read_leases(now);
+        self.follow_clients(now);
         if let Some(usage) = &mut self.usage {
             usage.handle_tick(&self.kernel, &self.registry, now);
         }
@@ -197,8 +202,15 @@ impl Daemon {
         }
     }
 
-    /// Accounting packets may have arrived.
+    /// Lets clients' agreements end, and listens for clients if a plan is for them.
+    fn follow_clients(&mut self, now: Time) {
+        let Daemon { clients, isp, registry, kernel, .. } = self;
+        clients.handle_tick(&isp.device, registry, kernel, now);
+    }
+
+    /// Accounting packets, or clients, may have arrived.
     pub(super) fn handle_ready(&mut self, now: Time) {
+        self.clients.handle_ready(&self.registry, &mut self.kernel, now);
         if let Some(mut radius) = self.radius.take() {
             radius.handle_ready(self, now);
             self.radius = Some(radius);

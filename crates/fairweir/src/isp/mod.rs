@@ -12,6 +12,7 @@
 //! | [`radius`], [`leases`] | subscribers that access servers and DHCP servers report |
 //! | [`unpoliced`] | whom they report without effect, and why |
 //! | [`usage`], [`ipfix`] | what each subscriber used, in files and for a collector |
+//! | [`clients`] | whose hosts say how their downloads are divided |
 //! | [`segments`] | who shares a capacity, and how it is divided |
 //! | [`daemon`], [`report`] | the daemon's state, and what it tells |
 //! | [`wire`], [`commands`], [`top`], [`show`] | what others ask it |
@@ -37,6 +38,7 @@ use fairweir_config::text;
 mod asker;
 mod assemble;
 pub(crate) mod cli;
+mod clients;
 mod commands;
 mod daemon;
 mod handles;
@@ -166,7 +168,8 @@ impl Service for Isp {
     }
 
     fn deadline(&self) -> Time {
-        self.daemon.segments.deadline().map_or(self.tick_at, |at| at.min(self.tick_at))
+        let more = [self.daemon.segments.deadline(), self.daemon.clients.deadline()];
+        more.into_iter().flatten().fold(self.tick_at, Time::min)
     }
 
     fn handle_tick(&mut self, now: Time) -> Result<(), Error> {
@@ -174,6 +177,7 @@ impl Service for Isp {
         if daemon.segments.deadline().is_some_and(|at| at <= now) {
             daemon.segments.handle_tick(now, &daemon.kernel);
         }
+        daemon.clients.handle_time(now);
         if self.tick_at <= now {
             daemon.handle_tick(now);
             self.tick_at = now + TICK;
@@ -181,8 +185,9 @@ impl Service for Isp {
         Ok(())
     }
 
-    fn waits_for(&self) -> Option<BorrowedFd<'_>> {
-        self.daemon.radius.as_ref().map(Radius::waits_for)
+    fn waits_for(&self) -> Vec<BorrowedFd<'_>> {
+        let radius = self.daemon.radius.iter().map(Radius::waits_for);
+        radius.chain(self.daemon.clients.waits_for()).collect()
     }
 
     fn handle_ready(&mut self, now: Time) -> Result<(), Error> {
@@ -204,13 +209,15 @@ impl Service for Isp {
                 let (plan, after) = (plan.as_deref(), after.as_deref());
                 Answer::value(&report::list(daemon, plan, after, limit))
             }
-            Request::Find { text } => answer(report::find(daemon, &text)),
+            Request::Find { text } => answer(report::find(daemon, &text, now)),
             Request::Plans => {
                 let plans = daemon.registry.plans().values();
                 let plans: Vec<Value> = plans.map(|record| record.entry.to_json()).collect();
                 Answer::value(&json!({ "plans": plans }))
             }
-            Request::Counters { name } => answer(report::subscriber(daemon, daemon.name_of(&name))),
+            Request::Counters { name } => {
+                answer(report::subscriber(daemon, daemon.name_of(&name), now))
+            }
             Request::Top { count } => {
                 answer(daemon.meter.busiest(&daemon.kernel, &daemon.registry, count, now))
             }

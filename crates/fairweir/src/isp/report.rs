@@ -54,6 +54,7 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
         radius: daemon.radius.as_ref().map(Radius::status),
         leases: daemon.leases.as_ref().map(Leases::status),
         usage: daemon.usage.as_ref().map(Usage::status),
+        clients: daemon.clients.status(now),
     }
 }
 
@@ -158,10 +159,10 @@ fn subscriber_json(name: &str, record: &Record) -> Value {
 ///
 /// # Errors
 /// If the kernel refuses.
-pub(super) fn find(daemon: &Daemon, text: &str) -> anyhow::Result<Found> {
+pub(super) fn find(daemon: &Daemon, text: &str, now: Time) -> anyhow::Result<Found> {
     let (names, has_more) = daemon.registry.find(text, FIND_MAX);
     let subscribers =
-        names.iter().map(|name| subscriber(daemon, name)).collect::<Result<_, _>>()?;
+        names.iter().map(|name| subscriber(daemon, name, now)).collect::<Result<_, _>>()?;
     Ok(Found { subscribers, has_more })
 }
 
@@ -169,7 +170,11 @@ pub(super) fn find(daemon: &Daemon, text: &str) -> anyhow::Result<Found> {
 ///
 /// # Errors
 /// If no subscriber has that name, or the kernel refuses.
-pub(super) fn subscriber(daemon: &Daemon, name: &str) -> anyhow::Result<SubscriberStatus> {
+pub(super) fn subscriber(
+    daemon: &Daemon,
+    name: &str,
+    now: Time,
+) -> anyhow::Result<SubscriberStatus> {
     let found = daemon.registry.subscribers().get(name);
     let record = found.ok_or_else(|| {
         let is_of = |one: &&UnpolicedStatus| {
@@ -199,6 +204,7 @@ pub(super) fn subscriber(daemon: &Daemon, name: &str) -> anyhow::Result<Subscrib
         own_plan: record.own_plan().cloned(),
         download,
         upload,
+        client: daemon.clients.of(name, &daemon.kernel, now)?,
     })
 }
 
@@ -383,7 +389,7 @@ fn subscribers(
     let busiest = daemon.meter.busiest(&daemon.kernel, &daemon.registry, top, now)?;
     let mut of = Vec::new();
     for busy in &busiest.subscribers {
-        of.push((busy, subscriber(daemon, &busy.name)?));
+        of.push((busy, subscriber(daemon, &busy.name, now)?));
     }
     type Count = fn(&SubscriberCounters) -> u64;
     let counters: [(&str, &str, Count); 3] = [

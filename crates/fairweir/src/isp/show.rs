@@ -18,8 +18,8 @@ use super::registry::{PlanRecord, Registry};
 use super::report::hook_status;
 use super::segments::matching;
 use super::wire::{
-    LeasesStatus, RadiusStatus, Request, Status, SubscriberCounters, SubscriberStatus,
-    TotalsStatus, UnpolicedStatus, UsageStatus,
+    ClientClass, ClientStatus, LeasesStatus, RadiusStatus, Request, Status, SubscriberCounters,
+    SubscriberStatus, TotalsStatus, UnpolicedStatus, UsageStatus,
 };
 use crate::device::note_missing;
 use crate::exit::usage;
@@ -339,6 +339,11 @@ pub(crate) fn notes(status: &Status) -> Vec<String> {
     if of_nobody > 0 {
         notes.push(format!("passed from unknown addresses: {}", Bytes::new(of_nobody)));
     }
+    if let Some(clients) = &status.clients {
+        let agreements = count(clients.agreements, "agreement");
+        let error = clients.error.iter().map(|error| format!("; {error}")).collect::<String>();
+        notes.push(format!("clients: {agreements} at UDP port {}{error}", clients.port));
+    }
     notes.push(format!("memory: {} in the kernel", Bytes::new(status.memory_bytes)));
     notes
 }
@@ -477,6 +482,31 @@ pub(super) fn subscriber(args: &ShowArgs) -> anyhow::Result<()> {
             out,
             "{direction}: {rate}, {passed} passed, {dropped_packets} packets dropped, \
              {marked_packets} marked"
+        )?;
+    }
+    if let Some(client) = status.client {
+        print_client(out, &client)?;
+    }
+    Ok(())
+}
+
+/// What a host of the subscriber asked for, and what its classes have.
+fn print_client(out: &mut impl Write, client: &ClientStatus) -> io::Result<()> {
+    let ClientStatus { address, ends_in_s, classes, default_class, bound, refused } = client;
+    let bound = count(*bound, "flow");
+    writeln!(
+        out,
+        "divided as {address} asks, for {ends_in_s:.1} s unless it asks again; {bound} bound, \
+         {refused} marks without room"
+    )?;
+    for (number, class) in classes.iter().enumerate() {
+        let ClientClass { weight, passed_bytes, dropped_packets } = class;
+        let others = if number == *default_class { ", and all flows without a mark" } else { "" };
+        let passed = Bytes::new(*passed_bytes);
+        writeln!(
+            out,
+            "  class {number}: weight {weight}, {passed} passed, {dropped_packets} packets \
+             dropped{others}"
         )?;
     }
     Ok(())

@@ -165,6 +165,45 @@ pub(crate) struct SubscriberStatus {
     /// Null if the plan does not police that direction.
     pub(crate) download: Option<SubscriberCounters>,
     pub(crate) upload: Option<SubscriberCounters>,
+    /// By what a host of the subscriber has the download divided; null without an agreement.
+    #[serde(default)]
+    pub(crate) client: Option<ClientStatus>,
+}
+
+/// An agreement with a host of a subscriber.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ClientStatus {
+    /// Its address and port.
+    pub(crate) address: String,
+    /// When the agreement ends without a renewal, in seconds.
+    pub(crate) ends_in_s: f64,
+    pub(crate) classes: Vec<ClientClass>,
+    /// The number of the class of flows that are not bound.
+    pub(crate) default_class: usize,
+    /// Flows that are bound to a class.
+    pub(crate) bound: usize,
+    /// Marks for which there was no room.
+    pub(crate) refused: u32,
+}
+
+/// A class of a client.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ClientClass {
+    pub(crate) weight: u16,
+    /// Under this number since the subscriber was added; under 0 also what passed without an agreement.
+    pub(crate) passed_bytes: u64,
+    pub(crate) dropped_packets: u64,
+}
+
+/// Agreements with hosts of subscribers.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ClientsStatus {
+    /// The UDP port.
+    pub(crate) port: u16,
+    /// That are in force.
+    pub(crate) agreements: usize,
+    /// Why hosts cannot ask, if so.
+    pub(crate) error: Option<String>,
 }
 
 /// Since the subscriber was added, or the daemon began.
@@ -250,6 +289,9 @@ pub(crate) struct Status {
     /// Null if there is no table `[usage]`.
     #[serde(default)]
     pub(crate) usage: Option<UsageStatus>,
+    /// Null if no plan has `share = "client"`.
+    #[serde(default)]
+    pub(crate) clients: Option<ClientsStatus>,
 }
 
 /// Files of what subscribers used.

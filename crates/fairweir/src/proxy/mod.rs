@@ -93,8 +93,8 @@ impl Service for ProxyService {
         self.daemon.handle_deadline(now).map_err(|e| Error::Refused(e.to_string()))
     }
 
-    fn waits_for(&self) -> Option<BorrowedFd<'_>> {
-        self.daemon.waits_for()
+    fn waits_for(&self) -> Vec<BorrowedFd<'_>> {
+        self.daemon.waits_for().into_iter().collect()
     }
 
     fn handle_ready(&mut self, now: Time) -> Result<(), Error> {

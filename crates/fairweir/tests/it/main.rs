@@ -11,6 +11,7 @@ mod commands;
 mod common;
 mod configuration;
 mod daemon;
+mod divider;
 mod extension;
 #[cfg(feature = "evidence")]
 mod figures;

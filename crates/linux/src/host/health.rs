@@ -95,7 +95,13 @@ mod tests {
         Netns::new().unwrap().run(|| {
             link::create_ifb("wan", "").unwrap();
             let policy = Policy::new(Vec::new()).unwrap();
-            let spec = HostSpec { dev: "wan".into(), policy, mode: Mode::Shape, census: false };
+            let spec = HostSpec {
+                dev: "wan".into(),
+                policy,
+                mode: Mode::Shape,
+                census: false,
+                marks: false,
+            };
             for attach in [Host::attach, Host::attach_by_clsact] {
                 let mut host = attach(&spec).unwrap();
                 assert_eq!(host.health(), Health::Well);

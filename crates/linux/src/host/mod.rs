@@ -15,7 +15,9 @@ use fairweir_core::sites::{Command, Connection, Heard};
 use fairweir_core::units::Time;
 
 use crate::attached::{Attached, Health, Mode};
-use crate::bpf::abi::{Config, FEATURE_CENSUS, RECENT_SETS_MAX, RecentControl};
+use crate::bpf::abi::{
+    Config, FEATURE_CENSUS, FEATURE_CLASS_MARKS, Marks, RECENT_SETS_MAX, RecentControl,
+};
 use crate::classify::site::{self, Ear};
 use crate::classify::{cgroup, ingress, rules};
 use crate::net::link::{self, Link};
@@ -37,7 +39,7 @@ pub mod trial;
 mod windows;
 
 use bypass::Bypass;
-use programs::Programs;
+use programs::{Egress, Programs};
 use samples::Seen;
 use windows::WindowEnforcer;
 
@@ -52,6 +54,8 @@ pub struct HostSpec {
     pub mode: Mode,
     /// Whether to count who receives how much, for [`Host::census`].
     pub census: bool,
+    /// Whether to be able to mark what leaves, see [`Host::set_marks`].
+    pub marks: bool,
 }
 
 /// A device whose download is counted and shaped.
@@ -127,7 +131,7 @@ impl Host {
         if let Some(found) = link::find_with(&mut netlink, &ifb::name(&spec.dev))? {
             ifb::refuse_if_foreign(&found, &spec.dev)?;
         }
-        let programs = Programs::load(upload)?;
+        let programs = Programs::load(Egress { upload, marks: spec.marks })?;
         let config = Config {
             l2_header: device.header_bytes(),
             features: if spec.census { FEATURE_CENSUS } else { 0 },
@@ -176,6 +180,28 @@ impl Host {
         let counters = self.programs.upload_counters()?;
         self.shaper.uplink = Some(Uplink::new(&mut self.shaper.netlink, &self.device, counters)?);
         self.programs.attach_upload(self.device.index)
+    }
+
+    /// Marks flows that leave with the DSCP of their group, in the policy's order, until the policy changes or
+    /// the process stops beating; with `None` no longer.
+    ///
+    /// # Errors
+    /// If [`HostSpec::marks`] was not set, or the kernel is older than 6.6, or refuses.
+    pub fn set_marks(&mut self, of_groups: Option<&[u8]>) -> Result<(), Error> {
+        let marks = of_groups.map(|of_groups| {
+            let mut marks = Marks::default();
+            for (slot, mark) in self.shaper.slots.iter().zip(of_groups) {
+                marks.slots[usize::from(*slot)] = *mark;
+            }
+            marks
+        });
+        self.programs.set_marks(marks.as_ref())?;
+        self.config.features &= !FEATURE_CLASS_MARKS;
+        if marks.is_some() {
+            self.programs.attach_mark(self.device.index)?;
+            self.config.features |= FEATURE_CLASS_MARKS;
+        }
+        self.configure()
     }
 
     /// Writes the configuration with a heartbeat: the process that writes is alive.

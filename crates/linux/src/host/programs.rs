@@ -9,7 +9,7 @@ use libbpf_rs::{
 };
 
 use crate::Error;
-use crate::bpf::abi::{Allowances, Config, Counter, Counters, Plain, SLOTS_MAX, Talker};
+use crate::bpf::abi::{Allowances, Config, Counter, Counters, Marks, Plain, SLOTS_MAX, Talker};
 use crate::bpf::{
     KEY, attach_tcx, bpf_error, is_at_a_device, listen_to_the_loader, not_found, program, replace,
     update,
@@ -30,6 +30,17 @@ pub(crate) struct Programs {
     hear_link: Option<Link>,
     /// While the upload is shared.
     upload_link: Option<Link>,
+    /// While flows are marked.
+    mark_link: Option<Link>,
+}
+
+/// Which programs for what leaves are wanted; they take the verifier long.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Egress {
+    /// Shares uploads.
+    pub(crate) upload: bool,
+    /// Marks flows.
+    pub(crate) marks: bool,
 }
 
 /// Which programs this kernel takes.
@@ -66,11 +77,11 @@ impl Parts {
         self != Parts::NoOwners
     }
 
-    fn has_program(self, name: &str, upload: bool) -> bool {
+    fn has_program(self, name: &str, egress: Egress) -> bool {
         match name {
             "fairweir_ingress" | "fairweir_hear" => true,
-            // It takes the verifier long, so it is loaded only on request.
-            "fairweir_upload" => upload,
+            "fairweir_upload" => egress.upload,
+            "fairweir_mark" => egress.marks,
             "fairweir_scan" => self.has_scan(),
             "fairweir_watch" => self == Parts::All,
             "fairweir_watch_all" => self == Parts::WatchAll,
@@ -108,15 +119,14 @@ pub(crate) struct Hearing {
 }
 
 impl Programs {
-    /// Loads as many of the programs as this kernel takes; the one for what leaves only for an `upload`
-    /// that is shared.
+    /// Loads as many of the programs as this kernel takes; those for what leaves only on request.
     ///
     /// # Errors
     /// [`Error::Bpf`] with the verifier's log if it does not even take the classifier.
-    pub(crate) fn load(upload: bool) -> Result<Programs, Error> {
+    pub(crate) fn load(egress: Egress) -> Result<Programs, Error> {
         let mut refused = Vec::new();
         for parts in Parts::ALL {
-            let opened = open(parts, upload);
+            let opened = open(parts, egress);
             match opened.and_then(|object| object.load().map_err(|e| bpf_error(LOAD, &e))) {
                 Ok(object) => {
                     for (refused, error) in refused {
@@ -141,8 +151,16 @@ impl Programs {
     pub(crate) fn of(object: Object, parts: Parts) -> Result<Programs, Error> {
         let maps = Maps::of(&object)?;
         let owner_links = Vec::new();
-        let (ingress_link, hear_link, upload_link) = (None, None, None);
-        Ok(Programs { object, parts, maps, owner_links, ingress_link, hear_link, upload_link })
+        Ok(Programs {
+            object,
+            parts,
+            maps,
+            owner_links,
+            ingress_link: None,
+            hear_link: None,
+            upload_link: None,
+            mark_link: None,
+        })
     }
 
     /// Registers the congestion control that the map `name` describes, until the link drops.
@@ -240,6 +258,30 @@ impl Programs {
         self.upload_link.as_ref().is_some_and(|link| !is_at_a_device(link))
     }
 
+    /// Marks what leaves by the device number `index`, as configured.
+    ///
+    /// # Errors
+    /// If the program is not loaded, or the kernel is older than 6.6, or refuses.
+    pub(crate) fn attach_mark(&mut self, index: u32) -> Result<(), Error> {
+        if self.mark_link.as_ref().is_some_and(is_at_a_device) {
+            return Ok(());
+        }
+        let link = attach_tcx(&self.program("fairweir_mark")?, index);
+        self.mark_link = Some(link.ok_or_else(|| Error::last_os("attach to the egress by tcx"))?);
+        Ok(())
+    }
+
+    /// Sets the mark of each class; without any, nothing is attached.
+    pub(crate) fn set_marks(&mut self, marks: Option<&Marks>) -> Result<(), Error> {
+        match marks {
+            Some(marks) => update(&self.map("marks")?, &KEY, marks.as_bytes()),
+            None => {
+                self.mark_link = None;
+                Ok(())
+            }
+        }
+    }
+
     /// What has left by the device since the start.
     pub(crate) fn upload_counters(&self) -> Result<MapHandle, Error> {
         let missing = || Error::refused("find the map upload_counters", not_found());
@@ -268,6 +310,7 @@ impl Programs {
         self.ingress_link = None;
         self.hear_link = None;
         self.upload_link = None;
+        self.mark_link = None;
         self.owner_links.clear();
     }
 
@@ -391,12 +434,12 @@ impl Maps {
 }
 
 /// Opens the object so that it will load these programs.
-pub(crate) fn open(parts: Parts, upload: bool) -> Result<OpenObject, Error> {
+pub(crate) fn open(parts: Parts, egress: Egress) -> Result<OpenObject, Error> {
     listen_to_the_loader();
     let mut object =
         ObjectBuilder::default().open_memory(OBJECT).map_err(|e| bpf_error(LOAD, &e))?;
     for mut program in object.progs_mut() {
-        let load = program.name().to_str().is_some_and(|name| parts.has_program(name, upload));
+        let load = program.name().to_str().is_some_and(|name| parts.has_program(name, egress));
         program.set_autoload(load);
     }
     if parts == Parts::NoOwners {

@@ -5,7 +5,7 @@ use fairweir_core::sites::{self, Command, Connection};
 use fairweir_core::units::{Bytes, Span, Time};
 use libbpf_rs::{MapCore, MapFlags};
 
-use super::programs::Programs;
+use super::programs::{Egress, Programs};
 use super::windows;
 use crate::Error;
 use crate::bpf::abi::{
@@ -62,7 +62,7 @@ impl Trial {
     /// # Errors
     /// As for [`crate::Host::attach`].
     pub fn new(policy: &Policy, census: bool) -> Result<Trial, Error> {
-        let mut programs = Programs::load(false)?;
+        let mut programs = Programs::load(Egress::default())?;
         let slots = rules::assign_slots(policy, &Default::default());
         let tree = cgroup::root().map(|root| Tree::read(&root)).unwrap_or_default();
         let rules = Rules::new(policy, &slots, &tree)?;

@@ -1,9 +1,94 @@
-//! What waits at a datagram socket, and what was dropped there.
+//! Datagram sockets: what waits there, what was dropped, and answers from the address that was asked.
 
-use std::io;
+use std::ffi::OsString;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd};
 
-use nix::sys::socket::{getsockopt, setsockopt, sockopt};
+use nix::sys::socket::{
+    ControlMessage, ControlMessageOwned, MsgFlags, SockaddrIn6, getsockopt, recvmsg, sendmsg,
+    setsockopt, sockopt,
+};
+
+/// A datagram that arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asked {
+    /// How many bytes there are; at most the length of the buffer.
+    pub length: usize,
+    /// Who sent it; IPv4 as such.
+    pub from: SocketAddr,
+    /// To which address; IPv4 as an IPv6 address.
+    to: Ipv6Addr,
+}
+
+/// Listens at a port for what arrives at a device, by IPv4 and IPv6, without blocking.
+///
+/// # Errors
+/// If the port is in use, or there is no such device.
+pub fn listen_at(device: &str, port: u16) -> io::Result<UdpSocket> {
+    let socket = UdpSocket::bind((Ipv6Addr::UNSPECIFIED, port))?;
+    socket.set_nonblocking(true)?;
+    setsockopt(&socket, sockopt::BindToDevice, &OsString::from(device))?;
+    setsockopt(&socket, sockopt::Ipv6RecvPacketInfo, &true)?;
+    Ok(socket)
+}
+
+/// A socket for datagrams to and from one peer over a device, without blocking.
+///
+/// # Errors
+/// If there is no such device, or no way over it.
+pub fn connect_over(device: &str, to: SocketAddr) -> io::Result<UdpSocket> {
+    let any = if to.is_ipv4() {
+        Ipv4Addr::UNSPECIFIED.into()
+    } else {
+        IpAddr::from(Ipv6Addr::UNSPECIFIED)
+    };
+    let socket = UdpSocket::bind((any, 0))?;
+    socket.set_nonblocking(true)?;
+    setsockopt(&socket, sockopt::BindToDevice, &OsString::from(device))?;
+    socket.connect(to)?;
+    Ok(socket)
+}
+
+/// The next datagram of a socket of [`listen_at`].
+///
+/// # Errors
+/// [`io::ErrorKind::WouldBlock`] if none waits.
+pub fn receive(socket: &UdpSocket, bytes: &mut [u8]) -> io::Result<Asked> {
+    let mut parts = [IoSliceMut::new(bytes)];
+    let mut control = nix::cmsg_space!(libc::in6_pktinfo);
+    let fd = socket.as_raw_fd();
+    let message = recvmsg::<SockaddrIn6>(fd, &mut parts, Some(&mut control), MsgFlags::empty())?;
+    let to = message.cmsgs()?.find_map(|one| match one {
+        ControlMessageOwned::Ipv6PacketInfo(info) => Some(info.ipi6_addr.s6_addr.into()),
+        _ => None,
+    });
+    let (Some(from), Some(to)) = (message.address, to) else {
+        return Err(io::ErrorKind::InvalidData.into());
+    };
+    let from = SocketAddr::new(from.ip().to_canonical(), from.port());
+    Ok(Asked { length: message.bytes, from, to })
+}
+
+/// Answers a datagram from the address to which it was sent.
+///
+/// # Errors
+/// If the kernel refuses.
+pub fn answer(socket: &UdpSocket, asked: &Asked, bytes: &[u8]) -> io::Result<()> {
+    let ip = match asked.from.ip() {
+        IpAddr::V4(ip4) => ip4.to_ipv6_mapped(),
+        IpAddr::V6(ip6) => ip6,
+    };
+    let to = SockaddrIn6::from(SocketAddrV6::new(ip, asked.from.port(), 0, 0));
+    let info = libc::in6_pktinfo {
+        ipi6_addr: libc::in6_addr { s6_addr: asked.to.octets() },
+        ipi6_ifindex: 0,
+    };
+    let control = [ControlMessage::Ipv6PacketInfo(&info)];
+    let fd = socket.as_raw_fd();
+    sendmsg(fd, &[IoSlice::new(bytes)], &control, MsgFlags::empty(), Some(&to)).map(drop)?;
+    Ok(())
+}
 
 /// Lets about `bytes` bytes wait, as the kernel counts them: of each packet more than its length. Returns how many it
 /// lets wait, which is less if neither CAP_NET_ADMIN nor `net.core.rmem_max` allow more.

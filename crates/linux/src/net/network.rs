@@ -43,6 +43,20 @@ pub fn default_device() -> Result<Option<String>, Error> {
     Ok(None)
 }
 
+/// The next hop of the default route over a device, IPv4 before IPv6.
+///
+/// # Errors
+/// If the kernel refuses.
+pub fn gateway(dev: &str) -> Result<Option<IpAddr>, Error> {
+    let mut netlink = Netlink::open()?;
+    let Some(device) = link::find_with(&mut netlink, dev)? else { return Ok(None) };
+    if let Some(hop) = next_hop(&mut netlink, libc::AF_INET as u8, device.index)? {
+        return Ok(<[u8; 4]>::try_from(hop).ok().map(IpAddr::from));
+    }
+    let hop = next_hop(&mut netlink, libc::AF_INET6 as u8, device.index)?;
+    Ok(hop.and_then(|hop| <[u8; 16]>::try_from(hop).ok()).map(IpAddr::from))
+}
+
 fn find(dev: &str) -> Result<Option<String>, Error> {
     let mut netlink = Netlink::open()?;
     let Some(device) = link::find_with(&mut netlink, dev)? else {

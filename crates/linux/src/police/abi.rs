@@ -1,18 +1,22 @@
 //! What the policer and user space share (`bpf/police_abi.h`), by shorter names.
 
 pub(crate) use crate::bpf::abi::{
-    Bench, PoliceChoice as Choice, PoliceCriterion as Criterion, PoliceEntry as Entry,
-    PoliceMember as Member, PolicePace as Pace, PolicePlan as Plan, PolicePlanInner as PlanInner,
-    PolicePlanLeaf as PlanLeaf, PolicePrefixes as Prefixes, PoliceSegment as Segment,
-    PoliceSettings as Settings, PoliceTally as Tally, PoliceTotals as Totals,
+    Bench, PoliceBindings as Bindings, PoliceChoice as Choice, PoliceClient as Client,
+    PoliceCriterion as Criterion, PoliceEntry as Entry, PoliceMember as Member, PolicePace as Pace,
+    PolicePlan as Plan, PolicePlanInner as PlanInner, PolicePlanLeaf as PlanLeaf,
+    PolicePrefixes as Prefixes, PoliceSegment as Segment, PoliceSettings as Settings,
+    PoliceTally as Tally, PoliceTotals as Totals,
 };
 pub(crate) use crate::bpf::header::{
     POLICE_CHUNK as CHUNK, POLICE_CHUNKS as CHUNKS, POLICE_CLASS_SHIFT as CLASS_SHIFT,
-    POLICE_INDEX_MASK as INDEX_MASK, POLICE_KIND_BUCKET as KIND_BUCKET,
-    POLICE_KIND_PHANTOM as KIND_PHANTOM, POLICE_MEMBERS as MEMBERS, POLICE_PLACES as PLACES,
-    POLICE_PLAN_BITS as PLAN_BITS, POLICE_PLANS as PLANS, POLICE_SEGMENTS as SEGMENTS,
-    POLICE_TALLIED as TALLIED,
+    POLICE_CLIENT_CHUNK as CLIENT_CHUNK, POLICE_INDEX_MASK as INDEX_MASK,
+    POLICE_KIND_BUCKET as KIND_BUCKET, POLICE_KIND_PHANTOM as KIND_PHANTOM,
+    POLICE_MEMBERS as MEMBERS, POLICE_PLACES as PLACES, POLICE_PLAN_BITS as PLAN_BITS,
+    POLICE_PLANS as PLANS, POLICE_SEGMENTS as SEGMENTS, POLICE_TALLIED as TALLIED,
 };
+
+use fairweir_core::agreement::bindings::BINDINGS;
+use fairweir_core::phantom::plan::{CLIENT_INNERS_MAX, CLIENT_LEAVES_MAX};
 
 use crate::bpf::abi::{
     Plain, PoliceSlot1, PoliceSlot4, PoliceSlot16, PoliceSlot64, PoliceSlotBundle,
@@ -36,6 +40,14 @@ pub(crate) const MATCH_IP: u8 = header::POLICE_MATCH_IP as u8;
 
 /// The class of slots of plans with a bundle.
 pub(crate) const CLASS_BUNDLE: usize = CLASSES - 1;
+
+/// The class of slots of plans that clients may divide.
+pub(crate) const CLASS_CLIENT: usize = 2;
+const _: () = {
+    let room = CLASS_ROOMS[CLASS_CLIENT];
+    assert!(room.leaves == CLIENT_LEAVES_MAX && room.inners == CLIENT_INNERS_MAX);
+    assert!(header::POLICE_BINDINGS as usize == BINDINGS);
+};
 
 /// The leaves and inner nodes for which a slot of each class has room, and its bytes.
 pub(crate) const CLASS_ROOMS: [ClassRoom; CLASSES] = [

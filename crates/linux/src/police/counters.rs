@@ -258,7 +258,7 @@ impl Police {
     }
 
     /// The maps that both directions share, among others.
-    fn maps(&self) -> &Maps {
+    pub(super) fn maps(&self) -> &Maps {
         &self.tables.iter().flatten().next().expect("invariant: made by load").maps
     }
 }
@@ -345,8 +345,8 @@ pub(super) fn memory(police: &Police) -> Result<Bytes, Error> {
             sum += u64::from(chunks) * memory_of(chunk)?;
         }
     }
-    for tallies in police.maps().all_tallies() {
-        sum += memory_of(tallies)?;
+    for more in police.maps().all_tallies().chain(police.maps().all_of_clients()) {
+        sum += memory_of(more)?;
     }
     Ok(Bytes::new(sum))
 }

@@ -13,7 +13,7 @@ use libbpf_rs::{
     AsRawLibbpf, MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, OpenObject,
 };
 
-use super::abi::{CHUNK, CLASS_ROOMS, CLASSES, Settings};
+use super::abi::{self, CHUNK, CLASS_ROOMS, CLASSES, CLIENT_CHUNK, Settings};
 use crate::Error;
 use crate::bpf::abi::Plain;
 use crate::bpf::{bpf_error, listen_to_the_loader};
@@ -28,6 +28,19 @@ pub(super) struct Maps {
     chunks: [Vec<MapHandle>; CLASSES],
     /// Room for tallies, by the class and the number of the slots' chunk.
     tallies: BTreeMap<(usize, u32), MapHandle>,
+    /// What clients asked for, by the number of the slots' chunk.
+    clients: BTreeMap<u32, MapHandle>,
+    /// Plans of clients' classes, and bindings.
+    of_clients: [Vec<MapHandle>; 2],
+}
+
+/// What a client has beside its entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OfClient {
+    /// The plan of its classes.
+    Plan,
+    /// The bindings of its flows.
+    Bindings,
 }
 
 /// A map of whole words that is mapped into this process, too.
@@ -70,7 +83,8 @@ impl Maps {
             }
         }
         let (chunks, tallies) = (Default::default(), BTreeMap::new());
-        Ok(Maps { object, handles, chunk_types, chunks, tallies })
+        let (clients, of_clients) = (BTreeMap::new(), Default::default());
+        Ok(Maps { object, handles, chunk_types, chunks, tallies, clients, of_clients })
     }
 
     /// Loads the programs `names` with these maps.
@@ -116,7 +130,8 @@ impl Maps {
         };
         let first = self.chunks[class].len() as u32;
         let ats: Vec<u32> = (first..).take(count).collect();
-        let chunks = self.fill(SLOTS[class], CLASS_ROOMS[class].bytes, &ats, &options)?;
+        let size = (CLASS_ROOMS[class].bytes, CHUNK);
+        let chunks = self.fill(SLOTS[class], size, &ats, &options)?;
         self.chunks[class].extend(chunks);
         Ok(())
     }
@@ -129,21 +144,57 @@ impl Maps {
     ) -> Result<(), Error> {
         let is_missing = |at: &u32| !self.tallies.contains_key(&(class, *at));
         let ats: Vec<u32> = ats.into_iter().filter(is_missing).collect();
-        let (name, bytes) = (TALLIES[class], CLASS_ROOMS[class].tally_bytes());
-        let options = libbpf_sys::bpf_map_create_opts {
-            sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
-            ..Default::default()
-        };
-        let chunks = self.fill(name, bytes, &ats, &options)?;
+        let (name, size) = (TALLIES[class], (CLASS_ROOMS[class].tally_bytes(), CHUNK));
+        let options = plain_options();
+        let chunks = self.fill(name, size, &ats, &options)?;
         self.tallies.extend(ats.into_iter().map(|at| (class, at)).zip(chunks));
         Ok(())
+    }
+
+    /// Makes room for what the clients of a chunk of slots ask for, if there is none; the room.
+    pub(super) fn make_clients(&mut self, at: u32) -> Result<&MapHandle, Error> {
+        if !self.clients.contains_key(&at) {
+            let size = (size_of::<abi::Client>(), CHUNK);
+            let chunks = self.fill("clients", size, &[at], &plain_options())?;
+            self.clients.extend(chunks.into_iter().map(|chunk| (at, chunk)));
+        }
+        Ok(&self.clients[&at])
+    }
+
+    /// The chunk in which a client's number `number` is, which is made if it is the next one.
+    pub(super) fn make_of_client(
+        &mut self,
+        what: OfClient,
+        number: u32,
+    ) -> Result<&MapHandle, Error> {
+        let at = number / CLIENT_CHUNK;
+        while self.of_clients[what as usize].len() <= at as usize {
+            let (name, bytes) = match what {
+                OfClient::Plan => ("client_plans", size_of::<abi::Plan>()),
+                OfClient::Bindings => ("client_bindings", size_of::<abi::Bindings>()),
+            };
+            let next = self.of_clients[what as usize].len() as u32;
+            let chunks = self.fill(name, (bytes, CLIENT_CHUNK), &[next], &plain_options())?;
+            self.of_clients[what as usize].extend(chunks);
+        }
+        Ok(&self.of_clients[what as usize][at as usize])
+    }
+
+    /// The chunk in which a client's number `number` is.
+    pub(super) fn of_client(&self, what: OfClient, number: u32) -> Option<&MapHandle> {
+        self.of_clients[what as usize].get((number / CLIENT_CHUNK) as usize)
+    }
+
+    /// All room that was made for clients.
+    pub(super) fn all_of_clients(&self) -> impl Iterator<Item = &MapHandle> {
+        self.clients.values().chain(self.of_clients.iter().flatten())
     }
 
     /// Puts new chunks into these places of the map `name`.
     fn fill(
         &self,
         name: &str,
-        bytes: usize,
+        (bytes, count): (usize, u32),
         ats: &[u32],
         options: &libbpf_sys::bpf_map_create_opts,
     ) -> Result<Vec<MapHandle>, Error> {
@@ -152,7 +203,7 @@ impl Maps {
         }
         let attempted = || format!("make room for subscribers ({name})");
         let bytes = bytes as u32;
-        let make = |_| MapHandle::create(MapType::Array, Some(name), 4, bytes, CHUNK, options);
+        let make = |_| MapHandle::create(MapType::Array, Some(name), 4, bytes, count, options);
         let chunks: Vec<MapHandle> = ats
             .iter()
             .map(make)
@@ -189,7 +240,10 @@ impl Maps {
 
     /// Whether both directions share the map `name`.
     pub(super) fn is_common(name: &str) -> bool {
-        COMMON.contains(&name) || SLOTS.contains(&name) || TALLIES.contains(&name)
+        COMMON.contains(&name)
+            || OF_CLIENTS.contains(&name)
+            || SLOTS.contains(&name)
+            || TALLIES.contains(&name)
     }
 
     /// All maps that were made.
@@ -239,6 +293,13 @@ unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
 
+fn plain_options() -> libbpf_sys::bpf_map_create_opts {
+    libbpf_sys::bpf_map_create_opts {
+        sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
+        ..Default::default()
+    }
+}
+
 fn attempted(names: &[&str]) -> String {
     format!("load the program {}", names.join(" and "))
 }
@@ -269,6 +330,7 @@ const SETTINGS: &str = ".rodata.settings";
 const PATTERN: &str = "_chunk";
 /// Maps that both directions share, in addition to slots and tallies.
 const COMMON: [&str; 4] = ["plans", "places", "segments", "members"];
+const OF_CLIENTS: [&str; 3] = ["clients", "client_plans", "client_bindings"];
 const SLOTS: [&str; CLASSES] = ["slots1", "slots4", "slots16", "slots64", "slotsb"];
 /// Empty for the first: a plan with one queue has one class.
 const TALLIES: [&str; CLASSES] = ["", "tallies4", "tallies16", "tallies64", "talliesb"];

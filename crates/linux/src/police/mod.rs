@@ -25,6 +25,7 @@ use crate::bpf::abi::Plain;
 use crate::bpf::update;
 
 mod abi;
+mod clients;
 mod counters;
 mod hook;
 mod maps;
@@ -36,6 +37,7 @@ mod subscribers;
 mod tables;
 mod trial;
 
+pub use clients::Bound;
 pub use counters::{Counters, Totals};
 pub use hook::Hook;
 pub use plan::Algorithm;
@@ -44,6 +46,7 @@ pub use subscribers::SubscriberSpec;
 pub use trial::{Bench, Frame, Outcome, Trial};
 
 use abi::{CLASSES, MEMBERS, PLACES, PLANS};
+use clients::Clients;
 use hook::Attachment;
 use maps::Shared;
 use plan::{Encoded, Shapes};
@@ -106,6 +109,7 @@ pub struct Police {
     ids_free: Vec<u32>,
     /// What was counted in slots that a subscriber has left.
     carried: HashMap<(SubscriberId, Direction), Vec<Counters>>,
+    clients: Clients,
 }
 
 /// A plan in the kernel.
@@ -171,6 +175,7 @@ impl Police {
             subscribers: Vec::new(),
             ids_free: Vec::new(),
             carried: HashMap::new(),
+            clients: Clients::default(),
         })
     }
 
@@ -211,10 +216,14 @@ impl Police {
     ///
     /// # Errors
     /// [`Error::TooMany`], or if the kernel refuses, also what decides by slots of the plan's size; then
-    /// nothing has changed.
+    /// nothing has changed, but that no client divides it.
     pub fn set_plan(&mut self, id: PlanId, algorithm: &Algorithm<'_>) -> Result<(), Error> {
         let Encoded { plan, kind, aim } = plan::encode(algorithm, &mut self.shapes);
         self.admit(kind.class)?;
+        if plan.is_client != 0 {
+            self.admit(Classes::CLIENTS)?;
+        }
+        self.undivide_all(id)?;
         let places = self.write_plan(*plan, aim.as_deref())?;
         let result = match self.plans.get_mut(&id) {
             Some(live) if live.kind == kind => {

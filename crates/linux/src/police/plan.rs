@@ -8,7 +8,7 @@ use fairweir_core::policy::PortMatch;
 use fairweir_core::units::{Bytes, Rate};
 use ipnet::IpNet;
 
-use super::abi::{self, CLASS_BUNDLE, CLASS_ROOMS, KIND_BUCKET, KIND_PHANTOM};
+use super::abi::{self, CLASS_BUNDLE, CLASS_CLIENT, CLASS_ROOMS, KIND_BUCKET, KIND_PHANTOM};
 use super::slots::SlotKind;
 
 /// What a plan does with packets.
@@ -43,6 +43,12 @@ pub(super) struct Shapes(HashMap<Vec<u8>, u32>);
 impl Shapes {
     /// The shape of a plan is its kind and, node by node, its tree.
     fn number(&mut self, plan: &abi::Plan) -> u32 {
+        let next = self.0.len() as u32 + 1;
+        *self.0.entry(Shapes::key(plan)).or_insert(next)
+    }
+
+    /// What is equal for plans that understand the same state.
+    pub(super) fn key(plan: &abi::Plan) -> Vec<u8> {
         let mut key = plan.kind.to_ne_bytes().to_vec();
         for inner in &plan.inners[..usize::from(plan.inner_count)] {
             key.extend(inner.weight.to_ne_bytes());
@@ -53,8 +59,7 @@ impl Shapes {
             key.extend([leaf.parent, leaf.child, leaf.class_first, leaf.class_count]);
         }
         key.extend([plan.free, plan.stunt_first, plan.stunt_count]);
-        let next = self.0.len() as u32 + 1;
-        *self.0.entry(key).or_insert(next)
+        key
     }
 }
 
@@ -78,6 +83,7 @@ fn phantom(plan: &phantom::Plan) -> Encoded {
     to.inner_count = plan.inners.len() as u16;
     to.leaf_count = plan.leaves.len() as u16;
     to.choice_default = plan.choice_default as u16;
+    to.is_client = plan.is_for_clients.into();
     for (to, inner) in to.inners.iter_mut().zip(&plan.inners) {
         *to = abi::PlanInner {
             inverse: inner.inverse,
@@ -117,8 +123,16 @@ fn phantom(plan: &phantom::Plan) -> Encoded {
     };
     let class = CLASS_ROOMS.iter().position(fits);
     let class = class.expect("invariant: a valid plan fits the largest class");
-    let kind = SlotKind { class, is_tallied: plan.choices.len() > 1 };
+    let kind = match plan.is_for_clients {
+        true => SlotKind { class: CLASS_CLIENT, is_tallied: true },
+        false => SlotKind { class, is_tallied: plan.choices.len() > 1 },
+    };
     Encoded { plan: to, kind, aim: None }
+}
+
+/// The plan of a client's classes; it has no shape yet.
+pub(super) fn of_client(plan: &phantom::Plan) -> Box<abi::Plan> {
+    phantom(plan).plan
 }
 
 fn bundled(plan: &phantom::Plan, bundle: &phantom::Bundle) -> Encoded {

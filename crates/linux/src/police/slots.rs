@@ -68,14 +68,17 @@ impl Numbers {
     }
 }
 
-/// A set of size classes of slots. The verifier takes long for the code of each class, and skips the code of
+/// A set of size classes of slots, and clients, whose number is [`Classes::CLIENTS`]. The verifier takes long for the code of each class, and skips the code of
 /// classes that are not in the set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Classes(u32);
 
 impl Classes {
+    /// The number of clients' classes.
+    pub(super) const CLIENTS: usize = CLASSES;
+
     /// All there are.
-    pub(super) const ALL: Classes = Classes((1 << CLASSES) - 1);
+    pub(super) const ALL: Classes = Classes((1 << (CLASSES + 1)) - 1);
 
     /// These, and one more.
     pub(super) fn with(self, class: usize) -> Classes {

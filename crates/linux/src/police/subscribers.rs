@@ -144,8 +144,13 @@ impl Police {
     /// # Errors
     /// As [`Police::add`], and [`Error::UnknownSubscriber`].
     pub fn change(&mut self, id: SubscriberId, spec: &SubscriberSpec) -> Result<(), Error> {
-        self.subscriber(id)?;
+        let seats = self.subscriber(id)?.seats;
         let addresses = self.check(spec)?;
+        // A client's classes are those of the plan.
+        let plans = Direction::ALL.map(|direction| spec.plan(direction));
+        if seats.map(|seat| seat.map(|seat| seat.plan)) != plans {
+            self.undivide(id)?;
+        }
         self.apply(id, addresses, spec)
     }
 
@@ -156,6 +161,7 @@ impl Police {
     /// [`Error::UnknownSubscriber`], or if the kernel refuses.
     pub fn remove(&mut self, id: SubscriberId) -> Result<[Vec<Counters>; 2], Error> {
         self.subscriber(id)?;
+        self.undivide(id)?;
         let nothing = SubscriberSpec { addresses: Arc::default(), download: None, upload: None };
         self.apply(id, Arc::default(), &nothing)?;
         let carried = |direction| self.carried.remove(&(id, direction)).unwrap_or_default();

@@ -14,7 +14,13 @@ use crate::common::agent::Agent;
 use crate::common::{Pair, allocation, policy, read_for};
 
 fn spec(groups: &[(&str, &[&str])]) -> HostSpec {
-    HostSpec { dev: "wan".into(), policy: policy(groups), mode: Mode::Shape, census: false }
+    HostSpec {
+        dev: "wan".into(),
+        policy: policy(groups),
+        mode: Mode::Shape,
+        census: false,
+        marks: false,
+    }
 }
 
 /// What tc prints, as an oracle beside our own netlink.

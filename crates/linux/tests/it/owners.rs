@@ -228,7 +228,13 @@ fn a_census_names_who_received_how_much() {
         return;
     }
     let pair = Pair::new(false);
-    let spec = HostSpec { dev: "wan".into(), policy: policy(&[]), mode: Mode::Count, census: true };
+    let spec = HostSpec {
+        dev: "wan".into(),
+        policy: policy(&[]),
+        mode: Mode::Count,
+        census: true,
+        marks: false,
+    };
     let mut host = pair.home.run(|| Host::attach(&spec).unwrap());
     let mut steam = Agent::start(&pair.home, "steam", 12_345, "udp-bound 192.0.2.1:0");
     let address = steam.go();

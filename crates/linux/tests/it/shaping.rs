@@ -47,7 +47,8 @@ fn what_leaves_through_the_classes_of_an_upload_is_counted_once() {
         let pair = Pair::new(false);
         let policy = policy(&[("big", &["ip:192.0.2.2"]), ("small", &["ip:192.0.2.3"])]);
         let weights = policy.weights();
-        let spec = HostSpec { dev: "wan".into(), policy, mode: Mode::Shape, census: false };
+        let spec =
+            HostSpec { dev: "wan".into(), policy, mode: Mode::Shape, census: false, marks: false };
         let mut host = pair.home.run(|| Host::attach_sharing_upload(&spec).unwrap());
         let plan =
             upload::classes(Rate::mbit(20), Rate::ZERO, (&weights, &[None; 3]), Bytes::new(1_514));

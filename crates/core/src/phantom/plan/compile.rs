@@ -3,9 +3,9 @@
 use std::collections::VecDeque;
 
 use super::{
-    Choice, Class, Criterion, DEPTH_MAX, Deviation, INNERS_MAX, Inner, LEAVES_MAX, Leaf,
-    MATCHES_MAX, MSS, Pace, Plan, PlanError, PlanSpec, RATE_MAX, RATE_MIN, RTT_MAX_RANGE, Share,
-    WEIGHT_MAX, bdp, limit_for,
+    CLIENT_INNERS_MAX, CLIENT_LEAVES_MAX, Choice, Class, Classes, Criterion, DEPTH_MAX, Deviation,
+    INNERS_MAX, Inner, LEAVES_MAX, Leaf, MATCHES_MAX, MSS, Pace, Plan, PlanError, PlanSpec,
+    RATE_MAX, RATE_MIN, RTT_MAX_RANGE, Share, WEIGHT_MAX, bdp, limit_for,
 };
 use crate::phantom::UNIT_BITS;
 use crate::units::{Rate, Span};
@@ -73,7 +73,56 @@ impl Plan {
             leaves: tree.leaves,
             choices: tree.choices,
             choice_default,
+            is_for_clients: false,
         })
+    }
+
+    /// The same plan for a client to divide, at the rate that it was made with.
+    ///
+    /// # Errors
+    /// [`PlanError::ClientQueues`]. A plan of classes has no room for a client's.
+    pub fn for_clients(mut self, rate: Rate) -> Result<Plan, PlanError> {
+        if self.leaves.len() > CLIENT_LEAVES_MAX {
+            return Err(PlanError::ClientQueues(self.leaves.len()));
+        }
+        self.is_for_clients = true;
+        self.pace = self.pace_at(rate);
+        Ok(self)
+    }
+
+    /// This plan as a client divides it: a class for each of the client's, with as many queues as there is room
+    /// for. The names of classes are their numbers.
+    ///
+    /// # Panics
+    /// If it is not [`Plan::for_clients`].
+    pub fn divided(&self, classes: &Classes) -> Plan {
+        assert!(self.is_for_clients, "a plan for clients");
+        let count = classes.weights().len();
+        // A class with several queues is an inner node below the root.
+        let queues =
+            if count < CLIENT_INNERS_MAX { CLIENT_LEAVES_MAX / CLIENT_INNERS_MAX } else { 1 };
+        let class = |(number, weight): (usize, &u16)| Class {
+            name: number.to_string(),
+            weight: *weight,
+            matches: Vec::new(),
+            share: Share::Flows(queues as u8),
+        };
+        let share = Share::Weighted(classes.weights().iter().enumerate().map(class).collect());
+        let mut tree = Tree::default();
+        tree.grow(&share).expect("invariant: a client's classes fit");
+        tree.choices.sort_by_key(|choice| choice.name.parse::<usize>().ok());
+        Plan {
+            inners: tree.inners,
+            leaves: tree.leaves,
+            choices: tree.choices,
+            choice_default: classes.default().into(),
+            ..self.clone()
+        }
+    }
+
+    /// For how many leaves its pace is.
+    fn leaves_max(&self) -> usize {
+        if self.is_for_clients { CLIENT_LEAVES_MAX } else { self.leaves.len() }
     }
 
     /// The same plan without a deviation, at the rate that it was made with.
@@ -83,7 +132,7 @@ impl Plan {
             Deviation::Size => {
                 let limit = limit_for(rate, self.rtt_max, LIMIT_FACTOR_PRINTED).as_u64();
                 let limit = limit.min(LIMIT_MAX) as u32;
-                self.pace = Pace::with(rate, limit, self.window, self.leaves.len());
+                self.pace = Pace::with(rate, limit, self.window, self.leaves_max());
             }
             Deviation::GivesBack => self.pace.spare_max = -(SPARE_IDLE as i32),
         }
@@ -93,7 +142,7 @@ impl Plan {
     /// The pace of a subscriber of this plan at another rate, which is brought into the range of plans.
     pub fn pace_at(&self, rate: Rate) -> Pace {
         let rate = rate.clamp(RATE_MIN, RATE_MAX);
-        Pace::of(rate, self.rtt_max, self.window, self.leaves.len())
+        Pace::of(rate, self.rtt_max, self.window, self.leaves_max())
     }
 }
 

@@ -31,6 +31,10 @@ pub const RATE_MIN: Rate = Rate::kbit(64);
 pub const RATE_MAX: Rate = Rate::mbit(25_000);
 /// Round-trip times that a plan may be sized for.
 pub const RTT_MAX_RANGE: (Span, Span) = (Span::millis(1), Span::secs(2));
+/// The most leaves, and inner nodes, of a plan that a client may divide.
+pub const CLIENT_LEAVES_MAX: usize = 16;
+/// See [`CLIENT_LEAVES_MAX`].
+pub const CLIENT_INNERS_MAX: usize = 4;
 /// The packet size that formulas are in, on the wire. Source: BC-PQP §6.1.
 pub const MSS: u64 = 1_500;
 
@@ -71,6 +75,13 @@ pub struct Class {
     pub matches: Vec<Criterion>,
     /// How it is divided itself.
     pub share: Share,
+}
+
+/// The classes of a client: at least one and at most [`CLIENT_LEAVES_MAX`], each with a weight of 1 to [`WEIGHT_MAX`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Classes {
+    weights: Vec<u16>,
+    default: u8,
 }
 
 /// One criterion for belonging to a class.
@@ -130,6 +141,8 @@ pub enum PlanError {
     TwoDefaults(String, String),
     #[error("{0} matches: a plan has at most {MATCHES_MAX}")]
     TooManyMatches(usize),
+    #[error("{0} queues: a plan that clients divide has at most {CLIENT_LEAVES_MAX}")]
+    ClientQueues(usize),
     #[error("DSCP {0} is out of range (0 to 63)")]
     Dscp(u8),
 }
@@ -160,6 +173,28 @@ pub struct Plan {
     pub choices: Vec<Choice>,
     /// Index in `choices` of the class without matches.
     pub choice_default: usize,
+    /// Whether a client may divide it.
+    pub is_for_clients: bool,
+}
+
+impl Classes {
+    /// Classes with these weights; `default` is the number of the one that has all flows without a binding.
+    pub fn new(weights: Vec<u16>, default: u8) -> Option<Classes> {
+        let fits = (1..=CLIENT_LEAVES_MAX).contains(&weights.len())
+            && weights.iter().all(|weight| (1..=WEIGHT_MAX).contains(weight))
+            && usize::from(default) < weights.len();
+        fits.then_some(Classes { weights, default })
+    }
+
+    /// By number.
+    pub fn weights(&self) -> &[u16] {
+        &self.weights
+    }
+
+    /// The class of flows without a binding.
+    pub fn default(&self) -> u8 {
+        self.default
+    }
 }
 
 impl Plan {

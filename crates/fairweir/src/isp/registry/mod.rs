@@ -249,7 +249,11 @@ impl Registry {
     /// Who has the address that `text` is, or the most specific prefix around it.
     pub(super) fn owner(&self, text: &str) -> Option<&Arc<str>> {
         let address = text.parse::<IpAddr>().map(IpNet::from).or_else(|_| text.parse::<IpNet>());
-        let address = address.ok()?;
+        self.owner_of(address.ok()?)
+    }
+
+    /// Who has an address, or the most specific prefix around it.
+    pub(super) fn owner_of(&self, address: IpNet) -> Option<&Arc<str>> {
         let lengths = (0..=address.prefix_len()).rev();
         let mut around = lengths.filter_map(|length| IpNet::new(address.addr(), length).ok());
         around.find_map(|net| self.owners.of(&net.trunc(), &self.subscribers))

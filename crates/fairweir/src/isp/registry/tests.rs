@@ -16,6 +16,7 @@ fn plan(name: &str, mbit: u64) -> PlanEntry {
         rtt_max: Span::millis(100),
         signal: Signal::Soft,
         share: Share::Flows(16),
+        is_for_clients: false,
         bundle: None,
     }
 }

@@ -24,6 +24,8 @@ use super::stage::{Daemon, Download, round_trips, serve_without_end};
 
 /// Of the internet's server.
 pub const SERVER4: &str = "10.9.0.1";
+/// Another of its addresses.
+pub const SERVER4_OTHER: &str = "10.9.0.2";
 /// The same.
 pub const SERVER6: &str = "fd09::1";
 /// Subscribers' hosts: two each of alice and bob, and one that belongs to no subscriber.
@@ -66,7 +68,7 @@ impl Access {
             })
         });
         internet.run(|| {
-            up("net", &["10.9.0.1/24", "fd09::1/64"]);
+            up("net", &["10.9.0.1/24", "10.9.0.2/24", "fd09::1/64"]);
             link::add_route("0.0.0.0/0".parse().unwrap(), None, "net").unwrap();
             link::add_route("::/0".parse().unwrap(), None, "net").unwrap();
         });
@@ -142,6 +144,20 @@ impl Access {
         Daemon::begun(child, self.path("run/isp.sock"), log, |s| s["enforcing"] == true)
     }
 
+    /// Starts the daemon of a host for all addresses of subscribers, with `host.toml`.
+    pub fn start_host(&self) -> Daemon {
+        let log = self.path("host.log");
+        let mut command = Command::new(super::daemon_binary());
+        command.arg("host").arg("--config").arg(self.path("host.toml"));
+        command.arg("--run-dir").arg(self.path("run-host"));
+        command.arg("--state-dir").arg(self.path("state-host"));
+        command.env_remove("RUST_LOG").stdin(Stdio::piped()).stdout(Stdio::null());
+        command.stderr(File::options().create(true).append(true).open(&log).unwrap());
+        let child = self.homes.run(|| command.spawn().unwrap());
+        let socket = self.path("run-host/host-wan.sock");
+        Daemon::begun(child, socket, log, |status| status["ready"] == true)
+    }
+
     /// Runs fairweir at the router, with the directories of this stage.
     pub fn fairweir(&self, args: &str) -> Output {
         let mut args: Vec<String> = args.split_whitespace().map(str::to_owned).collect();
@@ -195,6 +211,13 @@ impl Access {
         let host: IpAddr = host.parse().unwrap();
         let server = if host.is_ipv4() { SERVER4 } else { SERVER6 };
         let server = SocketAddr::new(server.parse().unwrap(), self.port);
+        Download::new(self.homes.run(|| connect_from(host, server)))
+    }
+
+    /// The same from this address of the internet's server, by IPv4.
+    pub fn download_from(&self, server: &str, host: &str) -> Download {
+        let server = SocketAddr::new(server.parse().unwrap(), self.port);
+        let host = host.parse().unwrap();
         Download::new(self.homes.run(|| connect_from(host, server)))
     }
 

@@ -58,7 +58,13 @@ fn perform(verb: &str, address: &str) {
         }
         "host" | "host-clsact" => {
             let policy = policy(&[("a", &["app:nobody"])]);
-            let spec = HostSpec { dev: address.into(), policy, mode: Mode::Shape, census: false };
+            let spec = HostSpec {
+                dev: address.into(),
+                policy,
+                mode: Mode::Shape,
+                census: false,
+                marks: false,
+            };
             let mut host = match verb {
                 "host" => Host::attach(&spec).unwrap(),
                 _ => Host::attach_by_clsact(&spec).unwrap(),
@@ -73,7 +79,13 @@ fn perform(verb: &str, address: &str) {
         }
         "bound" => {
             let policy = policy(&[]);
-            let spec = HostSpec { dev: address.into(), policy, mode: Mode::Count, census: false };
+            let spec = HostSpec {
+                dev: address.into(),
+                policy,
+                mode: Mode::Count,
+                census: false,
+                marks: false,
+            };
             let mut host = Host::attach(&spec).unwrap();
             ready(std::process::id());
             let window = Bytes::new(BOUND_BYTES);

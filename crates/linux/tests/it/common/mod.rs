@@ -38,7 +38,13 @@ impl Pair {
 
     /// A host at `wan`.
     pub(crate) fn host(&self, policy: &Policy, mode: Mode) -> Host {
-        let spec = HostSpec { dev: "wan".into(), policy: policy.clone(), mode, census: false };
+        let spec = HostSpec {
+            dev: "wan".into(),
+            policy: policy.clone(),
+            mode,
+            census: false,
+            marks: false,
+        };
         self.home.run(|| Host::attach(&spec).unwrap())
     }
 

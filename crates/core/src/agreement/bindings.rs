@@ -1,0 +1,97 @@
+//! To which class each flow of a client is bound, in a table of fixed size that is the client's own.
+//!
+//! A flow may be in one of two sets of [`WAYS`] places. A mark puts it there or renews it; if both sets are
+//! full it takes the place of the flow that was marked least recently, if that was [`IDLE`] ago, and is
+//! refused otherwise. The kernel program does the same steps (`crates/linux/bpf/police_client.h`).
+
+use super::CLASSES_MAX;
+use crate::units::{Span, Time};
+
+/// Places of a table.
+pub const BINDINGS: usize = 2_048;
+/// Places in a set.
+pub const WAYS: usize = 8;
+/// The time without a mark after which another flow may take the place.
+pub const IDLE: Span = Span::secs(10);
+
+/// Ticks of 2²⁶ ns that are more than [`IDLE`].
+const IDLE_TICKS: u32 = 150;
+const TICK_SHIFT: u32 = 26;
+const CLASS_SHIFT: u32 = 28;
+const TICKS: u32 = (1 << CLASS_SHIFT) - 1;
+/// Source: 2³²/φ, and the constant of MurmurHash3's finalizer.
+const FACTORS: [u32; 2] = [0x9e37_79b1, 0x85eb_ca6b];
+
+/// See the module. A place is a word: the flow's hash, the class, and the tick of the last mark; 0 is vacant.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bindings {
+    of: Vec<u64>,
+    refused: u32,
+}
+
+impl Default for Bindings {
+    fn default() -> Bindings {
+        Bindings { of: vec![0; BINDINGS], refused: 0 }
+    }
+}
+
+impl Bindings {
+    /// The class of the flow with this hash, if it is bound.
+    pub fn class_of(&self, hash: u32) -> Option<u8> {
+        let word = places(hash).map(|at| self.of[at]).find(|&word| is_of(word, hash))?;
+        Some((word >> CLASS_SHIFT) as u8 & (CLASSES_MAX as u8 - 1))
+    }
+
+    /// Binds a flow that was marked at `now`; whether there was a place.
+    pub fn bind(&mut self, hash: u32, class: u8, now: Time) -> bool {
+        let tick = (now.as_nanos() >> TICK_SHIFT) as u32 & TICKS;
+        let class = u64::from(class) & (CLASSES_MAX as u64 - 1);
+        let word = u64::from(hash) << 32 | class << CLASS_SHIFT | u64::from(tick);
+        let (mut oldest, mut found) = (IDLE_TICKS, None);
+        for at in places(hash) {
+            if is_of(self.of[at], hash) {
+                found = Some(at);
+                break;
+            }
+            let age = age(self.of[at], tick);
+            if age > oldest {
+                (oldest, found) = (age, Some(at));
+            }
+        }
+        match found {
+            Some(at) => self.of[at] = word,
+            None => self.refused = self.refused.wrapping_add(1),
+        }
+        found.is_some()
+    }
+
+    /// Marks that found no place; wraps.
+    pub fn refused(&self) -> u32 {
+        self.refused
+    }
+
+    /// All places, as the kernel has them.
+    pub fn words(&self) -> &[u64] {
+        &self.of
+    }
+}
+
+/// Where a flow may be.
+fn places(hash: u32) -> impl Iterator<Item = usize> {
+    let set = move |factor: u32| (hash.wrapping_mul(factor) >> 24) as usize * WAYS;
+    FACTORS.into_iter().flat_map(move |factor| (set(factor)..).take(WAYS))
+}
+
+fn is_of(word: u64, hash: u32) -> bool {
+    word != 0 && (word >> 32) as u32 == hash
+}
+
+/// In ticks; of a vacant place more than of any flow. A mark of later than `tick` is of another CPU.
+fn age(word: u64, tick: u32) -> u32 {
+    let age = tick.wrapping_sub(word as u32) & TICKS;
+    match word {
+        0 => u32::MAX,
+        _ if age > TICKS / 2 => 0,
+        _ => age,
+    }
+}

@@ -1,0 +1,60 @@
+//! Cookies: a keyed hash of who asks and when, which only its receiver can give back.
+
+use std::net::{IpAddr, SocketAddr};
+
+use sha2::{Digest, Sha256};
+
+use crate::units::{Span, Time};
+
+/// What a divider sends and wants back.
+pub type Cookie = [u8; 16];
+
+/// A key of the divider's, random at each start.
+#[derive(Clone)]
+pub struct Key(pub [u8; 16]);
+
+/// A cookie is good in the period in which it was made and in the next one.
+pub const PERIOD: Span = Span::secs(60);
+
+impl Key {
+    /// The cookie of a client at `now`. One block of SHA-256: all inputs have a fixed length, and half of the
+    /// hash is given away.
+    pub fn cookie(&self, client: SocketAddr, nonce: u64, now: Time) -> Cookie {
+        self.in_period(client, nonce, now.as_nanos() / PERIOD.as_nanos())
+    }
+
+    /// Whether it made this cookie for the client lately.
+    pub fn knows(&self, cookie: &Cookie, client: SocketAddr, nonce: u64, now: Time) -> bool {
+        let period = now.as_nanos() / PERIOD.as_nanos();
+        let before = period.saturating_sub(1);
+        [period, before].into_iter().any(|at| is_same(&self.in_period(client, nonce, at), cookie))
+    }
+
+    fn in_period(&self, client: SocketAddr, nonce: u64, period: u64) -> Cookie {
+        let address = match client.ip() {
+            IpAddr::V4(ip4) => ip4.to_ipv6_mapped(),
+            IpAddr::V6(ip6) => ip6,
+        };
+        let hash = Sha256::new()
+            .chain_update(self.0)
+            .chain_update(address.octets())
+            .chain_update(client.port().to_be_bytes())
+            .chain_update(nonce.to_be_bytes())
+            .chain_update(period.to_be_bytes())
+            .finalize();
+        let mut cookie = Cookie::default();
+        cookie.copy_from_slice(&hash[..16]);
+        cookie
+    }
+}
+
+/// Does not tell by its time how many bytes are right.
+fn is_same(one: &Cookie, other: &Cookie) -> bool {
+    one.iter().zip(other).fold(0, |differ, (one, other)| differ | (one ^ other)) == 0
+}
+
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Key")
+    }
+}

@@ -1,0 +1,52 @@
+//! The agreement: who stands before the queue divides, and who has the weights says how.
+//!
+//! Problem: a receiver divides from behind the queue. It needs a round trip, and cannot overrule a policer. A
+//! policer divides at once, but does not know what the user wants, nor which packet is of which application.
+//! Method: the *client* (a host) tells the *divider* (its ISP's policer) its classes and their weights by a few
+//! datagrams, and *marks* packets with the class of their flow. The mark binds the flow to the class, so the
+//! divider knows it for what comes back. The client verifies that it gets what was agreed, and goes back to its
+//! own control if not.
+//!
+//! | module | its job |
+//! |---|---|
+//! | [`message`] | the datagrams: a fixed layout, at most [`message::MESSAGE_MAX`] bytes |
+//! | [`cookie`] | the proof that a client receives at its address, for which the divider stores nothing |
+//! | [`divider`] | who divides how, and until when |
+//! | [`bindings`] | which flow is in which class: the specification of the kernel program |
+//! | [`client`] | whom to ask, when again, and what to mark |
+//! | [`verify`] | whether what arrives is what was agreed |
+//!
+//! Terms: a *class* is a part of the client's traffic, a number and a weight. A *lease* is how long an
+//! agreement holds without a renewal; its *epoch* changes whenever the divider has forgotten what it knew.
+
+pub mod bindings;
+pub mod client;
+pub mod cookie;
+pub mod divider;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzz;
+pub mod message;
+#[cfg(test)]
+mod tests;
+pub mod verify;
+
+pub use crate::phantom::plan::{Classes, WEIGHT_MAX};
+use crate::units::Span;
+
+/// The most classes of a client: there is a mark for each.
+pub const CLASSES_MAX: usize = crate::phantom::plan::CLIENT_LEAVES_MAX;
+
+/// The UDP port at which a divider listens.
+pub const PORT: u16 = 7_425;
+/// How long an agreement holds after the last renewal.
+pub const LEASE: Span = Span::secs(3);
+
+/// The DSCP that names a class: pool 2, for local use. Source: RFC 2474, section 6.
+pub const fn mark_of(class: u8) -> u8 {
+    class << 2 | 3
+}
+
+/// The class that a DSCP names, if it is a mark.
+pub const fn class_of(dscp: u8) -> Option<u8> {
+    if dscp & 3 == 3 && dscp < 64 { Some(dscp >> 2) } else { None }
+}
