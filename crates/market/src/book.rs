@@ -56,6 +56,11 @@ pub enum Event {
         /// When the code ends, in seconds of Unix time.
         until_s: u64,
     },
+    /// A code ended without being used.
+    Revoke {
+        /// SHA-256 of the code.
+        hash: String,
+    },
     /// A gateway joined with a code.
     Join {
         /// SHA-256 of the code.
@@ -218,6 +223,19 @@ struct Placed {
     sequence: u64,
 }
 
+/// A code with which a gateway can join.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct OpenCode<'b> {
+    #[serde(skip)]
+    hash: &'b str,
+    /// What the operator calls the household.
+    pub contract: &'b str,
+    /// Its plan's rate.
+    pub peak: Option<Rate>,
+    /// When the code ends, in seconds of Unix time.
+    pub until_s: u64,
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Code {
     contract: String,
@@ -359,6 +377,7 @@ impl Book {
             Event::Code { hash, contract, peak, until_s } => {
                 self.add_code(hash, contract, *peak, *until_s)
             }
+            Event::Revoke { hash } => self.codes.remove(hash).map(drop).ok_or(Refused::Code),
             Event::Join { hash, certificate, at_s } => self.join(hash, certificate, *at_s),
             Event::Bid { gateway, slot, spend, sequence } => {
                 let bid = Bid { slot: *slot, spend: *spend, sequence: *sequence };
@@ -417,6 +436,22 @@ impl Book {
     /// Whether a code may still be used.
     pub fn has_code(&self, hash: &str, now_s: u64) -> bool {
         self.codes.get(hash).is_some_and(|code| now_s <= code.until_s)
+    }
+
+    /// The codes that were neither used nor revoked.
+    pub fn codes(&self) -> impl Iterator<Item = OpenCode<'_>> {
+        self.codes.iter().map(|(hash, code)| OpenCode {
+            hash,
+            contract: &code.contract,
+            peak: code.peak,
+            until_s: code.until_s,
+        })
+    }
+
+    /// The events that end some of the codes.
+    pub fn revoking(&self, which: impl Fn(&OpenCode<'_>) -> bool) -> Vec<Event> {
+        let ended = self.codes().filter(which);
+        ended.map(|code| Event::Revoke { hash: code.hash.to_owned() }).collect()
     }
 
     /// The event that closes the first open slot.
@@ -626,6 +661,11 @@ impl Book {
 }
 
 impl Gateway {
+    /// What the operator calls the household.
+    pub fn contract(&self) -> &str {
+        &self.contract
+    }
+
     /// The statements of the last slots, oldest first.
     pub fn statements(&self) -> impl Iterator<Item = &(u64, Statement)> {
         self.statements.iter()

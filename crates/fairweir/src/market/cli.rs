@@ -27,6 +27,14 @@ pub(crate) enum MarketCommand {
         after_help = "Examples:\n  sudo fairweir market code contract-17 --peak 50mbit\n  sudo fairweir market code contract-17 --hours 24"
     )]
     Code(CodeArgs),
+    /// Print the codes that are not used yet.
+    #[command(
+        after_help = "Examples:\n  sudo fairweir market codes\n  sudo fairweir market codes --json"
+    )]
+    Codes(AskArgs),
+    /// End the codes of a household that are not used yet.
+    #[command(after_help = "Examples:\n  sudo fairweir market revoke contract-17")]
+    Revoke(RevokeArgs),
     /// Print the state of the running server.
     #[command(
         after_help = "Examples:\n  sudo fairweir market status\n  sudo fairweir market status --json"
@@ -105,20 +113,20 @@ pub(crate) struct InitArgs {
     #[arg(long, value_name = "RATE")]
     pub(super) capacity: Rate,
     /// Credits of each household; one buys 1 Mbit/s for a slot in the paper's rule.
-    #[arg(long, value_name = "CREDITS", default_value = "10", value_parser = whole::<1, 1_000_000_000>)]
+    #[arg(long, value_name = "CREDITS", default_value = "10", value_parser = whole::<1, 1_000_000>)]
     pub(super) share: u64,
     /// The most credits that a household may have.
-    #[arg(long, value_name = "CREDITS", default_value = "32", value_parser = whole::<1, 1_000_000_000>)]
+    #[arg(long, value_name = "CREDITS", default_value = "32", value_parser = whole::<1, 1_000_000>)]
     pub(super) cap: u64,
     /// The part of the capacity that is divided evenly, in percent.
     #[arg(long, value_name = "PERCENT", default_value = "10", value_parser = whole::<0, 100>)]
     pub(super) floor: u64,
     /// The length of a slot, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value = "1800", value_parser = whole::<1, 1_000_000_000>)]
+    #[arg(long, value_name = "SECONDS", default_value = "1800", value_parser = whole::<1, 86_400>)]
     pub(super) slot: u64,
     /// How long before their slot bids end, in seconds [default: a quarter of
     /// the slot, 1 to 30].
-    #[arg(long, value_name = "SECONDS", value_parser = whole::<1, 1_000_000_000>)]
+    #[arg(long, value_name = "SECONDS", value_parser = whole::<0, 86_400>)]
     pub(super) close_before: Option<u64>,
     #[command(flatten)]
     pub(super) state: StateArgs,
@@ -156,8 +164,17 @@ pub(crate) struct CodeArgs {
     #[arg(long, value_name = "RATE")]
     pub(super) peak: Option<Rate>,
     /// Hours for which the code is valid.
-    #[arg(long, value_name = "HOURS", default_value = "72", value_parser = whole::<1, 8784>)]
+    #[arg(long, value_name = "HOURS", default_value = "72", value_parser = whole::<1, HOURS_MAX>)]
     pub(super) hours: u64,
+    #[command(flatten)]
+    pub(super) run_dir: RunDir,
+}
+
+/// `fairweir market revoke`.
+#[derive(Debug, Args)]
+pub(crate) struct RevokeArgs {
+    /// What the operator calls the household.
+    pub(super) contract: String,
     #[command(flatten)]
     pub(super) run_dir: RunDir,
 }
@@ -186,6 +203,9 @@ pub(crate) struct EnrolArgs {
     /// Directory of the gateway's key and of what the agent learned.
     #[arg(long, value_name = "DIR", default_value = AGENT_DIR)]
     pub(super) state_dir: PathBuf,
+    /// Give up the enrolment that this gateway has.
+    #[arg(long)]
+    pub(super) replace: bool,
 }
 
 /// The commands to the agent.
@@ -225,7 +245,7 @@ pub(crate) struct BoostArgs {
     #[arg(value_parser = fairweir_config::agent::KINDS)]
     pub(super) kind: String,
     /// For how long.
-    #[arg(long, value_name = "MINUTES", default_value = "120", value_parser = whole::<1, 10080>)]
+    #[arg(long, value_name = "MINUTES", default_value = "120", value_parser = whole::<1, BOOST_MINUTES_MAX>)]
     pub(super) minutes: u64,
     /// End it now.
     #[arg(long)]
@@ -238,7 +258,7 @@ pub(crate) struct BoostArgs {
 #[derive(Debug, Args)]
 pub(crate) struct HolidayArgs {
     /// For how long.
-    #[arg(long, value_name = "DAYS", default_value = "7", value_parser = whole::<1, 366>)]
+    #[arg(long, value_name = "DAYS", default_value = "7", value_parser = whole::<1, HOLIDAY_DAYS_MAX>)]
     pub(super) days: u64,
     /// End it now.
     #[arg(long)]
@@ -246,6 +266,13 @@ pub(crate) struct HolidayArgs {
     #[command(flatten)]
     pub(super) run_dir: RunDir,
 }
+
+/// For how long a code may be valid: a year.
+pub(super) const HOURS_MAX: u64 = 8_760;
+/// A day.
+pub(super) const BOOST_MINUTES_MAX: u64 = 1_440;
+/// A year.
+pub(super) const HOLIDAY_DAYS_MAX: u64 = 366;
 
 const AGENT_DIR: &str = "/var/lib/fairweir/agent";
 

@@ -22,7 +22,7 @@ use fairweir_market::guarantees::{Guarantees, Known, Leases, Unenforced};
 use fairweir_market::http::Server;
 use fairweir_market::identity::{Authority, new_code};
 use fairweir_market::keeper::{Gone, Keeper};
-use fairweir_market::store;
+use fairweir_market::store::{self, Database};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tracing::{info, warn};
@@ -34,11 +34,12 @@ mod tell;
 
 pub(crate) use agent::check;
 
-use crate::daemon_args::AskArgs;
-use crate::daemon_args::connect_patiently;
+use crate::daemon_args::{AskArgs, connect_patiently};
 use crate::instance::MARKET as NAME;
-use crate::words::count;
-use cli::{AgentCommand, CodeArgs, InitArgs, MarketCommand, ServeArgs, VerifyArgs};
+use crate::words::{chained, count};
+use cli::{
+    AgentCommand, CodeArgs, HOURS_MAX, InitArgs, MarketCommand, RevokeArgs, ServeArgs, VerifyArgs,
+};
 use enforce::IspSegment;
 
 /// How often it looks whether a slot is due, at least.
@@ -52,11 +53,15 @@ const CLOSES_MAX: usize = 100;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
+const FOUNDING: &str = "`fairweir market init` founds a market";
+
 pub(crate) fn run(command: &MarketCommand) -> anyhow::Result<()> {
     match command {
         MarketCommand::Init(args) => init(args),
         MarketCommand::Serve(args) => serve(args),
         MarketCommand::Code(args) => code(args),
+        MarketCommand::Codes(args) => codes(args),
+        MarketCommand::Revoke(args) => revoke(args),
         MarketCommand::Status(args) => status(args),
         MarketCommand::Off(args) => crate::off::one(args, NAME),
         MarketCommand::Verify(args) => verify(args),
@@ -85,12 +90,41 @@ fn init(args: &InitArgs) -> anyhow::Result<()> {
         // Slots begin at round times, as :00 and :30.
         epoch_s: (now_s() / args.slot.max(1) + 1) * args.slot,
     };
+    rules.check()?;
     let dir = StateDir::new(&args.state.state_dir);
-    let (keeper, _) = Keeper::start(args.state.database()?)?;
-    keeper.ask(move |session| session.apply(Event::Found(rules)))??;
-    Authority::open(&dir)?;
+    let database = args.state.database()?;
+    let (had_dir, had_database) = (args.state.state_dir.exists(), !database.is_missing());
+    let had_authority = Authority::exists(&dir);
+    let done = found(&dir, database.clone(), rules);
+    if done.is_err() {
+        // What was there before is not touched.
+        if !had_database {
+            database.remove()?;
+        }
+        if !had_authority {
+            Authority::remove(&dir)?;
+        }
+        if !had_dir {
+            let _ = std::fs::remove_dir(&args.state.state_dir);
+        }
+    }
+    done?;
     let path = dir.path_of(fairweir_market::identity::CERTIFICATE_FILE);
     say(&format!("founded; gateways need {}", path.display()))
+}
+
+/// Founds a market: with an authority that is there, or a new one.
+fn found(dir: &StateDir, database: Database, rules: Rules) -> anyhow::Result<()> {
+    match Authority::exists(dir) {
+        true => Authority::open(dir)?,
+        false => Authority::create(dir)?,
+    };
+    let (keeper, thread) = Keeper::start(database)?;
+    let done = keeper.ask(move |session| session.apply(Event::Found(rules)));
+    drop(keeper);
+    // Its files are closed before they may be removed.
+    let _ = thread.join();
+    Ok(done??)
 }
 
 fn verify(args: &VerifyArgs) -> anyhow::Result<()> {
@@ -125,6 +159,10 @@ fn log(args: &VerifyArgs) -> anyhow::Result<()> {
 enum Request {
     /// Answered by the code.
     Code { contract: String, peak: Option<Rate>, hours: u64 },
+    /// Answered by the open codes, without the codes themselves.
+    Codes,
+    /// Ends the open codes of a contract. Answered by their number.
+    Revoke { contract: String },
 }
 
 fn code(args: &CodeArgs) -> anyhow::Result<()> {
@@ -133,6 +171,24 @@ fn code(args: &CodeArgs) -> anyhow::Result<()> {
     let request = Request::Code { contract: contract.clone(), peak: *peak, hours: *hours };
     let code: String = client.ask(&request)?;
     say(&code)
+}
+
+fn codes(args: &AskArgs) -> anyhow::Result<()> {
+    let mut client = connect_patiently(&args.run_dir.run_dir, NAME, Access::Read, PATIENCE)?;
+    let codes: Value = client.ask(&Request::Codes)?;
+    say(&serde_json::to_string_pretty(&codes)?)
+}
+
+fn revoke(args: &RevokeArgs) -> anyhow::Result<()> {
+    let mut client = connect_patiently(&args.run_dir.run_dir, NAME, Access::Change, PATIENCE)?;
+    let ended: usize = client.ask(&Request::Revoke { contract: args.contract.clone() })?;
+    match ended {
+        0 => bail!(
+            "there is no open code of `{}`; `fairweir market codes` lists them",
+            args.contract
+        ),
+        _ => say(&format!("{} ended", count(ended, "code"))),
+    }
 }
 
 fn status(args: &AskArgs) -> anyhow::Result<()> {
@@ -157,10 +213,8 @@ fn serve(args: &ServeArgs) -> anyhow::Result<()> {
     args.state.founded()?;
     fairweir_daemon::run(&spec, |_| -> anyhow::Result<Market> {
         let dir = StateDir::new(&args.state.state_dir);
-        let (keeper, _) = Keeper::start(args.state.database()?)?;
-        keeper
-            .ask(|session| session.book().rules().map(drop))?
-            .context("`fairweir market init` founds a market")?;
+        let (keeper, _) = Keeper::start(args.state.founded()?)?;
+        keeper.ask(|session| session.book().rules().map(drop))?.context(FOUNDING)?;
         let authority = Authority::open(&dir)?;
         let tls = authority.server_config(&args.name)?;
         let mut market = Market {
@@ -281,12 +335,56 @@ impl Market {
     }
 }
 
+impl Market {
+    fn issue(
+        &self,
+        contract: String,
+        peak: Option<Rate>,
+        hours: u64,
+        peer: Peer,
+    ) -> anyhow::Result<Value> {
+        if contract.chars().any(char::is_control) {
+            bail!("a contract has no control characters");
+        }
+        if peak == Some(Rate::ZERO) {
+            bail!("the plan's rate must be positive");
+        }
+        if !(1..=HOURS_MAX).contains(&hours) {
+            bail!("a code is valid for 1 to {HOURS_MAX} hours");
+        }
+        let code = new_code()?;
+        let hash = fairweir_market::code_hash(&code);
+        let now_s = now_s();
+        let event = Event::Code { hash, contract, peak, until_s: now_s + hours * 3_600 };
+        info!(uid = peer.uid, "code issued");
+        self.keeper.ask(move |session| {
+            // Else expired codes leave no room for others one day.
+            for expired in session.book().revoking(|code| code.until_s < now_s) {
+                session.apply(expired)?;
+            }
+            session.apply(event)
+        })??;
+        Ok(json!(code))
+    }
+
+    fn revoke(&self, contract: &str, peer: Peer) -> anyhow::Result<Value> {
+        let of = contract.to_owned();
+        let ended = self.keeper.ask(move |session| {
+            let ended = session.book().revoking(|code| code.contract == of);
+            ended.iter().try_for_each(|event| session.apply(event.clone())).map(|()| ended.len())
+        })??;
+        info!(uid = peer.uid, contract, ended, "codes revoked");
+        Ok(json!(ended))
+    }
+}
+
 impl Service for Market {
     type Request = Request;
 
     fn access_for(request: &Request) -> Access {
         match request {
-            Request::Code { .. } => Access::Change,
+            Request::Code { .. } | Request::Revoke { .. } => Access::Change,
+            Request::Codes => Access::Read,
         }
     }
 
@@ -336,24 +434,19 @@ impl Service for Market {
 
     fn handle_request(
         &mut self,
-        Request::Code { contract, peak, hours }: Request,
+        request: Request,
         peer: Peer,
         _: Time,
         _: &mut fairweir_daemon::Progress<'_>,
     ) -> Answer {
-        let code = match new_code() {
-            Ok(code) => code,
-            Err(e) => return Answer::error(e.to_string()),
+        let done = match request {
+            Request::Code { contract, peak, hours } => self.issue(contract, peak, hours, peer),
+            Request::Codes => {
+                self.ask(|book| json!(book.codes().collect::<Vec<_>>())).map_err(Into::into)
+            }
+            Request::Revoke { contract } => self.revoke(&contract, peer),
         };
-        let hash = fairweir_market::code_hash(&code);
-        let until_s = now_s().saturating_add(hours.saturating_mul(3_600));
-        info!(uid = peer.uid, contract, "code issued");
-        let event = Event::Code { hash, contract, peak, until_s };
-        match self.keeper.ask(|session| session.apply(event)) {
-            Ok(Ok(())) => Answer::value(&code),
-            Ok(Err(e)) => Answer::error(e.to_string()),
-            Err(gone) => Answer::error(gone.to_string()),
-        }
+        done.map_or_else(|e| Answer::error(chained(&e)), |value| Answer::value(&value))
     }
 
     fn reload(

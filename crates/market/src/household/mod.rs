@@ -375,7 +375,12 @@ impl Household {
             said.push(format!("The market closes no slot and takes no bids: {doubt}."));
         }
         if next.begins_s < self.memory.holiday_until_s {
-            said.push("The household is on holiday, so credits are saved.".to_owned());
+            let is_boosted = |until_s: &u64| next.begins_s < *until_s;
+            let exception = match self.memory.boosted_until_s.iter().any(is_boosted) {
+                true => ", except for what is wanted now",
+                false => "",
+            };
+            said.push(format!("The household is on holiday, so credits are saved{exception}."));
         }
         said.push(format!(
             "The slot from {} is wanted for {}: {} credits are bid, for about {}.",

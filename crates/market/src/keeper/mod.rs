@@ -4,11 +4,12 @@
 //! ([`crate::store`]) and then answers them. If the database fails, no task is answered and the book is read
 //! again, because the book in memory may be ahead of the database.
 
+use std::cell::Cell;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::book::{Book, Event, Refused};
 use crate::store::{Database, Settled, Store, StoreError, Written};
@@ -104,12 +105,14 @@ pub enum Gone {
 }
 
 impl Keeper {
-    /// Opens the database and starts the thread, which ends when the last clone drops.
+    /// Opens the database, or makes it, and starts the thread, which ends when the last clone drops. A file
+    /// that is removed later is not made again.
     ///
     /// # Errors
     /// If the database cannot be read or written, or what it has did not happen.
     pub fn start(database: Database) -> Result<(Keeper, JoinHandle<()>), StoreError> {
-        Keeper::of(move || Store::open(&database))
+        let is_first = Cell::new(true);
+        Keeper::of(move || Store::open(&database, is_first.replace(false)))
     }
 
     /// The same with another way to open the database.
@@ -157,7 +160,10 @@ fn keep(
                     info!("the database answers again");
                     opened = Some(again);
                 }
-                Err(_) => thread::sleep(RETRY),
+                Err(e) => {
+                    debug!("{e}");
+                    thread::sleep(RETRY);
+                }
             }
             continue;
         };

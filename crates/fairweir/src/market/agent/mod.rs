@@ -10,9 +10,8 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 
 use anyhow::bail;
 use fairweir_config::agent::{self, AgentFile, KINDS};
-use fairweir_config::host::set::Changes;
+use fairweir_config::host::set::{Changes, Setting};
 use fairweir_core::market::preferences::{Moment, Preferences};
-use fairweir_core::market::utility::Kind;
 use fairweir_core::units::{Span, Time};
 use fairweir_daemon::{
     Access, Answer, Error, Metrics, Peer, Progress, Service, Spec, StateDir, Watched,
@@ -36,7 +35,7 @@ use asking::{Question, Reply};
 pub(crate) use check::check;
 use check::time_in_json;
 pub(super) use commands::{boost, enrol, holiday, why};
-use wishes::{Wish, wish_in_words};
+use wishes::{BOOST, HOLIDAY};
 
 /// The name of the instance.
 pub(crate) const NAME: &str = crate::instance::MARKET_AGENT;
@@ -65,9 +64,9 @@ const RETRY_MAX: Span = Span::secs(30);
 #[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
 enum Request {
     /// A kind of use is above all others for some minutes; none ends that.
-    Boost { kind: String, minutes: u64 },
+    Boost { kind: String, minutes: u32 },
     /// Nothing is wanted for some days; none ends that.
-    Holiday { days: u64 },
+    Holiday { days: u32 },
     /// Answered by the changes that undo it: importances (`always.KIND`, `time.NAME.KIND`), which are stored in `agent.d`,
     /// `boost.KIND` in minutes, and `holiday` in days.
     Set { changes: Changes },
@@ -358,37 +357,22 @@ impl Service for Agent {
         now: Time,
         _: &mut Progress<'_>,
     ) -> Answer {
-        let market_s = self.market_s(now);
-        let until = |seconds: u64| match seconds {
-            0 => 0,
-            seconds => market_s.saturating_add(seconds),
+        // The same wish by another way.
+        let wish = |key: String, number: u32| {
+            Changes::from([(key, (number > 0).then_some(Setting::Number(number)))])
         };
-        let done = match request {
-            Request::Boost { kind, minutes } => {
-                let Some(i) = KINDS.iter().position(|known| *known == kind) else {
-                    return Answer::error(fairweir_config::not_one_of(&kind, &KINDS));
-                };
-                self.household.boost(Kind::ALL[i], until(minutes.saturating_mul(60)));
-                wish_in_words(Wish::Boost(Kind::ALL[i]), minutes)
-            }
-            Request::Holiday { days } => {
-                self.household.set_holiday(until(days.saturating_mul(86_400)));
-                wish_in_words(Wish::Holiday, days)
-            }
-            Request::Set { changes } => {
-                return match self.set(&changes, now) {
-                    Ok(changed) => {
-                        info!(uid = peer.uid, "{}", changed.message);
-                        Answer::value(&changed)
-                    }
-                    Err(e) => Answer::error(e),
-                };
-            }
+        let (changes, is_set) = match request {
+            Request::Boost { kind, minutes } => (wish(format!("{BOOST}{kind}"), minutes), false),
+            Request::Holiday { days } => (wish(HOLIDAY.to_owned(), days), false),
+            Request::Set { changes } => (changes, true),
         };
-        info!(uid = peer.uid, "{done}");
-        self.store();
-        self.tick_at = now;
-        Answer::outcome(Ok(done))
+        match self.set(&changes, now) {
+            Ok(changed) => {
+                info!(uid = peer.uid, "{}", changed.message);
+                if is_set { Answer::value(&changed) } else { Answer::outcome(Ok(changed.message)) }
+            }
+            Err(e) => Answer::error(e),
+        }
     }
 
     fn reload(

@@ -346,6 +346,21 @@ fn a_market_is_founded_once_and_served_only_then() {
         fairweir(&["market", "serve", "--state-dir", state, "--run-dir", run.to_str().unwrap()]);
     let error = String::from_utf8_lossy(&serve.stderr).into_owned();
     assert!(!serve.status.success() && error.contains("market init"), "{error}");
+    assert!(!fs::exists(state).unwrap());
+    // What cannot be founded leaves nothing.
+    for wrong in [
+        ["--share", "32"],
+        ["--share", "0"],
+        ["--cap", "1000001"],
+        ["--floor", "101"],
+        ["--slot", "0"],
+        ["--slot", "86401"],
+        ["--close-before", "1801"],
+    ] {
+        let args = ["market", "init", "--capacity", "160mbit", "--state-dir", state];
+        assert!(!fairweir(&[&args[..], &wrong].concat()).status.success(), "{wrong:?}");
+        assert!(!fs::exists(state).unwrap(), "{wrong:?}");
+    }
     let init = || fairweir(&["market", "init", "--capacity", "160mbit", "--state-dir", state]);
     assert!(init().status.success());
     let again = String::from_utf8_lossy(&init().stderr).into_owned();
@@ -354,6 +369,75 @@ fn a_market_is_founded_once_and_served_only_then() {
     assert!(
         String::from_utf8_lossy(&verify.stdout).starts_with("valid: 0 slots closed, 0 gateways")
     );
+}
+
+/// Another authority would lock all gateways out.
+#[test]
+fn a_market_whose_authority_is_lost_is_not_served_until_it_is_there_again() {
+    let mut market = Market::found(3_600);
+    market.start();
+    let (client, name) = market.enrol("c");
+    market.kill();
+    let path = |name: &str| market.dir.path().join("state").join(name);
+    let other = Market::found(3_600);
+    for (lost, replaced) in
+        [("ca-key.pem", false), ("ca.der", false), ("ca-key.pem", true), ("ca.der", true)]
+    {
+        let kept = fs::read(path(lost)).unwrap();
+        match replaced {
+            true => drop(fs::copy(other.path(&format!("state/{lost}")), path(lost)).unwrap()),
+            false => fs::remove_file(path(lost)).unwrap(),
+        }
+        let (state, run) = (market.path("state"), market.path("run"));
+        let serve = fairweir(&["market", "serve", "--state-dir", &state, "--run-dir", &run]);
+        let error = String::from_utf8_lossy(&serve.stderr).into_owned();
+        assert!(!serve.status.success() && error.contains("from a backup"), "{lost}: {error}");
+        assert_eq!(fs::exists(path(lost)).unwrap(), replaced, "{lost}");
+        fs::write(path(lost), kept).unwrap();
+    }
+    market.start();
+    bid(&client, &name, 2, 1).unwrap();
+}
+
+#[test]
+fn codes_are_listed_and_revoked_and_numbers_are_bounded() {
+    let mut market = Market::found(3_600);
+    market.start();
+    let run = market.run.to_str().unwrap().to_owned();
+    let tell = |args: &[&str]| {
+        let done = fairweir(&[&["market"], args, &["--run-dir", &run]].concat());
+        let text = String::from_utf8(if done.status.success() { done.stdout } else { done.stderr });
+        (done.status.success(), text.unwrap())
+    };
+    let codes = ["a", "a", "b"].map(|contract| market.code(contract));
+    let (_, listed) = tell(&["codes"]);
+    assert_eq!(listed.matches("contract").count(), 3, "{listed}");
+    assert!(codes.iter().all(|code| !listed.contains(code.as_str())), "{listed}");
+    assert_eq!(tell(&["revoke", "a"]), (true, "2 codes ended\n".to_owned()));
+    let mut identity = Identity::generate().unwrap();
+    let client = market.client(&identity);
+    for code in &codes[..2] {
+        let refused = client.enrol(&mut identity, code);
+        assert!(matches!(refused, Err(ClientError::Refused { status: 403, .. })), "{refused:?}");
+    }
+    client.enrol(&mut identity, &codes[2]).unwrap();
+    let (done, text) = tell(&["revoke", "a"]);
+    assert!(!done && text.contains("no open code"), "{text}");
+    for args in [
+        &["code", "a\nb"][..],
+        &["code", "c", "--peak", "0mbit"],
+        &["code", "c", "--hours", "0"],
+        &["code", "c", "--hours", "8761"],
+        &["boost", "web", "--minutes", "1441"],
+        &["boost", "web", "--minutes", "99999999999999"],
+        &["holiday", "--days", "367"],
+    ] {
+        assert!(!tell(args).0, "{args:?}");
+    }
+    let (_, listed) = tell(&["codes"]);
+    assert_eq!(listed.trim(), "[]");
+    market.kill();
+    market.verify();
 }
 
 const ISP: &str = r#"version = 1

@@ -48,7 +48,7 @@ impl Market {
             epoch_s: now_s() + 3_600,
         };
         keeper.ask(|session| session.apply(Event::Found(rules))).unwrap().unwrap();
-        let authority = Authority::open(&state).unwrap();
+        let authority = Authority::create(&state).unwrap();
         let certificate = authority.certificate().to_vec();
         let tls = authority.server_config("localhost").unwrap();
         let asked = keeper.clone();
@@ -275,6 +275,19 @@ fn strangers_others_and_absurd_bids_change_nothing() {
     let newer = market.code("f");
     market.client(&third).enrol(&mut third, &newer).unwrap();
     assert_eq!(enrol(json!({ "code": newer, "public_key": third.public_key() })), 403);
+    // No point of the curve: the code is still good after it.
+    let code = market.code("h");
+    for point in ["04".to_owned() + &"00".repeat(64), "04".to_owned() + &"ff".repeat(64)] {
+        assert_eq!(enrol(json!({ "code": code, "public_key": point })), 422);
+    }
+    let mut fourth = Identity::generate().unwrap();
+    market.client(&fourth).enrol(&mut fourth, &code).unwrap();
+    // A code that was lost, or revoked, is worth nothing once another one is used.
+    let (lost, used) = (market.code("g"), market.code("g"));
+    let mut owner = Identity::generate().unwrap();
+    market.client(&owner).enrol(&mut owner, &used).unwrap();
+    assert_eq!(enrol(json!({ "code": lost, "public_key": third.public_key() })), 403);
+    assert_eq!(status(market.client(&owner).ask("GET", "/v1/prices", None)), 200);
     // The gateway that the contract had before.
     assert_eq!(status(replaced.ask("GET", "/v1/prices", None)), 403);
     // Bids.
@@ -292,6 +305,9 @@ fn strangers_others_and_absurd_bids_change_nothing() {
         (1, json!({ "spend": "1", "sequence": -1 }), 422),
         (1, json!({ "spend": "1", "sequence": 6, "more": 1 }), 422),
         (1, json!([]), 422),
+        (1, json!(["1", 9]), 422),
+        (1, json!({ "spend": "01", "sequence": 9 }), 422),
+        (1, json!({ "spend": "+1", "sequence": 9 }), 422),
     ] {
         assert_eq!(bid(&client, &name, slot, &body), wanted, "{slot} {body}");
     }
@@ -308,14 +324,21 @@ fn strangers_others_and_absurd_bids_change_nothing() {
         (json!([one(1, "1", 1), one(2, "32000001", 1)]), 422),
         (json!([one(0, "1", 9), one(2, "1", 1), one(48, "1", 1)]), 422),
         (json!([one(0, "1", 4), one(2, "1", 1)]), 409),
+        (json!([[1, "1", 9]]), 422),
         (Value::from((0..49).map(|slot| one(slot, "1", 9)).collect::<Vec<_>>()), 422),
     ] {
         assert_eq!(bids(list.clone()), wanted, "{list}");
     }
-    for path in
-        ["/", "/v1/gateways/'; DROP TABLE bid;--/bids/1", "/v1/gateways/%00/bids/x", "/v2/clock"]
-    {
-        let code = status(client.ask("PUT", &path.replace(' ', "+"), Some(&body)));
+    for path in [
+        "/v1/gateways/NAME/bids/+2",
+        "/v1/gateways/NAME/bids/002",
+        "/",
+        "/v1/gateways/'; DROP TABLE bid;--/bids/1",
+        "/v1/gateways/%00/bids/x",
+        "/v2/clock",
+    ] {
+        let code =
+            status(client.ask("PUT", &path.replace(' ', "+").replace("NAME", &name), Some(&body)));
         assert!([403, 404, 422].contains(&code), "{path} {code}");
     }
     let after = market.keeper.ask(|session| session.book().clone()).unwrap();
