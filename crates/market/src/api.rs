@@ -222,6 +222,7 @@ fn statements(session: &mut Session<'_>, name: &str) -> Done {
 }
 
 fn lease(session: &mut Session<'_>, name: &str) -> Done {
+    let refused_slot = session.faults.leases;
     let leases = session.book().leases();
     let leases = leases.ok_or_else(|| problem(404, "no slot was closed yet", None))?;
     let rate = leases.rates.iter().find(|lease| lease.gateway == name).map(|lease| lease.rate);
@@ -229,6 +230,7 @@ fn lease(session: &mut Session<'_>, name: &str) -> Done {
         slot: leases.generation,
         until_s: leases.until,
         rate_bps: rate.unwrap_or_default(),
+        refused_slot,
     })
 }
 

@@ -14,7 +14,7 @@ use fairweir_core::market::rates::Terms;
 use fairweir_core::units::Rate;
 use serde::{Deserialize, Serialize};
 
-use crate::guarantees::{Lease, Leases};
+use crate::guarantees::{Lease, Leases, number_of};
 use crate::{hex, sha256};
 
 /// What a market is founded with.
@@ -80,6 +80,13 @@ pub enum Event {
         spend: Credits,
         /// The higher one counts.
         sequence: u64,
+    },
+    /// Gateways without a bid for the open slot bid this.
+    Absent {
+        /// Which slot.
+        slot: u64,
+        /// What each would pay.
+        spend: Credits,
     },
     /// A gateway left.
     Leave {
@@ -383,6 +390,7 @@ impl Book {
                 let bid = Bid { slot: *slot, spend: *spend, sequence: *sequence };
                 return self.bid(gateway, bid);
             }
+            Event::Absent { slot, spend } => self.place_absent(*slot, *spend),
             Event::Leave { gateway, at_s } => self.leave(gateway, *at_s),
             Event::Close { slot, root } => self.close(*slot, root),
         };
@@ -454,6 +462,18 @@ impl Book {
         ended.map(|code| Event::Revoke { hash: code.hash.to_owned() }).collect()
     }
 
+    /// The event that gives an equal share of the open slot to gateways without a bid for it: they bid what the
+    /// others spend on average, which they receive for it. `None` if all have bid, or none.
+    pub fn absent(&self) -> Option<Event> {
+        let spend = |(gateway, balance): (&Gateway, &Credits)| {
+            Some(gateway.bids.get(&self.open)?.spend.min(*balance).as_micro())
+        };
+        let spends: Vec<u64> = self.gateways.iter().zip(&self.balances).filter_map(spend).collect();
+        let is_needed = !spends.is_empty() && spends.len() < self.gateways.len();
+        let mean = || Credits::micro(spends.iter().sum::<u64>() / spends.len() as u64);
+        is_needed.then(|| Event::Absent { slot: self.open, spend: mean() })
+    }
+
     /// The event that closes the first open slot.
     ///
     /// # Errors
@@ -464,20 +484,28 @@ impl Book {
         Ok(Event::Close { slot: self.open, root: self.root_after(&statements) })
     }
 
-    /// The rates of the last closed slot.
+    /// The rates of the last closed slot, with those that joined after it was closed.
     pub fn leases(&self) -> Option<Leases> {
         let (rules, closed) = (self.rules.as_ref()?, self.closed.back()?);
-        let lease = |gateway: &Gateway| Lease {
+        let is_settled = |g: &Gateway| g.statements.back().is_some_and(|s| s.0 == closed.slot);
+        let rates: Vec<_> = self.gateways.iter().map(|g| is_settled(g).then_some(g.rate)).collect();
+        let rates = rules.terms.admit(&rates, &self.peaks());
+        let lease = |(gateway, rate): (&Gateway, Rate)| Lease {
             gateway: gateway.name.clone(),
             contract: gateway.contract.clone(),
-            rate: gateway.rate,
+            rate,
         };
         Some(Leases {
             generation: closed.slot,
             from: rules.begins_s(closed.slot),
             until: rules.begins_s(closed.slot + 1),
-            rates: self.gateways.iter().map(lease).collect(),
+            rates: self.gateways.iter().zip(rates).map(lease).collect(),
+            terms: rules.terms,
         })
+    }
+
+    fn peaks(&self) -> Vec<Option<Rate>> {
+        self.gateways.iter().map(|g| g.peak).collect()
     }
 
     /// A gateway's seat.
@@ -605,6 +633,17 @@ impl Book {
         Ok(changes)
     }
 
+    fn place_absent(&mut self, slot: u64, spend: Credits) -> Result<(), Refused> {
+        self.rules()?;
+        if slot != self.open {
+            return Err(Refused::Chain(slot));
+        }
+        for gateway in &mut self.gateways {
+            gateway.bids.entry(slot).or_insert(Placed { spend, sequence: 0 });
+        }
+        Ok(())
+    }
+
     fn spends(&self) -> Vec<Credits> {
         let spend = |(gateway, balance): (&Gateway, &Credits)| {
             gateway.bids.get(&self.open).map_or(Credits::ZERO, |bid| bid.spend.min(*balance))
@@ -636,8 +675,7 @@ impl Book {
         if slot != self.open || self.root_after(&statements) != root {
             return Err(Refused::Chain(slot));
         }
-        let peaks: Vec<Option<Rate>> = self.gateways.iter().map(|g| g.peak).collect();
-        let rates = self.rules()?.terms.rates(&self.spends(), &peaks);
+        let rates = self.rules()?.terms.rates(&self.spends(), &self.peaks());
         for (seat, gateway) in self.gateways.iter_mut().enumerate() {
             gateway.bids.remove(&slot);
             gateway.bid_count = 0;
@@ -671,7 +709,7 @@ impl Gateway {
         self.statements.iter()
     }
 
-    /// Its rate in the last closed slot.
+    /// Its rate in the last closed slot; zero if it joined later.
     pub fn rate(&self) -> Rate {
         self.rate
     }
@@ -687,11 +725,6 @@ impl Gateway {
             |(&slot, &Placed { spend, sequence }): (&u64, &Placed)| Bid { slot, spend, sequence };
         self.bids.iter().map(bid)
     }
-}
-
-/// The number in a pseudonym.
-fn number_of(name: &str) -> Option<u64> {
-    name.strip_prefix("gw-")?.parse().ok()
 }
 
 #[cfg(test)]

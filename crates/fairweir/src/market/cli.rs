@@ -11,6 +11,13 @@ use fairweir_market::store::{Database, StoreError};
 use crate::daemon_args::{AskArgs, OffArgs, RunDir, ServiceArgs, whole};
 use crate::exit::Usage;
 
+/// What gateways without a bid have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Absent {
+    Equal,
+    Floor,
+}
+
 /// The subcommands.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum MarketCommand {
@@ -145,6 +152,10 @@ pub(crate) struct ServeArgs {
     /// by the contracts. Without it the gateways limit themselves.
     #[arg(long, value_name = "NAME")]
     pub(super) segment: Option<String>,
+    /// What gateways without a bid for a slot have of it: an equal share, for which they spend what the others
+    /// spend on average, or the floor.
+    #[arg(long, value_enum, default_value = "equal")]
+    pub(super) absent: Absent,
     /// Believe this host's clock, although it differs from the database's or from the end of the last closed
     /// slot (over 48 slots ahead of it, or behind it). All slots that have ended by it are closed for good.
     #[arg(long)]

@@ -36,9 +36,11 @@ pub(crate) use agent::check;
 
 use crate::daemon_args::{AskArgs, connect_patiently};
 use crate::instance::MARKET as NAME;
-use crate::words::{chained, count};
+use crate::table::{self, Align};
+use crate::words::{chained, count, mbit};
 use cli::{
-    AgentCommand, CodeArgs, HOURS_MAX, InitArgs, MarketCommand, RevokeArgs, ServeArgs, VerifyArgs,
+    Absent, AgentCommand, CodeArgs, HOURS_MAX, InitArgs, MarketCommand, RevokeArgs, ServeArgs,
+    VerifyArgs,
 };
 use enforce::IspSegment;
 
@@ -175,8 +177,19 @@ fn code(args: &CodeArgs) -> anyhow::Result<()> {
 
 fn codes(args: &AskArgs) -> anyhow::Result<()> {
     let mut client = connect_patiently(&args.run_dir.run_dir, NAME, Access::Read, PATIENCE)?;
-    let codes: Value = client.ask(&Request::Codes)?;
-    say(&serde_json::to_string_pretty(&codes)?)
+    let codes: Vec<Value> = client.ask(&Request::Codes)?;
+    if args.json {
+        return say(&json!(codes).to_string());
+    }
+    let row = |code: &Value| {
+        let left_s = code["until_s"].as_u64().unwrap_or_default().saturating_sub(now_s());
+        let peak = code["peak"].as_u64().map_or_else(|| "-".to_owned(), mbit);
+        let contract = code["contract"].as_str().unwrap_or_default();
+        vec![contract.to_owned(), peak, format!("{} h", left_s.div_ceil(3_600))]
+    };
+    let headings = [("CONTRACT", Align::Left), ("PLAN", Align::Right), ("ENDS IN", Align::Right)];
+    let rows: Vec<_> = codes.iter().map(row).collect();
+    Ok(table::print(&mut text::stdout(), &headings, &rows)?)
 }
 
 fn revoke(args: &RevokeArgs) -> anyhow::Result<()> {
@@ -228,7 +241,9 @@ fn serve(args: &ServeArgs) -> anyhow::Result<()> {
                 None => Box::new(Unenforced),
             },
             known: Known::default(),
+            absent: args.absent,
             applied: None,
+            refused: None,
             server: None,
             tick_at: Time::ZERO,
             clock: Clock::default(),
@@ -253,8 +268,11 @@ struct Market {
     keeper: Keeper,
     guarantees: Box<dyn Guarantees>,
     known: Known,
+    absent: Absent,
     /// The slot whose rates were set last, and when.
     applied: Option<(u64, Time)>,
+    /// The slot whose rates the policer has refused, as gateways are told.
+    refused: Option<u64>,
     server: Option<Server>,
     tick_at: Time,
     clock: Clock,
@@ -290,7 +308,7 @@ impl Market {
     }
 
     fn close_due(&self) -> Result<Result<Due, String>, Gone> {
-        let mut clock = self.clock;
+        let (mut clock, equal) = (self.clock, self.absent == Absent::Equal);
         self.keeper.ask(move |session| {
             let mut now = reading();
             if !clock.is_believed() {
@@ -307,8 +325,7 @@ impl Market {
                 if next_s > now.now_s || closed == CLOSES_MAX || doubt.is_some() {
                     return Ok(Due { closed, leases: book.leases(), next_s, clock, doubt });
                 }
-                let event = book.closing().map_err(|e| e.to_string())?;
-                session.apply(event).map_err(|e| e.to_string())?;
+                session.close(equal).map_err(|e| e.to_string())?;
                 closed += 1;
             }
         })
@@ -325,13 +342,21 @@ impl Market {
         if self.applied.is_some_and(is_known) {
             return;
         }
-        let is_new = self.applied.is_none_or(|(slot, _)| slot != leases.generation);
-        match self.guarantees.set(leases) {
-            Ok(()) if is_new => info!(slot = leases.generation, "the rates are in force"),
+        let slot = leases.generation;
+        let is_new = self.applied.is_none_or(|(applied, _)| applied != slot);
+        let done = self.guarantees.set(leases);
+        let refused = done.is_err().then_some(slot);
+        match done {
+            Ok(()) if is_new => info!(slot, "the rates are in force"),
             Ok(()) => {}
-            Err(e) => warn!(slot = leases.generation, "the rates are not in force: {e}"),
+            Err(e) => warn!(slot, "the rates are not in force: {e}"),
         }
-        self.applied = Some((leases.generation, now));
+        self.applied = Some((slot, now));
+        if refused != self.refused {
+            // What is not told now is told with the next attempt.
+            let done = self.keeper.ask(move |session| session.faults.leases = refused);
+            self.refused = done.map_or(self.refused, |()| refused);
+        }
     }
 }
 

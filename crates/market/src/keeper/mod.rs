@@ -34,8 +34,8 @@ pub type Answer = Box<dyn FnOnce() + Send>;
 pub struct Faults {
     /// Why the host's time is not believed: no slot is closed and nothing changes meanwhile.
     pub clock: Option<String>,
-    /// Why the rates of a slot are not in force, and of which.
-    pub leases: Option<(u64, String)>,
+    /// The slot whose rates the policer refused last.
+    pub leases: Option<u64>,
 }
 
 /// The book during a task.
@@ -67,6 +67,17 @@ impl Session<'_> {
     /// If the host's time is not believed.
     pub fn check_clock(&self) -> Result<(), Refused> {
         self.faults.clock.clone().map_or(Ok(()), |doubt| Err(Refused::Clock(doubt)))
+    }
+
+    /// Closes the open slot. Gateways without a bid have the floor, or with `equal` an equal share.
+    ///
+    /// # Errors
+    /// If there is no market, the ledger refuses the amounts, or the clock is in doubt.
+    pub fn close(&mut self, equal: bool) -> Result<(), Refused> {
+        if let Some(absent) = self.book.absent().filter(|_| equal) {
+            self.apply(absent)?;
+        }
+        self.apply(self.book.closing()?)
     }
 
     /// Applies an event, and adds it to what is committed.

@@ -186,6 +186,7 @@ fn tables_have_no_place_for_addresses_applications_and_names() {
         "statement.spent",
     ];
     let of_events = [
+        "absent",
         "at_s",
         "bid",
         "cap",
@@ -261,6 +262,7 @@ fn tables_have_no_place_for_addresses_applications_and_names() {
         for slot in [0, 1] {
             assert_eq!(bid(&server.0, 0, slot, 1), Ok(true));
         }
+        apply(&server.0, Event::Absent { slot: 0, spend: Credits::micro(1) });
         close(&server.0, 0).unwrap();
         apply(&server.0, Event::Leave { gateway: "gw-2".to_owned(), at_s: 5 });
         let mut in_book = BTreeSet::new();

@@ -51,6 +51,8 @@ const TICK: Span = Span::secs(1);
 /// The longest time between two questions to the server, which show that it is there.
 const LOOK_AGAIN_MS: u64 = 300_000;
 const LOOK_AGAIN: Span = Span::millis(LOOK_AGAIN_MS);
+/// The policer has the rates of a slot this long after its beginning, or refused them.
+const ENFORCED_MS: u64 = 1_000;
 /// Where a slot begins when its bids end, all gateways have heard of their leases after this time.
 const SPREAD_MAX: Span = Span::millis(300);
 /// How often it sees whether a slot has begun, where other daemons are to be told.
@@ -233,7 +235,12 @@ impl Agent {
         let mut hash = DefaultHasher::new();
         self.enrolment.gateway.hash(&mut hash);
         let jitter = spread.min(RETRY_MAX) * (hash.finish() % 1_000) / 1_000;
-        (Span::millis(left_ms.min(LOOK_AGAIN_MS)) + jitter).min(LOOK_AGAIN)
+        // What the policer said is known a while after the slot has begun.
+        let begins_ms = rules.begins_s(clock.open_slot.saturating_sub(1)).saturating_mul(1_000);
+        let begins_ms = begins_ms.checked_sub(clock.now_ms).unwrap_or(LOOK_AGAIN_MS);
+        let wait =
+            Span::millis(left_ms.min(begins_ms.saturating_add(ENFORCED_MS)).min(LOOK_AGAIN_MS));
+        (wait + jitter).min(LOOK_AGAIN)
     }
 
     fn store(&mut self) {
@@ -274,7 +281,14 @@ impl Agent {
         said.push(match current.until_s {
             Some(until_s) => {
                 let left_s = until_s.saturating_sub(self.market_s(now));
-                format!("The rate is {} for another {left_s} s.", mbit(current.rate_bps.as_bps()))
+                let rate = mbit(current.rate_bps.as_bps());
+                match current.is_refused {
+                    true => format!(
+                        "A rate of {rate} was bought for another {left_s} s, but the operator's policer has refused \
+                         the rates of this slot: nothing is guaranteed."
+                    ),
+                    false => format!("The rate is {rate} for another {left_s} s."),
+                }
             }
             None => format!(
                 "No lease is in force, so the rate is the floor of {}.",
@@ -400,6 +414,7 @@ impl Service for Agent {
             "error": self.error,
             "rate_bps": current.rate_bps,
             "until_s": current.until_s,
+            "is_refused": current.is_refused,
             "told": self.teller.said(),
             "balance": answers.map(|answers| answers.account.balance),
             "bids": answers.map(|answers| &answers.account.bids),

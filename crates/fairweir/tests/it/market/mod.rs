@@ -411,7 +411,7 @@ fn codes_are_listed_and_revoked_and_numbers_are_bounded() {
     };
     let codes = ["a", "a", "b"].map(|contract| market.code(contract));
     let (_, listed) = tell(&["codes"]);
-    assert_eq!(listed.matches("contract").count(), 3, "{listed}");
+    assert_eq!(listed.matches("50.00 Mbit/s").count(), 3, "{listed}");
     assert!(codes.iter().all(|code| !listed.contains(code.as_str())), "{listed}");
     assert_eq!(tell(&["revoke", "a"]), (true, "2 codes ended\n".to_owned()));
     let mut identity = Identity::generate().unwrap();
@@ -434,7 +434,7 @@ fn codes_are_listed_and_revoked_and_numbers_are_bounded() {
     ] {
         assert!(!tell(args).0, "{args:?}");
     }
-    let (_, listed) = tell(&["codes"]);
+    let (_, listed) = tell(&["codes", "--json"]);
     assert_eq!(listed.trim(), "[]");
     market.kill();
     market.verify();
@@ -459,6 +459,55 @@ name = "home-2"
 addresses = ["192.0.2.2"]
 plan = "home"
 "#;
+
+/// The policer hears of a household that joins in a slot at once. Rates that the link does not carry are not
+/// told to anybody as guaranteed, until the policer takes them.
+#[test]
+fn the_policer_has_who_joins_in_a_slot_and_what_it_refuses_is_told_as_such() {
+    if !privileged() {
+        return;
+    }
+    let network = Network::new();
+    network.write("isp.toml", ISP);
+    let isp = network.start();
+    let mut market = Market::found_at(20, "30mbit");
+    market.run = network.path("run");
+    market.segment = Some("cable");
+    market.start();
+    let (_, mut homes) = (market.enrol("home-1"), Vec::new());
+    let patience = Duration::from_secs(90);
+    isp.wait_for("a lease", patience, |s| s["segments"][0]["lease"]["members"] == 1);
+    let (client, name) = market.enrol("home-2");
+    isp.wait_for("both", patience, |s| s["segments"][0]["lease"]["members"] == 2);
+    let lease = client.ask("GET", &format!("/v1/gateways/{name}/lease"), None).unwrap();
+    assert_eq!(lease["rate_bps"], 1_500_000, "{lease}");
+    assert!(lease["refused_slot"].is_null(), "{lease}");
+    market.kill();
+    // Twice what the segment carries.
+    let mut market = Market::found_at(10, "60mbit");
+    market.run = network.path("run");
+    market.segment = Some("cable");
+    market.start();
+    for name in ["home-1", "home-2"] {
+        let mut home = agents::Home::new(&market, name, "");
+        home.start_with("240");
+        homes.push(home);
+    }
+    let refused = |s: &Value| s["is_refused"] == true;
+    for home in &homes {
+        let status = home.wait_for("refusal", refused);
+        assert!(agents::why(&status).contains("nothing is guaranteed"), "{status}");
+    }
+    let said = market.status().unwrap()["enforcement"].to_string();
+    assert!(said.contains("more than the segment carries"), "{said}");
+    network.write("isp.toml", &ISP.replace("30mbit", "60mbit"));
+    network.isp("reload");
+    isp.wait_for("both", patience, |s| s["segments"][0]["lease"]["members"] == 2);
+    for home in &homes {
+        let status = home.wait_for("lease", |s| s["until_s"].is_number() && !refused(s));
+        assert!(!agents::why(&status).contains("nothing is guaranteed"), "{status}");
+    }
+}
 
 /// One household spends all it has on a slot: the policer guarantees what that buys within a second of
 /// the slot's beginning, also when it was started anew. When the server is gone, so are guarantees.
@@ -487,6 +536,9 @@ fn enforces() {
     let (client, name) = &homes[0];
     for slot in [slot, slot + 1] {
         client.ask("PUT", &format!("/v1/gateways/{name}/bids/{slot}"), Some(&spend)).unwrap();
+        let nothing = json!({ "spend": "0", "sequence": 1 });
+        let path = format!("/v1/gateways/{}/bids/{slot}", homes[1].1);
+        homes[1].0.ask("PUT", &path, Some(&nothing)).unwrap();
     }
     let rules = market.status().unwrap()["rules"].clone();
     let begins = Duration::from_secs(rules["epoch_s"].as_u64().unwrap() + slot * SLOT_S);
