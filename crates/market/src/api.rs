@@ -117,7 +117,10 @@ fn of_gateway(
             Some(own) if name.is_some_and(|name| name != own) => {
                 Err(problem(403, "the certificate is of another gateway", Some("gateway")))
             }
-            Some(own) => of(session, &own),
+            Some(own) => {
+                session.present.heard.insert(own.clone(), now_s());
+                of(session, &own)
+            }
         }
     })
 }
@@ -173,7 +176,7 @@ fn clock(session: &mut Session<'_>) -> Done {
         open_until_s: rules.closes_s(open_slot),
         gateways: book.gateways().len(),
         rules: rules.clone(),
-        doubt: session.faults.clock.clone(),
+        doubt: session.present.clock.clone(),
     })
 }
 
@@ -222,7 +225,7 @@ fn statements(session: &mut Session<'_>, name: &str) -> Done {
 }
 
 fn lease(session: &mut Session<'_>, name: &str) -> Done {
-    let refused_slot = session.faults.leases;
+    let refused_slot = session.present.leases;
     let leases = session.book().leases();
     let leases = leases.ok_or_else(|| problem(404, "no slot was closed yet", None))?;
     let rate = leases.rates.iter().find(|lease| lease.gateway == name).map(|lease| lease.rate);

@@ -88,6 +88,22 @@ pub enum Event {
         /// What each would pay.
         spend: Credits,
     },
+    /// The operator changed the rules, from the open slot on; what is absent stays.
+    Change {
+        /// What the link carries.
+        capacity: Option<Rate>,
+        /// See [`Terms`].
+        floor_percent: Option<u64>,
+        /// The largest balance.
+        cap: Option<Credits>,
+    },
+    /// The operator changed the plan of a gateway, from the open slot on.
+    Plan {
+        /// Its pseudonym.
+        gateway: String,
+        /// The plan's rate.
+        peak: Option<Rate>,
+    },
     /// A gateway left.
     Leave {
         /// Its pseudonym.
@@ -390,6 +406,12 @@ impl Book {
                 let bid = Bid { slot: *slot, spend: *spend, sequence: *sequence };
                 return self.bid(gateway, bid);
             }
+            Event::Change { capacity, floor_percent, cap } => {
+                self.change(*capacity, *floor_percent, *cap)
+            }
+            Event::Plan { gateway, peak } => {
+                self.seat(gateway).map(|seat| self.gateways[seat].peak = *peak)
+            }
             Event::Absent { slot, spend } => self.place_absent(*slot, *spend),
             Event::Leave { gateway, at_s } => self.leave(gateway, *at_s),
             Event::Close { slot, root } => self.close(*slot, root),
@@ -439,6 +461,15 @@ impl Book {
     pub fn by_certificate(&self, certificate: &str) -> Option<(&Gateway, Credits)> {
         let seat = self.gateways.iter().position(|g| g.certificate == certificate)?;
         Some((&self.gateways[seat], self.balances[seat]))
+    }
+
+    /// A gateway's seat by its contract or pseudonym.
+    ///
+    /// # Errors
+    /// If there is no such gateway.
+    pub fn seat_of(&self, name: &str) -> Result<usize, Refused> {
+        let seat = self.gateways.iter().position(|g| g.contract == name);
+        seat.map_or_else(|| self.seat(name), Ok)
     }
 
     /// Whether a code may still be used.
@@ -517,6 +548,24 @@ impl Book {
         let seat = self.gateways.binary_search_by_key(&number_of(gateway), |g| number_of(&g.name));
         let seat = seat.ok().filter(|&seat| self.gateways[seat].name == gateway);
         seat.ok_or_else(|| Refused::NoGateway(gateway.chars().take(CONTRACT_MAX).collect()))
+    }
+
+    fn change(
+        &mut self,
+        capacity: Option<Rate>,
+        floor_percent: Option<u64>,
+        cap: Option<Credits>,
+    ) -> Result<(), Refused> {
+        let mut rules = self.rules()?.clone();
+        rules.terms.capacity = capacity.unwrap_or(rules.terms.capacity);
+        rules.terms.floor_percent = floor_percent.unwrap_or(rules.terms.floor_percent);
+        rules.cap = cap.unwrap_or(rules.cap);
+        rules.check()?;
+        if self.balances.iter().any(|balance| *balance > rules.cap) {
+            return Err(Refused::Rules("the cap is below the balance of a gateway"));
+        }
+        self.rules = Some(rules);
+        Ok(())
     }
 
     fn add_code(

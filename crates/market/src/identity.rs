@@ -95,6 +95,18 @@ impl Authority {
         Ok([KEY_FILE, CERTIFICATE_FILE].iter().try_for_each(|name| dir.remove(name))?)
     }
 
+    /// Copies the authority of a state directory into another one.
+    ///
+    /// # Errors
+    /// If it is not there whole, or cannot be written.
+    pub fn copy(from: &StateDir, to: &StateDir) -> Result<(), IdentityError> {
+        Authority::open(from)?;
+        for name in [KEY_FILE, CERTIFICATE_FILE] {
+            to.write(name, &from.read(name, FILE_SIZE_MAX)?.unwrap_or_default())?;
+        }
+        Ok(())
+    }
+
     /// A new authority in a state directory that has none.
     ///
     /// # Errors
@@ -250,6 +262,14 @@ impl Enrolment {
     pub fn store(&self, dir: &StateDir) -> Result<(), fairweir_daemon::Error> {
         let text = serde_json::to_vec(self).expect("invariant: texts are JSON");
         dir.write(ENROLMENT_FILE, &text)
+    }
+
+    /// Removes what a state directory has of an enrolment.
+    ///
+    /// # Errors
+    /// If the file system refuses.
+    pub fn remove(dir: &StateDir) -> Result<(), fairweir_daemon::Error> {
+        dir.remove(ENROLMENT_FILE)
     }
 
     /// TLS to the market.

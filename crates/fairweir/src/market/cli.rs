@@ -42,6 +42,28 @@ pub(crate) enum MarketCommand {
     /// End the codes of a household that are not used yet.
     #[command(after_help = "Examples:\n  sudo fairweir market revoke contract-17")]
     Revoke(RevokeArgs),
+    /// Print the households of the market.
+    #[command(
+        after_help = "Examples:\n  sudo fairweir market households\n  sudo fairweir market households --json"
+    )]
+    Households(AskArgs),
+    /// Print a household's account.
+    #[command(after_help = "Examples:\n  sudo fairweir market show contract-17")]
+    Show(NamedArgs),
+    /// Remove a household. Its balance is kept for 7 days, if it enrols again.
+    #[command(after_help = "Examples:\n  sudo fairweir market remove contract-17")]
+    Remove(NamedArgs),
+    /// Change the rules of the market, or a household's plan, from the open slot on.
+    #[command(
+        after_help = "Examples:\n  sudo fairweir market change --capacity 320mbit\n  sudo fairweir market change --household contract-17 --peak 100mbit"
+    )]
+    Change(ChangeArgs),
+    /// Copy a market in a file, with its keys, into a new directory. It may be run while the server runs.
+    #[command(after_help = "Examples:\n  sudo fairweir market backup /var/backups/market-1")]
+    Backup(BackupArgs),
+    /// Put a backup into a state directory without a market.
+    #[command(after_help = "Examples:\n  sudo fairweir market restore /var/backups/market-1")]
+    Restore(RestoreArgs),
     /// Print the state of the running server.
     #[command(
         after_help = "Examples:\n  sudo fairweir market status\n  sudo fairweir market status --json"
@@ -60,6 +82,9 @@ pub(crate) enum MarketCommand {
     /// Enrol this gateway with a one-time code.
     #[command(after_help = ENROL_EXAMPLES)]
     Enrol(EnrolArgs),
+    /// Leave the market, and give up this gateway's enrolment. The agent has to be stopped.
+    #[command(after_help = "Examples:\n  sudo fairweir market leave")]
+    Leave(LeaveArgs),
     /// Run the daemon that bids for this household.
     #[command(after_help = AGENT_EXAMPLES)]
     Agent(AgentArgs),
@@ -188,6 +213,68 @@ pub(crate) struct RevokeArgs {
     pub(super) contract: String,
     #[command(flatten)]
     pub(super) run_dir: RunDir,
+}
+
+/// `fairweir market show` and `remove`.
+#[derive(Debug, Args)]
+pub(crate) struct NamedArgs {
+    /// What the operator calls the household, or its pseudonym.
+    pub(super) name: String,
+    /// Print JSON.
+    #[arg(long)]
+    pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) run_dir: RunDir,
+}
+
+/// `fairweir market change`.
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("what").required(true).multiple(true))]
+pub(crate) struct ChangeArgs {
+    /// What the shared link carries.
+    #[arg(long, value_name = "RATE", group = "what")]
+    pub(super) capacity: Option<Rate>,
+    /// The part of the capacity that is divided evenly, in percent.
+    #[arg(long, value_name = "PERCENT", group = "what", value_parser = whole::<0, 100>)]
+    pub(super) floor: Option<u64>,
+    /// The most credits that a household may have; not below any balance.
+    #[arg(long, value_name = "CREDITS", group = "what", value_parser = whole::<1, 1_000_000>)]
+    pub(super) cap: Option<u64>,
+    /// The household whose plan changes, by its contract or pseudonym.
+    #[arg(long, value_name = "NAME", group = "what", conflicts_with_all = ["capacity", "floor", "cap"])]
+    pub(super) household: Option<String>,
+    /// The rate of its plan [default: no bound].
+    #[arg(long, value_name = "RATE", requires = "household")]
+    pub(super) peak: Option<Rate>,
+    #[command(flatten)]
+    pub(super) run_dir: RunDir,
+}
+
+/// `fairweir market backup`.
+#[derive(Debug, Args)]
+pub(crate) struct BackupArgs {
+    /// A directory that has no market; it is made.
+    pub(super) dir: PathBuf,
+    #[command(flatten)]
+    pub(super) state: StateArgs,
+}
+
+/// `fairweir market restore`.
+#[derive(Debug, Args)]
+pub(crate) struct RestoreArgs {
+    /// The directory of the backup.
+    pub(super) dir: PathBuf,
+    /// Directory of the database and the keys.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/fairweir/market")]
+    pub(super) state_dir: PathBuf,
+}
+
+/// `fairweir market leave`.
+#[derive(Debug, Args)]
+pub(crate) struct LeaveArgs {
+    /// Directory of the gateway's key and of what the agent learned.
+    #[arg(long, value_name = "DIR", default_value = AGENT_DIR)]
+    pub(super) state_dir: PathBuf,
 }
 
 /// `fairweir market verify` and `log`.

@@ -12,7 +12,7 @@ use anyhow::{Context, bail};
 use fairweir_config::text;
 use fairweir_core::market::ledger::Credits;
 use fairweir_core::market::rates::{Mode, Terms};
-use fairweir_core::units::{Rate, Span, Time};
+use fairweir_core::units::{Span, Time};
 use fairweir_daemon::{Access, Answer, Error, Metrics, Peer, Service, StateDir, Watched};
 use fairweir_linux::{boottime_now, monotonic_now};
 use fairweir_market::api::{handle, now_ms, now_s};
@@ -20,29 +20,26 @@ use fairweir_market::book::{Book, Event, Rules};
 use fairweir_market::clock::{Clock, Reading};
 use fairweir_market::guarantees::{Guarantees, Known, Leases, Unenforced};
 use fairweir_market::http::Server;
-use fairweir_market::identity::{Authority, new_code};
+use fairweir_market::identity::Authority;
 use fairweir_market::keeper::{Gone, Keeper};
 use fairweir_market::store::{self, Database};
-use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tracing::{info, warn};
 
 mod agent;
 pub(crate) mod cli;
 mod enforce;
+mod operator;
 mod tell;
 
 pub(crate) use agent::check;
 
 use crate::daemon_args::{AskArgs, connect_patiently};
 use crate::instance::MARKET as NAME;
-use crate::table::{self, Align};
-use crate::words::{chained, count, mbit};
-use cli::{
-    Absent, AgentCommand, CodeArgs, HOURS_MAX, InitArgs, MarketCommand, RevokeArgs, ServeArgs,
-    VerifyArgs,
-};
+use crate::words::{chained, count};
+use cli::{Absent, AgentCommand, InitArgs, MarketCommand, ServeArgs, VerifyArgs};
 use enforce::IspSegment;
+use operator::{Request, summary};
 
 /// How often it looks whether a slot is due, at least.
 const TICK: Span = Span::secs(1);
@@ -61,9 +58,16 @@ pub(crate) fn run(command: &MarketCommand) -> anyhow::Result<()> {
     match command {
         MarketCommand::Init(args) => init(args),
         MarketCommand::Serve(args) => serve(args),
-        MarketCommand::Code(args) => code(args),
-        MarketCommand::Codes(args) => codes(args),
-        MarketCommand::Revoke(args) => revoke(args),
+        MarketCommand::Code(args) => operator::code(args),
+        MarketCommand::Codes(args) => operator::codes(args),
+        MarketCommand::Revoke(args) => operator::revoke(args),
+        MarketCommand::Households(args) => operator::households(args),
+        MarketCommand::Show(args) => operator::show(args),
+        MarketCommand::Remove(args) => operator::remove(args),
+        MarketCommand::Change(args) => operator::change(args),
+        MarketCommand::Backup(args) => operator::backup(args),
+        MarketCommand::Restore(args) => operator::restore(args),
+        MarketCommand::Leave(args) => agent::leave(args),
         MarketCommand::Status(args) => status(args),
         MarketCommand::Off(args) => crate::off::one(args, NAME),
         MarketCommand::Verify(args) => verify(args),
@@ -136,12 +140,7 @@ fn verify(args: &VerifyArgs) -> anyhow::Result<()> {
     if book.credits() != wanted {
         bail!("the balances sum to {} micro-credits, not {wanted}", book.credits());
     }
-    say(&format!(
-        "valid: {} slots closed, {} gateways, {wanted} micro-credits, root {}",
-        book.open_slot(),
-        book.gateways().len(),
-        book.root()
-    ))
+    say(&format!("valid: {}", summary(&book)))
 }
 
 fn log(args: &VerifyArgs) -> anyhow::Result<()> {
@@ -153,55 +152,6 @@ fn log(args: &VerifyArgs) -> anyhow::Result<()> {
         }
     })?;
     Ok(done?)
-}
-
-/// What the operator asks beyond status, reload, metrics and off.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
-enum Request {
-    /// Answered by the code.
-    Code { contract: String, peak: Option<Rate>, hours: u64 },
-    /// Answered by the open codes, without the codes themselves.
-    Codes,
-    /// Ends the open codes of a contract. Answered by their number.
-    Revoke { contract: String },
-}
-
-fn code(args: &CodeArgs) -> anyhow::Result<()> {
-    let CodeArgs { contract, peak, hours, run_dir } = args;
-    let mut client = connect_patiently(&run_dir.run_dir, NAME, Access::Change, PATIENCE)?;
-    let request = Request::Code { contract: contract.clone(), peak: *peak, hours: *hours };
-    let code: String = client.ask(&request)?;
-    say(&code)
-}
-
-fn codes(args: &AskArgs) -> anyhow::Result<()> {
-    let mut client = connect_patiently(&args.run_dir.run_dir, NAME, Access::Read, PATIENCE)?;
-    let codes: Vec<Value> = client.ask(&Request::Codes)?;
-    if args.json {
-        return say(&json!(codes).to_string());
-    }
-    let row = |code: &Value| {
-        let left_s = code["until_s"].as_u64().unwrap_or_default().saturating_sub(now_s());
-        let peak = code["peak"].as_u64().map_or_else(|| "-".to_owned(), mbit);
-        let contract = code["contract"].as_str().unwrap_or_default();
-        vec![contract.to_owned(), peak, format!("{} h", left_s.div_ceil(3_600))]
-    };
-    let headings = [("CONTRACT", Align::Left), ("PLAN", Align::Right), ("ENDS IN", Align::Right)];
-    let rows: Vec<_> = codes.iter().map(row).collect();
-    Ok(table::print(&mut text::stdout(), &headings, &rows)?)
-}
-
-fn revoke(args: &RevokeArgs) -> anyhow::Result<()> {
-    let mut client = connect_patiently(&args.run_dir.run_dir, NAME, Access::Change, PATIENCE)?;
-    let ended: usize = client.ask(&Request::Revoke { contract: args.contract.clone() })?;
-    match ended {
-        0 => bail!(
-            "there is no open code of `{}`; `fairweir market codes` lists them",
-            args.contract
-        ),
-        _ => say(&format!("{} ended", count(ended, "code"))),
-    }
 }
 
 fn status(args: &AskArgs) -> anyhow::Result<()> {
@@ -317,7 +267,7 @@ impl Market {
             let book = session.book();
             let rules = book.rules().map_err(|e| e.to_string())?;
             let doubt = clock.check(rules, book.open_slot(), now).err();
-            session.faults.clock.clone_from(&doubt);
+            session.present.clock.clone_from(&doubt);
             let mut closed = 0;
             loop {
                 let book = session.book();
@@ -354,52 +304,9 @@ impl Market {
         self.applied = Some((slot, now));
         if refused != self.refused {
             // What is not told now is told with the next attempt.
-            let done = self.keeper.ask(move |session| session.faults.leases = refused);
+            let done = self.keeper.ask(move |session| session.present.leases = refused);
             self.refused = done.map_or(self.refused, |()| refused);
         }
-    }
-}
-
-impl Market {
-    fn issue(
-        &self,
-        contract: String,
-        peak: Option<Rate>,
-        hours: u64,
-        peer: Peer,
-    ) -> anyhow::Result<Value> {
-        if contract.chars().any(char::is_control) {
-            bail!("a contract has no control characters");
-        }
-        if peak == Some(Rate::ZERO) {
-            bail!("the plan's rate must be positive");
-        }
-        if !(1..=HOURS_MAX).contains(&hours) {
-            bail!("a code is valid for 1 to {HOURS_MAX} hours");
-        }
-        let code = new_code()?;
-        let hash = fairweir_market::code_hash(&code);
-        let now_s = now_s();
-        let event = Event::Code { hash, contract, peak, until_s: now_s + hours * 3_600 };
-        info!(uid = peer.uid, "code issued");
-        self.keeper.ask(move |session| {
-            // Else expired codes leave no room for others one day.
-            for expired in session.book().revoking(|code| code.until_s < now_s) {
-                session.apply(expired)?;
-            }
-            session.apply(event)
-        })??;
-        Ok(json!(code))
-    }
-
-    fn revoke(&self, contract: &str, peer: Peer) -> anyhow::Result<Value> {
-        let of = contract.to_owned();
-        let ended = self.keeper.ask(move |session| {
-            let ended = session.book().revoking(|code| code.contract == of);
-            ended.iter().try_for_each(|event| session.apply(event.clone())).map(|()| ended.len())
-        })??;
-        info!(uid = peer.uid, contract, ended, "codes revoked");
-        Ok(json!(ended))
     }
 }
 
@@ -407,10 +314,7 @@ impl Service for Market {
     type Request = Request;
 
     fn access_for(request: &Request) -> Access {
-        match request {
-            Request::Code { .. } | Request::Revoke { .. } => Access::Change,
-            Request::Codes => Access::Read,
-        }
+        request.access()
     }
 
     fn deadline(&self) -> Time {
@@ -464,13 +368,7 @@ impl Service for Market {
         _: Time,
         _: &mut fairweir_daemon::Progress<'_>,
     ) -> Answer {
-        let done = match request {
-            Request::Code { contract, peak, hours } => self.issue(contract, peak, hours, peer),
-            Request::Codes => {
-                self.ask(|book| json!(book.codes().collect::<Vec<_>>())).map_err(Into::into)
-            }
-            Request::Revoke { contract } => self.revoke(&contract, peer),
-        };
+        let done = operator::answer(&self.keeper, request, peer);
         done.map_or_else(|e| Answer::error(chained(&e)), |value| Answer::value(&value))
     }
 

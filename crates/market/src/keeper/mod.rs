@@ -5,6 +5,7 @@
 //! again, because the book in memory may be ahead of the database.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -29,13 +30,15 @@ pub type Task = Box<dyn FnOnce(&mut Session<'_>) -> Answer + Send>;
 /// Sends the answer, once what was done is committed.
 pub type Answer = Box<dyn FnOnce() + Send>;
 
-/// What is wrong with a server now, in words. It is not kept.
+/// What a server knows now. It is not kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Faults {
+pub struct Present {
     /// Why the host's time is not believed: no slot is closed and nothing changes meanwhile.
     pub clock: Option<String>,
     /// The slot whose rates the policer refused last.
     pub leases: Option<u64>,
+    /// When each gateway was heard last, in seconds of Unix time.
+    pub heard: BTreeMap<String, u64>,
 }
 
 /// The book during a task.
@@ -44,7 +47,7 @@ pub struct Session<'k> {
     written: &'k mut Written,
     store: &'k mut Store,
     /// Of this server.
-    pub faults: &'k mut Faults,
+    pub present: &'k mut Present,
 }
 
 impl Session<'_> {
@@ -66,7 +69,7 @@ impl Session<'_> {
     /// # Errors
     /// If the host's time is not believed.
     pub fn check_clock(&self) -> Result<(), Refused> {
-        self.faults.clock.clone().map_or(Ok(()), |doubt| Err(Refused::Clock(doubt)))
+        self.present.clock.clone().map_or(Ok(()), |doubt| Err(Refused::Clock(doubt)))
     }
 
     /// Closes the open slot. Gateways without a bid have the floor, or with `equal` an equal share.
@@ -160,7 +163,7 @@ fn keep(
     opened: (Store, Book),
     waiting: &Receiver<Task>,
 ) {
-    let (mut opened, mut faults) = (Some(opened), Faults::default());
+    let (mut opened, mut present) = (Some(opened), Present::default());
     while let Ok(first) = waiting.recv() {
         let Some((store, book)) = &mut opened else {
             // All that wait are told at once that the database is away.
@@ -178,7 +181,7 @@ fn keep(
             }
             continue;
         };
-        let done = batch(store, book, &mut faults, first, waiting).map(|answers| {
+        let done = batch(store, book, &mut present, first, waiting).map(|answers| {
             answers.into_iter().for_each(|answer| answer());
         });
         if let Err(e) = done.and_then(|()| store.keep(book)) {
@@ -191,7 +194,7 @@ fn keep(
 fn batch(
     store: &mut Store,
     book: &mut Book,
-    faults: &mut Faults,
+    present: &mut Present,
     first: Task,
     waiting: &Receiver<Task>,
 ) -> Result<Vec<Answer>, StoreError> {
@@ -200,7 +203,7 @@ fn batch(
     let (mut written, mut answers) = (Written::default(), Vec::new());
     let mut next = Some(first);
     while let Some(task) = next {
-        let session = &mut Session { book, written: &mut written, store, faults };
+        let session = &mut Session { book, written: &mut written, store, present };
         answers.push(task(session));
         next = if answers.len() < BATCH_MAX { waiting.try_recv().ok() } else { None };
     }

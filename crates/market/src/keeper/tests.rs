@@ -61,8 +61,9 @@ fn how_long_a_close_and_bids_take() {
         fresh.store.begin().unwrap();
         let mut written = Written::default();
         let event = book.closing().unwrap();
-        let (written_to, store, faults) = (&mut written, &mut fresh.store, &mut Faults::default());
-        let mut session = Session { book: &mut book, written: written_to, store, faults };
+        let (written_to, store, present) =
+            (&mut written, &mut fresh.store, &mut Present::default());
+        let mut session = Session { book: &mut book, written: written_to, store, present };
         session.apply(event).unwrap();
         let computed = begun.elapsed();
         fresh.store.commit(&written).unwrap();

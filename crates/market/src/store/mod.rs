@@ -67,6 +67,9 @@ pub enum StoreError {
     /// Not a URL of a database that is known.
     #[error("the database must be a URL that begins with postgres://")]
     Url,
+    /// Not a file, which alone can be copied.
+    #[error("a database at a URL is copied by its own tools, such as pg_dump")]
+    AtUrl,
     /// The file was removed or replaced while it was open.
     #[error("{} was removed or replaced", .0.display())]
     Removed(PathBuf),
@@ -147,6 +150,27 @@ impl Database {
         let Database::Sqlite(dir) = self else { return Ok(()) };
         let files = ["", "-wal", "-shm"].map(|end| format!("{FILE}{end}"));
         Ok(files.iter().try_for_each(|name| dir.remove(name))?)
+    }
+
+    /// Copies the database as it is at one moment into another directory, also while servers run, and verifies
+    /// the copy.
+    ///
+    /// # Errors
+    /// If it is at a URL, a file cannot be read or written, or the copy is not valid.
+    pub fn copy_to(&self, dir: &StateDir) -> Result<Book, StoreError> {
+        if self.path().is_none() {
+            return Err(StoreError::AtUrl);
+        }
+        // For this user alone; SQLite fills a file that is empty, and leaves it to others that it is on the disk.
+        let file = dir.append(FILE)?;
+        let path = dir.path_of(FILE).to_string_lossy().into_owned();
+        let mut store = Store::connect(self, false)?;
+        store.query("copy the database", "vacuum into $1", &[Value::Text(path)])?;
+        drop(store);
+        let written = file.sync_all();
+        written.map_err(|e| fairweir_daemon::Error::io("write the copy of the database", e))?;
+        dir.sync()?;
+        verify(&Database::Sqlite(dir.clone()))
     }
 
     /// SQLite in a state directory, or the database at `url`.

@@ -192,6 +192,7 @@ fn tables_have_no_place_for_addresses_applications_and_names() {
         "cap",
         "capacity",
         "certificate",
+        "change",
         "close",
         "close_before_s",
         "code",
@@ -205,6 +206,7 @@ fn tables_have_no_place_for_addresses_applications_and_names() {
         "leave",
         "mode",
         "peak",
+        "plan",
         "root",
         "sequence",
         "share",
@@ -263,6 +265,9 @@ fn tables_have_no_place_for_addresses_applications_and_names() {
             assert_eq!(bid(&server.0, 0, slot, 1), Ok(true));
         }
         apply(&server.0, Event::Absent { slot: 0, spend: Credits::micro(1) });
+        let (capacity, floor_percent, cap) = (Some(Rate::mbit(50)), Some(20), None);
+        apply(&server.0, Event::Change { capacity, floor_percent, cap });
+        apply(&server.0, Event::Plan { gateway: "gw-1".to_owned(), peak: Some(Rate::mbit(5)) });
         close(&server.0, 0).unwrap();
         apply(&server.0, Event::Leave { gateway: "gw-2".to_owned(), at_s: 5 });
         let mut in_book = BTreeSet::new();

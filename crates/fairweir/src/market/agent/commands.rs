@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::{NAME, Request};
 use crate::daemon_args::{AskArgs, connect};
 use crate::exit::Usage;
-use crate::market::cli::{BoostArgs, EnrolArgs, HolidayArgs};
+use crate::market::cli::{BoostArgs, EnrolArgs, HolidayArgs, LeaveArgs};
 use crate::market::say;
 
 /// The most bytes of an authority's certificate.
@@ -53,6 +53,17 @@ pub(in crate::market) fn enrol(args: &EnrolArgs) -> anyhow::Result<()> {
     let gateway = client.enrol(&mut identity, code.trim())?;
     Enrolment::new(&args.server, name, &authority, &gateway, &identity).store(&dir)?;
     say(&format!("enrolled as {gateway}; start `fairweir market agent`"))
+}
+
+pub(in crate::market) fn leave(args: &LeaveArgs) -> anyhow::Result<()> {
+    let dir = StateDir::new(&args.state_dir);
+    let _lock = dir.lock().context("an agent is running; stop it first")?;
+    let Some(enrolment) = Enrolment::load(&dir)? else {
+        bail!("this gateway has not enrolled");
+    };
+    Client::of(&enrolment)?.ask("POST", "/v1/leave", None)?;
+    Enrolment::remove(&dir)?;
+    say(&format!("{} left {}", enrolment.gateway, enrolment.server))
 }
 
 pub(in crate::market) fn boost(args: &BoostArgs) -> anyhow::Result<()> {

@@ -34,7 +34,7 @@ mod wishes;
 use asking::{Question, Reply};
 pub(crate) use check::check;
 use check::time_in_json;
-pub(super) use commands::{boost, enrol, holiday, why};
+pub(super) use commands::{boost, enrol, holiday, leave, why};
 use wishes::{BOOST, HOLIDAY};
 
 /// The name of the instance.

@@ -22,6 +22,7 @@ mod browsers;
 mod clock;
 mod day;
 mod home;
+mod operator;
 use crate::common::access::{ALICE4, Access as Network, BOB4, SPAN};
 use crate::common::{FAIRWEIR, fairweir};
 
