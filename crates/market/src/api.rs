@@ -54,9 +54,9 @@ pub fn handle(request: Request, keeper: &Keeper, authority: &Authority) -> Respo
         }
         ("PUT", ["v1", "gateways", name, "bids", slot]) => {
             let body = read::<BidBody>(&request.body);
-            let slot = slot
-                .parse::<u64>()
-                .map_err(|_| problem(422, "a slot is a whole number", Some("slot")));
+            let number = slot.parse::<u64>().ok().filter(|number| number.to_string() == *slot);
+            let what = "a slot is a whole number without a sign and leading zeros";
+            let slot = number.ok_or_else(|| problem(422, what, Some("slot")));
             match (body, slot) {
                 (Err(e), _) | (_, Err(e)) => Err(e),
                 (Ok(BidBody { spend, sequence }), Ok(slot)) => {
@@ -117,13 +117,24 @@ fn of_gateway(
             Some(own) if name.is_some_and(|name| name != own) => {
                 Err(problem(403, "the certificate is of another gateway", Some("gateway")))
             }
-            Some(own) => of(session, &own),
+            Some(own) => {
+                session.present.heard.insert(own.clone(), now_s());
+                of(session, &own)
+            }
         }
     })
 }
 
-fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Response> {
-    serde_json::from_slice(body).map_err(|e| problem(422, e, Some("body")))
+/// Reads a body that is written as the API describes it: of other forms, such as a list of the values
+/// alone, serde accepts some.
+fn read<T: DeserializeOwned + Serialize>(body: &[u8]) -> Result<T, Response> {
+    let invalid = |e: serde_json::Error| problem(422, e, Some("body"));
+    let read: T = serde_json::from_slice(body).map_err(invalid)?;
+    let written: Value = serde_json::from_slice(body).map_err(invalid)?;
+    match serde_json::to_value(&read).map_err(invalid)? == written {
+        true => Ok(read),
+        false => Err(problem(422, "the body is not as the API describes it", Some("body"))),
+    }
 }
 
 fn refused(why: &Refused) -> Response {
@@ -165,7 +176,7 @@ fn clock(session: &mut Session<'_>) -> Done {
         open_until_s: rules.closes_s(open_slot),
         gateways: book.gateways().len(),
         rules: rules.clone(),
-        doubt: session.faults.clock.clone(),
+        doubt: session.present.clock.clone(),
     })
 }
 
@@ -214,6 +225,7 @@ fn statements(session: &mut Session<'_>, name: &str) -> Done {
 }
 
 fn lease(session: &mut Session<'_>, name: &str) -> Done {
+    let refused_slot = session.present.leases;
     let leases = session.book().leases();
     let leases = leases.ok_or_else(|| problem(404, "no slot was closed yet", None))?;
     let rate = leases.rates.iter().find(|lease| lease.gateway == name).map(|lease| lease.rate);
@@ -221,6 +233,7 @@ fn lease(session: &mut Session<'_>, name: &str) -> Done {
         slot: leases.generation,
         until_s: leases.until,
         rate_bps: rate.unwrap_or_default(),
+        refused_slot,
     })
 }
 
@@ -239,7 +252,13 @@ fn enrol(request: &Request, keeper: &Keeper, authority: &Authority) -> Done {
     ask(keeper, move |session| {
         let event = Event::Join { hash, certificate: certificate.clone(), at_s: now_s() };
         session.apply(event).map_err(|e| refused(&e))?;
-        let gateway = session.book().by_certificate(&certificate).map(|(g, _)| g.name.clone());
-        value(&Enrolled { gateway: gateway.unwrap_or_default(), certificate: hex(&der) })
+        let book = session.book();
+        let (gateway, _) = book.by_certificate(&certificate).expect("invariant: it has joined");
+        let (gateway, contract) = (gateway.name.clone(), gateway.contract().to_owned());
+        // Who has another code of the contract, as a lost letter, would take over the account.
+        for revoke in book.revoking(|code| code.contract == contract) {
+            session.apply(revoke).map_err(|e| refused(&e))?;
+        }
+        value(&Enrolled { gateway, certificate: hex(&der) })
     })
 }

@@ -14,7 +14,7 @@ use fairweir_core::market::rates::Terms;
 use fairweir_core::units::Rate;
 use serde::{Deserialize, Serialize};
 
-use crate::guarantees::{Lease, Leases};
+use crate::guarantees::{Lease, Leases, number_of};
 use crate::{hex, sha256};
 
 /// What a market is founded with.
@@ -56,6 +56,11 @@ pub enum Event {
         /// When the code ends, in seconds of Unix time.
         until_s: u64,
     },
+    /// A code ended without being used.
+    Revoke {
+        /// SHA-256 of the code.
+        hash: String,
+    },
     /// A gateway joined with a code.
     Join {
         /// SHA-256 of the code.
@@ -75,6 +80,29 @@ pub enum Event {
         spend: Credits,
         /// The higher one counts.
         sequence: u64,
+    },
+    /// Gateways without a bid for the open slot bid this.
+    Absent {
+        /// Which slot.
+        slot: u64,
+        /// What each would pay.
+        spend: Credits,
+    },
+    /// The operator changed the rules, from the open slot on; what is absent stays.
+    Change {
+        /// What the link carries.
+        capacity: Option<Rate>,
+        /// See [`Terms`].
+        floor_percent: Option<u64>,
+        /// The largest balance.
+        cap: Option<Credits>,
+    },
+    /// The operator changed the plan of a gateway, from the open slot on.
+    Plan {
+        /// Its pseudonym.
+        gateway: String,
+        /// The plan's rate.
+        peak: Option<Rate>,
     },
     /// A gateway left.
     Leave {
@@ -218,6 +246,19 @@ struct Placed {
     sequence: u64,
 }
 
+/// A code with which a gateway can join.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct OpenCode<'b> {
+    #[serde(skip)]
+    hash: &'b str,
+    /// What the operator calls the household.
+    pub contract: &'b str,
+    /// Its plan's rate.
+    pub peak: Option<Rate>,
+    /// When the code ends, in seconds of Unix time.
+    pub until_s: u64,
+}
+
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Code {
     contract: String,
@@ -359,11 +400,19 @@ impl Book {
             Event::Code { hash, contract, peak, until_s } => {
                 self.add_code(hash, contract, *peak, *until_s)
             }
+            Event::Revoke { hash } => self.codes.remove(hash).map(drop).ok_or(Refused::Code),
             Event::Join { hash, certificate, at_s } => self.join(hash, certificate, *at_s),
             Event::Bid { gateway, slot, spend, sequence } => {
                 let bid = Bid { slot: *slot, spend: *spend, sequence: *sequence };
                 return self.bid(gateway, bid);
             }
+            Event::Change { capacity, floor_percent, cap } => {
+                self.change(*capacity, *floor_percent, *cap)
+            }
+            Event::Plan { gateway, peak } => {
+                self.seat(gateway).map(|seat| self.gateways[seat].peak = *peak)
+            }
+            Event::Absent { slot, spend } => self.place_absent(*slot, *spend),
             Event::Leave { gateway, at_s } => self.leave(gateway, *at_s),
             Event::Close { slot, root } => self.close(*slot, root),
         };
@@ -414,9 +463,46 @@ impl Book {
         Some((&self.gateways[seat], self.balances[seat]))
     }
 
+    /// A gateway's seat by its contract or pseudonym.
+    ///
+    /// # Errors
+    /// If there is no such gateway.
+    pub fn seat_of(&self, name: &str) -> Result<usize, Refused> {
+        let seat = self.gateways.iter().position(|g| g.contract == name);
+        seat.map_or_else(|| self.seat(name), Ok)
+    }
+
     /// Whether a code may still be used.
     pub fn has_code(&self, hash: &str, now_s: u64) -> bool {
         self.codes.get(hash).is_some_and(|code| now_s <= code.until_s)
+    }
+
+    /// The codes that were neither used nor revoked.
+    pub fn codes(&self) -> impl Iterator<Item = OpenCode<'_>> {
+        self.codes.iter().map(|(hash, code)| OpenCode {
+            hash,
+            contract: &code.contract,
+            peak: code.peak,
+            until_s: code.until_s,
+        })
+    }
+
+    /// The events that end some of the codes.
+    pub fn revoking(&self, which: impl Fn(&OpenCode<'_>) -> bool) -> Vec<Event> {
+        let ended = self.codes().filter(which);
+        ended.map(|code| Event::Revoke { hash: code.hash.to_owned() }).collect()
+    }
+
+    /// The event that gives an equal share of the open slot to gateways without a bid for it: they bid what the
+    /// others spend on average, which they receive for it. `None` if all have bid, or none.
+    pub fn absent(&self) -> Option<Event> {
+        let spend = |(gateway, balance): (&Gateway, &Credits)| {
+            Some(gateway.bids.get(&self.open)?.spend.min(*balance).as_micro())
+        };
+        let spends: Vec<u64> = self.gateways.iter().zip(&self.balances).filter_map(spend).collect();
+        let is_needed = !spends.is_empty() && spends.len() < self.gateways.len();
+        let mean = || Credits::micro(spends.iter().sum::<u64>() / spends.len() as u64);
+        is_needed.then(|| Event::Absent { slot: self.open, spend: mean() })
     }
 
     /// The event that closes the first open slot.
@@ -429,20 +515,28 @@ impl Book {
         Ok(Event::Close { slot: self.open, root: self.root_after(&statements) })
     }
 
-    /// The rates of the last closed slot.
+    /// The rates of the last closed slot, with those that joined after it was closed.
     pub fn leases(&self) -> Option<Leases> {
         let (rules, closed) = (self.rules.as_ref()?, self.closed.back()?);
-        let lease = |gateway: &Gateway| Lease {
+        let is_settled = |g: &Gateway| g.statements.back().is_some_and(|s| s.0 == closed.slot);
+        let rates: Vec<_> = self.gateways.iter().map(|g| is_settled(g).then_some(g.rate)).collect();
+        let rates = rules.terms.admit(&rates, &self.peaks());
+        let lease = |(gateway, rate): (&Gateway, Rate)| Lease {
             gateway: gateway.name.clone(),
             contract: gateway.contract.clone(),
-            rate: gateway.rate,
+            rate,
         };
         Some(Leases {
             generation: closed.slot,
             from: rules.begins_s(closed.slot),
             until: rules.begins_s(closed.slot + 1),
-            rates: self.gateways.iter().map(lease).collect(),
+            rates: self.gateways.iter().zip(rates).map(lease).collect(),
+            terms: rules.terms,
         })
+    }
+
+    fn peaks(&self) -> Vec<Option<Rate>> {
+        self.gateways.iter().map(|g| g.peak).collect()
     }
 
     /// A gateway's seat.
@@ -454,6 +548,24 @@ impl Book {
         let seat = self.gateways.binary_search_by_key(&number_of(gateway), |g| number_of(&g.name));
         let seat = seat.ok().filter(|&seat| self.gateways[seat].name == gateway);
         seat.ok_or_else(|| Refused::NoGateway(gateway.chars().take(CONTRACT_MAX).collect()))
+    }
+
+    fn change(
+        &mut self,
+        capacity: Option<Rate>,
+        floor_percent: Option<u64>,
+        cap: Option<Credits>,
+    ) -> Result<(), Refused> {
+        let mut rules = self.rules()?.clone();
+        rules.terms.capacity = capacity.unwrap_or(rules.terms.capacity);
+        rules.terms.floor_percent = floor_percent.unwrap_or(rules.terms.floor_percent);
+        rules.cap = cap.unwrap_or(rules.cap);
+        rules.check()?;
+        if self.balances.iter().any(|balance| *balance > rules.cap) {
+            return Err(Refused::Rules("the cap is below the balance of a gateway"));
+        }
+        self.rules = Some(rules);
+        Ok(())
     }
 
     fn add_code(
@@ -570,6 +682,17 @@ impl Book {
         Ok(changes)
     }
 
+    fn place_absent(&mut self, slot: u64, spend: Credits) -> Result<(), Refused> {
+        self.rules()?;
+        if slot != self.open {
+            return Err(Refused::Chain(slot));
+        }
+        for gateway in &mut self.gateways {
+            gateway.bids.entry(slot).or_insert(Placed { spend, sequence: 0 });
+        }
+        Ok(())
+    }
+
     fn spends(&self) -> Vec<Credits> {
         let spend = |(gateway, balance): (&Gateway, &Credits)| {
             gateway.bids.get(&self.open).map_or(Credits::ZERO, |bid| bid.spend.min(*balance))
@@ -601,8 +724,7 @@ impl Book {
         if slot != self.open || self.root_after(&statements) != root {
             return Err(Refused::Chain(slot));
         }
-        let peaks: Vec<Option<Rate>> = self.gateways.iter().map(|g| g.peak).collect();
-        let rates = self.rules()?.terms.rates(&self.spends(), &peaks);
+        let rates = self.rules()?.terms.rates(&self.spends(), &self.peaks());
         for (seat, gateway) in self.gateways.iter_mut().enumerate() {
             gateway.bids.remove(&slot);
             gateway.bid_count = 0;
@@ -626,12 +748,17 @@ impl Book {
 }
 
 impl Gateway {
+    /// What the operator calls the household.
+    pub fn contract(&self) -> &str {
+        &self.contract
+    }
+
     /// The statements of the last slots, oldest first.
     pub fn statements(&self) -> impl Iterator<Item = &(u64, Statement)> {
         self.statements.iter()
     }
 
-    /// Its rate in the last closed slot.
+    /// Its rate in the last closed slot; zero if it joined later.
     pub fn rate(&self) -> Rate {
         self.rate
     }
@@ -647,11 +774,6 @@ impl Gateway {
             |(&slot, &Placed { spend, sequence }): (&u64, &Placed)| Bid { slot, spend, sequence };
         self.bids.iter().map(bid)
     }
-}
-
-/// The number in a pseudonym.
-fn number_of(name: &str) -> Option<u64> {
-    name.strip_prefix("gw-")?.parse().ok()
 }
 
 #[cfg(test)]

@@ -3,16 +3,22 @@
 //! By hyper. This module alone is asynchronous: requests are handled on threads that may wait for the
 //! database, and a client's calls return when their answer is there.
 //!
-//! The server has at most [`CONNECTIONS_MAX`] connections at a time, a quarter of them from one address; one
-//! more is closed at once. A connection has [`PATIENCE`] for everything, the handshake included, so a client
-//! that sends nothing, or a byte at a time, holds it no longer. Within that time it may send any number of
-//! requests. A request that is still handled when its connection has ended counts as that connection.
+//! Connections have places in three pools, so that strangers keep no gateway out: those with a certificate of
+//! the market, those from an address from which one came last, and others. Each pool has [`CONNECTIONS_MAX`]
+//! places, [`OF_CLIENT_MAX`] for one certificate, or one address. A new connection that finds no place takes
+//! that of the oldest one that has no request in work: of the same client if that has its most, else of the
+//! network with the most connections. A handshake has [`HANDSHAKE`], and a connection [`PATIENCE`] for
+//! everything, so a client that sends nothing, or a byte at a time, holds its place no longer. Within that
+//! time it may send any number of requests. A request that is still handled when its connection has ended
+//! counts as that connection.
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
 use std::io;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use http_body_util::{BodyExt as _, Full, Limited};
@@ -27,18 +33,24 @@ use rustls::{ClientConfig, ServerConfig};
 use serde_json::Value;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
-use tokio::task::spawn_blocking;
+use tokio::task::{AbortHandle, spawn_blocking};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 use tracing::debug;
 
 use crate::sha256;
 
-/// Connections at a time.
+/// Connections of a pool at a time.
 pub const CONNECTIONS_MAX: usize = 256;
 
-/// Connections of one client at a time: an IPv4 address, or the /64 of an IPv6 address.
-pub const OF_CLIENT_MAX: usize = CONNECTIONS_MAX / 4;
+/// Connections of one client at a time: a certificate, an IPv4 address, or the /64 of an IPv6 address.
+pub const OF_CLIENT_MAX: usize = 16;
+
+/// Certificates whose address is remembered.
+const KNOWN_MAX: usize = 1 << 16;
+
+/// How long TLS may take to begin.
+pub const HANDSHAKE: Duration = Duration::from_secs(2);
 
 /// How long a connection may take.
 pub const PATIENCE: Duration = Duration::from_secs(10);
@@ -123,60 +135,174 @@ impl Drop for Server {
     }
 }
 
-/// Open connections by client.
-type Open = Arc<Mutex<HashMap<IpAddr, usize>>>;
+/// Whose connections are counted together.
+#[derive(Clone, Copy)]
+enum Pool {
+    Enrolled,
+    Known,
+    Others,
+}
 
-/// One of the connections at a time; counted while it lives.
+/// A place that is taken.
+struct Held {
+    /// A certificate or an address.
+    client: String,
+    /// The client's /24 or /48.
+    network: IpAddr,
+    /// Requests in work.
+    busy: Arc<AtomicUsize>,
+    /// Ends the connection.
+    task: Option<AbortHandle>,
+}
+
+/// See the module.
+#[derive(Default)]
+struct Door {
+    /// The number of the next connection.
+    next: u64,
+    /// By number, so the oldest is the first.
+    pools: [BTreeMap<u64, Held>; 3],
+    /// The certificate that came from an address last, and the address of each.
+    known: HashMap<IpAddr, String>,
+    address_of: HashMap<String, IpAddr>,
+}
+
+impl Door {
+    /// `None` if there is no place, because each connection that could go is at work.
+    fn enter(&mut self, address: IpAddr) -> Option<(u64, Arc<AtomicUsize>)> {
+        let client = masked(address, 32, 64);
+        let pool = match self.known.contains_key(&client) {
+            true => Pool::Known,
+            false => Pool::Others,
+        };
+        let (number, busy) = (self.next, Arc::<AtomicUsize>::default());
+        let (network, task) = (masked(address, 24, 48), None);
+        let held = Held { client: client.to_string(), network, busy: Arc::clone(&busy), task };
+        self.take(pool, number, held)?;
+        self.next += 1;
+        Some((number, busy))
+    }
+
+    /// A connection has shown a certificate of the market. `None` if it has to end.
+    fn enrolled(&mut self, number: u64, address: IpAddr, certificate: &str) -> Option<()> {
+        let held = self.leave(number)?;
+        self.take(Pool::Enrolled, number, Held { client: certificate.to_owned(), ..held })?;
+        let client = masked(address, 32, 64);
+        if self.address_of.get(certificate) == Some(&client) {
+            return Some(());
+        }
+        if self.address_of.len() >= KNOWN_MAX {
+            (self.known, self.address_of) = Default::default();
+        }
+        if let Some(before) = self.address_of.insert(certificate.to_owned(), client)
+            && self.known.get(&before).is_some_and(|last| last == certificate)
+        {
+            self.known.remove(&before);
+        }
+        self.known.insert(client, certificate.to_owned());
+        Some(())
+    }
+
+    fn take(&mut self, pool: Pool, number: u64, held: Held) -> Option<()> {
+        let places = &mut self.pools[pool as usize];
+        let is_own = |other: &Held| other.client == held.client;
+        let has_most = places.values().filter(|other| is_own(other)).count() >= OF_CLIENT_MAX;
+        if has_most || places.len() >= CONNECTIONS_MAX {
+            let mut of_network = BTreeMap::<IpAddr, usize>::new();
+            places.values().for_each(|other| *of_network.entry(other.network).or_default() += 1);
+            let can_go = |(_, other): &(&u64, &Held)| {
+                other.busy.load(Ordering::Relaxed) == 0 && (!has_most || is_own(other))
+            };
+            let goes = places.iter().filter(can_go);
+            let goes = goes.max_by_key(|(n, other)| (of_network[&other.network], Reverse(**n)));
+            let number = *goes?.0;
+            if let Some(task) = places.remove(&number).and_then(|gone| gone.task) {
+                task.abort();
+            }
+        }
+        places.insert(number, held);
+        Some(())
+    }
+
+    fn leave(&mut self, number: u64) -> Option<Held> {
+        self.pools.iter_mut().find_map(|places| places.remove(&number))
+    }
+
+    fn set_task(&mut self, number: u64, task: AbortHandle) {
+        match self.pools.iter_mut().find_map(|places| places.get_mut(&number)) {
+            Some(held) => held.task = Some(task),
+            // It lost its place, or has ended.
+            None => task.abort(),
+        }
+    }
+}
+
+/// The network of an address, by the bits of its prefix.
+fn masked(address: IpAddr, v4: u32, v6: u32) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V4(a) => Ipv4Addr::from_bits(a.to_bits() & (u32::MAX << (32 - v4))).into(),
+        IpAddr::V6(a) => Ipv6Addr::from_bits(a.to_bits() & (u128::MAX << (128 - v6))).into(),
+    }
+}
+
+/// A place; given back when this drops.
 struct Slot {
-    open: Open,
-    client: IpAddr,
+    door: Arc<Mutex<Door>>,
+    number: u64,
+    address: IpAddr,
+    busy: Arc<AtomicUsize>,
 }
 
 impl Slot {
-    /// `None` if there are too many.
-    fn take(open: &Open, client: IpAddr) -> Option<Slot> {
-        let client = match client.to_canonical() {
-            IpAddr::V6(address) => IpAddr::V6(Ipv6Addr::from_bits(address.to_bits() >> 64 << 64)),
-            v4 => v4,
-        };
-        let mut clients = open.lock().unwrap_or_else(PoisonError::into_inner);
-        let all: usize = clients.values().sum();
-        let of_client = clients.entry(client).or_default();
-        if all >= CONNECTIONS_MAX || *of_client >= OF_CLIENT_MAX {
-            return None;
-        }
-        *of_client += 1;
-        Some(Slot { open: Arc::clone(open), client })
+    fn take(door: &Arc<Mutex<Door>>, address: IpAddr) -> Option<Slot> {
+        let (number, busy) = locked(door).enter(address)?;
+        Some(Slot { door: Arc::clone(door), number, address, busy })
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        let mut clients = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = clients.get_mut(&self.client) {
-            *count -= 1;
-            if *count == 0 {
-                clients.remove(&self.client);
-            }
-        }
+        locked(&self.door).leave(self.number);
+    }
+}
+
+fn locked(door: &Mutex<Door>) -> MutexGuard<'_, Door> {
+    door.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A request in work.
+struct Work(Arc<Slot>);
+
+impl Work {
+    fn begin(slot: Arc<Slot>) -> Work {
+        slot.busy.fetch_add(1, Ordering::Relaxed);
+        Work(slot)
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        self.0.busy.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 async fn accept(listener: TcpListener, tls: TlsAcceptor, handler: Arc<Handler>) {
-    let open = Open::default();
+    let door = Arc::default();
     loop {
         let Ok((stream, peer)) = listener.accept().await else {
             // No file descriptor is free; one will be.
             sleep(Duration::from_millis(10)).await;
             continue;
         };
-        let Some(slot) = Slot::take(&open, peer.ip()) else { continue };
+        let Some(slot) = Slot::take(&door, peer.ip()) else { continue };
+        let number = slot.number;
         let serve = serve(stream, tls.clone(), Arc::clone(&handler), Arc::new(slot));
-        tokio::spawn(async move {
+        let task = tokio::spawn(async move {
             if let Err(e) = timeout(PATIENCE, serve).await.unwrap_or_else(|late| Err(late.into())) {
                 debug!("a connection ended: {e}");
             }
         });
+        locked(&door).set_task(number, task.abort_handle());
     }
 }
 
@@ -188,9 +314,13 @@ async fn serve(
 ) -> io::Result<()> {
     // Else the end of a short answer waits for an acknowledgement of its beginning.
     stream.set_nodelay(true)?;
-    let stream = tls.accept(stream).await?;
+    let stream = timeout(HANDSHAKE, tls.accept(stream)).await??;
     let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
     let certificate = shown.map(|certificate| sha256(certificate));
+    if let Some(certificate) = &certificate {
+        let entered = locked(&slot.door).enrolled(slot.number, slot.address, certificate);
+        entered.ok_or_else(|| io::Error::other("no place is free"))?;
+    }
     let answer = service_fn(|request| {
         answer(request, certificate.clone(), Arc::clone(&handler), Arc::clone(&slot))
     });
@@ -207,8 +337,9 @@ async fn answer(
 ) -> Result<hyper::Response<Full<Bytes>>, Infallible> {
     let Response { status, body } = match read(request, certificate).await {
         Ok(request) => {
+            let work = Work::begin(slot);
             let handle = move || {
-                let _slot = slot;
+                let _work = work;
                 handler(request)
             };
             spawn_blocking(handle).await.unwrap_or_else(|e| problem(500, e, None))
@@ -306,5 +437,60 @@ impl Connection {
         };
         let until = self.until;
         self.runtime.block_on(async { timeout_at(until, ask).await? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(network: u8, host: u8) -> IpAddr {
+        IpAddr::from([10, 0, network, host])
+    }
+
+    #[test]
+    fn the_oldest_silent_connection_of_the_largest_network_goes() {
+        let mut door = Door::default();
+        let enter = |door: &mut Door, network, host| door.enter(address(network, host));
+        let neighbour = enter(&mut door, 1, 200).unwrap().0;
+        let others: Vec<_> = (1..CONNECTIONS_MAX)
+            .map(|i| enter(&mut door, 1 + (i % 2) as u8, (i / 2) as u8).unwrap())
+            .collect();
+        let is_there = |door: &Door, number| door.pools.iter().any(|p| p.contains_key(&number));
+        // Two networks have as many; the neighbour is the oldest, and at work.
+        door.pools[Pool::Others as usize][&neighbour].busy.store(1, Ordering::Relaxed);
+        enter(&mut door, 9, 1).unwrap();
+        assert!(is_there(&door, neighbour) && !is_there(&door, others[0].0));
+        // Network 1 has one more now.
+        enter(&mut door, 9, 2).unwrap();
+        assert!(!is_there(&door, others[1].0) && is_there(&door, others[2].0));
+        // One client has a few, and takes a place of its own.
+        let own: Vec<_> = (0..=OF_CLIENT_MAX).map(|_| enter(&mut door, 7, 7).unwrap().0).collect();
+        assert!(!is_there(&door, own[0]) && is_there(&door, own[1]));
+        assert_eq!(door.pools[Pool::Others as usize].len(), CONNECTIONS_MAX);
+        // If all are at work, there is no place.
+        door.pools.iter().flatten().for_each(|(_, held)| held.busy.store(1, Ordering::Relaxed));
+        assert!(enter(&mut door, 7, 8).is_none());
+        // A gateway has places of its own, and so has its address.
+        door.pools.iter().flatten().for_each(|(_, held)| held.busy.store(0, Ordering::Relaxed));
+        let gateway = enter(&mut door, 1, 77).unwrap().0;
+        door.enrolled(gateway, address(1, 77), "a").unwrap();
+        let next = enter(&mut door, 1, 77).unwrap().0;
+        assert!(door.pools[Pool::Enrolled as usize].contains_key(&gateway));
+        assert!(door.pools[Pool::Known as usize].contains_key(&next));
+        // It moves: strangers at its old address are strangers again.
+        door.enrolled(next, address(3, 3), "a").unwrap();
+        assert_eq!(door.known.len(), 1);
+        assert!(door.known.contains_key(&address(3, 3)));
+        assert!(door.leave(next).is_some() && door.leave(next).is_none());
+    }
+
+    #[test]
+    fn networks_of_addresses_are_those_of_ipv4_where_ipv6_has_one() {
+        let text = |address: &str, v4, v6| masked(address.parse().unwrap(), v4, v6).to_string();
+        assert_eq!(text("::ffff:192.0.2.77", 24, 48), "192.0.2.0");
+        assert_eq!(text("192.0.2.77", 32, 64), "192.0.2.77");
+        assert_eq!(text("2001:db8:1:2:3::4", 32, 64), "2001:db8:1:2::");
+        assert_eq!(text("2001:db8:1:2:3::4", 24, 48), "2001:db8:1::");
     }
 }

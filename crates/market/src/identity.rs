@@ -12,6 +12,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, PublicKeyData, SignatureAlgorithm,
 };
+use ring::agreement::{ECDH_P256, EphemeralPrivateKey, UnparsedPublicKey, agree_ephemeral};
 use ring::rand::{SecureRandom, SystemRandom};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use rustls::server::WebPkiClientVerifier;
@@ -41,6 +42,12 @@ pub enum IdentityError {
     /// A certificate that is not in hexadecimal digits.
     #[error("a certificate is not in hexadecimal digits")]
     Digits,
+    /// The market's authority is not there whole.
+    #[error(
+        "{0} is missing, or the two files of the market's authority do not belong together; gateways trust no \
+         other: copy `{KEY_FILE}` and `{CERTIFICATE_FILE}` from a backup or from another server of the market"
+    )]
+    Lost(String),
     /// No random numbers.
     #[error("the kernel gives no random numbers")]
     Random,
@@ -58,18 +65,53 @@ pub const CERTIFICATE_FILE: &str = "ca.der";
 const FILE_SIZE_MAX: u64 = 64 << 10;
 
 impl Authority {
-    /// The authority in a state directory; made if there is none.
+    /// The authority in a state directory.
     ///
     /// # Errors
-    /// If its files cannot be read or written.
+    /// If it is not there whole, or cannot be read.
     pub fn open(dir: &StateDir) -> Result<Authority, IdentityError> {
-        let key = dir.read(KEY_FILE, FILE_SIZE_MAX)?;
-        let certificate = dir.read(CERTIFICATE_FILE, FILE_SIZE_MAX)?;
-        if let (Some(key), Some(certificate)) = (key, certificate) {
-            let key = KeyPair::from_pem(&String::from_utf8_lossy(&key))?;
-            let issuer = Issuer::new(params_of_authority(), key);
-            return Ok(Authority { issuer, certificate: certificate.into() });
+        let lost = |name| IdentityError::Lost(dir.path_of(name).display().to_string());
+        let read = |name| dir.read(name, FILE_SIZE_MAX)?.ok_or_else(|| lost(name));
+        let key = KeyPair::from_pem(&String::from_utf8_lossy(&read(KEY_FILE)?))?;
+        let certificate = read(CERTIFICATE_FILE)?;
+        let public = key.public_key_raw();
+        if !certificate.windows(public.len()).any(|bytes| bytes == public) {
+            return Err(lost(KEY_FILE));
         }
+        let issuer = Issuer::new(params_of_authority(), key);
+        Ok(Authority { issuer, certificate: certificate.into() })
+    }
+
+    /// Whether a state directory has a file of an authority.
+    pub fn exists(dir: &StateDir) -> bool {
+        [KEY_FILE, CERTIFICATE_FILE].iter().any(|name| dir.path_of(name).exists())
+    }
+
+    /// Removes the authority from a state directory.
+    ///
+    /// # Errors
+    /// If the file system refuses.
+    pub fn remove(dir: &StateDir) -> Result<(), IdentityError> {
+        Ok([KEY_FILE, CERTIFICATE_FILE].iter().try_for_each(|name| dir.remove(name))?)
+    }
+
+    /// Copies the authority of a state directory into another one.
+    ///
+    /// # Errors
+    /// If it is not there whole, or cannot be written.
+    pub fn copy(from: &StateDir, to: &StateDir) -> Result<(), IdentityError> {
+        Authority::open(from)?;
+        for name in [KEY_FILE, CERTIFICATE_FILE] {
+            to.write(name, &from.read(name, FILE_SIZE_MAX)?.unwrap_or_default())?;
+        }
+        Ok(())
+    }
+
+    /// A new authority in a state directory that has none.
+    ///
+    /// # Errors
+    /// If its files cannot be written.
+    pub fn create(dir: &StateDir) -> Result<Authority, IdentityError> {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
         let certificate = params_of_authority().self_signed(&key)?.der().clone();
         dir.write(KEY_FILE, key.serialize_pem().as_bytes())?;
@@ -87,7 +129,7 @@ impl Authority {
     /// # Errors
     /// If it is not a public key.
     pub fn certify(&self, public_key: &str) -> Result<Vec<u8>, IdentityError> {
-        let point = unhex(public_key).filter(|p| p.len() == 65 && p[0] == 4);
+        let point = unhex(public_key).filter(|p| p.len() == 65 && p[0] == 4 && is_on_curve(p));
         let point = Point(point.ok_or(IdentityError::PublicKey)?);
         let mut params = CertificateParams::default();
         params.distinguished_name.push(DnType::CommonName, "fairweir gateway");
@@ -222,6 +264,14 @@ impl Enrolment {
         dir.write(ENROLMENT_FILE, &text)
     }
 
+    /// Removes what a state directory has of an enrolment.
+    ///
+    /// # Errors
+    /// If the file system refuses.
+    pub fn remove(dir: &StateDir) -> Result<(), fairweir_daemon::Error> {
+        dir.remove(ENROLMENT_FILE)
+    }
+
     /// TLS to the market.
     ///
     /// # Errors
@@ -268,6 +318,13 @@ pub(crate) fn unhex(text: &str) -> Option<Vec<u8>> {
         text.chars().map(|c| c.to_digit(16).map(|digit| digit as u8)).collect();
     let digits = digits.filter(|digits| digits.len() % 2 == 0)?;
     Some(digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect())
+}
+
+/// Whether a point can be a key: no exchange of keys is possible with another one.
+fn is_on_curve(point: &[u8]) -> bool {
+    let key = EphemeralPrivateKey::generate(&ECDH_P256, &SystemRandom::new());
+    let exchange = |key| agree_ephemeral(key, &UnparsedPublicKey::new(&ECDH_P256, point), |_| ());
+    key.and_then(exchange).is_ok()
 }
 
 /// A public key as TLS has it.

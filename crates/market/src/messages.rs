@@ -76,6 +76,9 @@ pub struct Leased {
     /// What the gateway may use in it.
     #[cfg_attr(test, schemars(with = "u64"))]
     pub rate_bps: Rate,
+    /// The slot whose rates the operator's policer refuses now: they are not guaranteed.
+    #[serde(default)]
+    pub refused_slot: Option<u64>,
 }
 
 /// The body of `PUT /v1/gateways/NAME/bids/SLOT`.

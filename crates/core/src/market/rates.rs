@@ -3,7 +3,7 @@
 //! Properties, all tested: the rates sum to at most the capacity, and to all of it unless every
 //! gateway has its peak; no rate exceeds its peak; a gateway that spends nothing has the floor; with
 //! [`Mode::Float`] a rate is at least the spend, within one bit/s, while the spends sum to at most
-//! what is beyond the floor.
+//! what is beyond the floor. [`Terms::admit`] keeps the sum and leaves each gateway its floor.
 
 use serde::{Deserialize, Serialize};
 
@@ -53,6 +53,28 @@ impl Terms {
                 self.capacity.scale(self.floor_percent.min(100), 100) / gateways.max(1) as u64
             }
         }
+    }
+
+    /// The rates of a slot in which gateways have joined, by seat. Those (`None`) have the floor, or their
+    /// peak if that is less: from what is free, and else in equal parts from what others have beyond it.
+    pub fn admit(&self, rates: &[Option<Rate>], peaks: &[Option<Rate>]) -> Vec<Rate> {
+        let floor = self.floor(rates.len());
+        let least = |i: usize| floor.min(peaks.get(i).copied().flatten().unwrap_or(Rate::MAX));
+        let mut all: Vec<Rate> =
+            rates.iter().enumerate().map(|(i, rate)| rate.unwrap_or_else(|| least(i))).collect();
+        let sum: u128 = all.iter().map(|rate| u128::from(rate.as_bps())).sum();
+        let lacking = sum.saturating_sub(self.capacity.as_bps().into());
+        if rates.iter().all(Option::is_some) || lacking == 0 {
+            return all;
+        }
+        let room = |(i, rate): (usize, &Rate)| rate.saturating_sub(least(i)).as_bps();
+        let rooms: Vec<Weighted> =
+            all.iter().enumerate().map(|at| Weighted { weight: 1, room: room(at) }).collect();
+        let taken = divide(u64::try_from(lacking).unwrap_or(u64::MAX), &rooms);
+        all.iter_mut()
+            .zip(taken)
+            .for_each(|(rate, part)| *rate = rate.saturating_sub(Rate::bps(part)));
+        all
     }
 
     /// The rates of a slot, by seat. `peaks` are the plans' rates; a missing one is unlimited.
@@ -139,7 +161,45 @@ mod tests {
         assert_eq!(terms.rates(&spends, &peaks).price, 0.0);
     }
 
+    #[test]
+    fn what_is_free_is_given_to_who_joins_before_others_lose_any() {
+        let terms = Terms { mode: Mode::Float, capacity: Rate::mbit(40), floor_percent: 10 };
+        let mbit = |rates: &[u64]| rates.iter().map(|&rate| Rate::mbit(rate)).collect::<Vec<_>>();
+        let admit = |rates: &[Option<u64>]| {
+            let rates: Vec<_> = rates.iter().map(|rate| rate.map(Rate::mbit)).collect();
+            terms.admit(&rates, &[])
+        };
+        assert_eq!(admit(&[Some(38), Some(2), None, None]), mbit(&[37, 1, 1, 1]));
+        assert_eq!(admit(&[Some(30), Some(2), None, None]), mbit(&[30, 2, 1, 1]));
+        assert_eq!(admit(&[Some(38), Some(2)]), mbit(&[38, 2]));
+        assert_eq!(admit(&[]), []);
+    }
+
     proptest! {
+        #[test]
+        fn who_joins_has_the_floor_and_the_link_carries_all(
+            spends in prop::collection::vec(0..=40_000_000_u64, 1..30),
+            peaks in prop::collection::vec(prop::option::of(0..=100_u64), 40),
+            joined in 1..10_usize, capacity in 1..2_000_u64, floor_percent in 0..=100_u64,
+        ) {
+            let spends: Vec<Credits> = spends.into_iter().map(Credits::micro).collect();
+            let peaks: Vec<Option<Rate>> = peaks.iter().map(|p| p.map(Rate::mbit)).collect();
+            let terms = Terms { mode: Mode::Float, capacity: Rate::mbit(capacity), floor_percent };
+            let before = terms.rates(&spends, &peaks).rates;
+            let mut rates: Vec<Option<Rate>> = before.iter().copied().map(Some).collect();
+            rates.extend(vec![None; joined]);
+            let after = terms.admit(&rates, &peaks);
+            prop_assert!(after.iter().copied().sum::<Rate>() <= terms.capacity);
+            let floor = |i: usize| terms.floor(after.len()).min(peaks[i].unwrap_or(Rate::MAX));
+            for (i, &rate) in after.iter().enumerate() {
+                prop_assert!(rate >= floor(i));
+                match before.get(i) {
+                    Some(before) => prop_assert!(rate <= *before),
+                    None => prop_assert_eq!(rate, floor(i)),
+                }
+            }
+        }
+
         #[test]
         fn rates_fill_the_link_and_no_spend_is_cheated(
             spends in prop::collection::vec(0..=40_000_000_u64, 1..30),

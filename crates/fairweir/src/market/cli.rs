@@ -11,6 +11,13 @@ use fairweir_market::store::{Database, StoreError};
 use crate::daemon_args::{AskArgs, OffArgs, RunDir, ServiceArgs, whole};
 use crate::exit::Usage;
 
+/// What gateways without a bid have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Absent {
+    Equal,
+    Floor,
+}
+
 /// The subcommands.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum MarketCommand {
@@ -27,6 +34,36 @@ pub(crate) enum MarketCommand {
         after_help = "Examples:\n  sudo fairweir market code contract-17 --peak 50mbit\n  sudo fairweir market code contract-17 --hours 24"
     )]
     Code(CodeArgs),
+    /// Print the codes that are not used yet.
+    #[command(
+        after_help = "Examples:\n  sudo fairweir market codes\n  sudo fairweir market codes --json"
+    )]
+    Codes(AskArgs),
+    /// End the codes of a household that are not used yet.
+    #[command(after_help = "Examples:\n  sudo fairweir market revoke contract-17")]
+    Revoke(RevokeArgs),
+    /// Print the households of the market.
+    #[command(
+        after_help = "Examples:\n  sudo fairweir market households\n  sudo fairweir market households --json"
+    )]
+    Households(AskArgs),
+    /// Print a household's account.
+    #[command(after_help = "Examples:\n  sudo fairweir market show contract-17")]
+    Show(NamedArgs),
+    /// Remove a household. Its balance is kept for 7 days, if it enrols again.
+    #[command(after_help = "Examples:\n  sudo fairweir market remove contract-17")]
+    Remove(NamedArgs),
+    /// Change the rules of the market, or a household's plan, from the open slot on.
+    #[command(
+        after_help = "Examples:\n  sudo fairweir market change --capacity 320mbit\n  sudo fairweir market change --household contract-17 --peak 100mbit"
+    )]
+    Change(ChangeArgs),
+    /// Copy a market in a file, with its keys, into a new directory. It may be run while the server runs.
+    #[command(after_help = "Examples:\n  sudo fairweir market backup /var/backups/market-1")]
+    Backup(BackupArgs),
+    /// Put a backup into a state directory without a market.
+    #[command(after_help = "Examples:\n  sudo fairweir market restore /var/backups/market-1")]
+    Restore(RestoreArgs),
     /// Print the state of the running server.
     #[command(
         after_help = "Examples:\n  sudo fairweir market status\n  sudo fairweir market status --json"
@@ -45,6 +82,9 @@ pub(crate) enum MarketCommand {
     /// Enrol this gateway with a one-time code.
     #[command(after_help = ENROL_EXAMPLES)]
     Enrol(EnrolArgs),
+    /// Leave the market, and give up this gateway's enrolment. The agent has to be stopped.
+    #[command(after_help = "Examples:\n  sudo fairweir market leave")]
+    Leave(LeaveArgs),
     /// Run the daemon that bids for this household.
     #[command(after_help = AGENT_EXAMPLES)]
     Agent(AgentArgs),
@@ -105,20 +145,20 @@ pub(crate) struct InitArgs {
     #[arg(long, value_name = "RATE")]
     pub(super) capacity: Rate,
     /// Credits of each household; one buys 1 Mbit/s for a slot in the paper's rule.
-    #[arg(long, value_name = "CREDITS", default_value = "10", value_parser = whole::<1, 1_000_000_000>)]
+    #[arg(long, value_name = "CREDITS", default_value = "10", value_parser = whole::<1, 1_000_000>)]
     pub(super) share: u64,
     /// The most credits that a household may have.
-    #[arg(long, value_name = "CREDITS", default_value = "32", value_parser = whole::<1, 1_000_000_000>)]
+    #[arg(long, value_name = "CREDITS", default_value = "32", value_parser = whole::<1, 1_000_000>)]
     pub(super) cap: u64,
     /// The part of the capacity that is divided evenly, in percent.
     #[arg(long, value_name = "PERCENT", default_value = "10", value_parser = whole::<0, 100>)]
     pub(super) floor: u64,
     /// The length of a slot, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value = "1800", value_parser = whole::<1, 1_000_000_000>)]
+    #[arg(long, value_name = "SECONDS", default_value = "1800", value_parser = whole::<1, 86_400>)]
     pub(super) slot: u64,
     /// How long before their slot bids end, in seconds [default: a quarter of
     /// the slot, 1 to 30].
-    #[arg(long, value_name = "SECONDS", value_parser = whole::<1, 1_000_000_000>)]
+    #[arg(long, value_name = "SECONDS", value_parser = whole::<0, 86_400>)]
     pub(super) close_before: Option<u64>,
     #[command(flatten)]
     pub(super) state: StateArgs,
@@ -137,6 +177,10 @@ pub(crate) struct ServeArgs {
     /// by the contracts. Without it the gateways limit themselves.
     #[arg(long, value_name = "NAME")]
     pub(super) segment: Option<String>,
+    /// What gateways without a bid for a slot have of it: an equal share, for which they spend what the others
+    /// spend on average, or the floor.
+    #[arg(long, value_enum, default_value = "equal")]
+    pub(super) absent: Absent,
     /// Believe this host's clock, although it differs from the database's or from the end of the last closed
     /// slot (over 48 slots ahead of it, or behind it). All slots that have ended by it are closed for good.
     #[arg(long)]
@@ -156,10 +200,81 @@ pub(crate) struct CodeArgs {
     #[arg(long, value_name = "RATE")]
     pub(super) peak: Option<Rate>,
     /// Hours for which the code is valid.
-    #[arg(long, value_name = "HOURS", default_value = "72", value_parser = whole::<1, 8784>)]
+    #[arg(long, value_name = "HOURS", default_value = "72", value_parser = whole::<1, HOURS_MAX>)]
     pub(super) hours: u64,
     #[command(flatten)]
     pub(super) run_dir: RunDir,
+}
+
+/// `fairweir market revoke`.
+#[derive(Debug, Args)]
+pub(crate) struct RevokeArgs {
+    /// What the operator calls the household.
+    pub(super) contract: String,
+    #[command(flatten)]
+    pub(super) run_dir: RunDir,
+}
+
+/// `fairweir market show` and `remove`.
+#[derive(Debug, Args)]
+pub(crate) struct NamedArgs {
+    /// What the operator calls the household, or its pseudonym.
+    pub(super) name: String,
+    /// Print JSON.
+    #[arg(long)]
+    pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) run_dir: RunDir,
+}
+
+/// `fairweir market change`.
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("what").required(true).multiple(true))]
+pub(crate) struct ChangeArgs {
+    /// What the shared link carries.
+    #[arg(long, value_name = "RATE", group = "what")]
+    pub(super) capacity: Option<Rate>,
+    /// The part of the capacity that is divided evenly, in percent.
+    #[arg(long, value_name = "PERCENT", group = "what", value_parser = whole::<0, 100>)]
+    pub(super) floor: Option<u64>,
+    /// The most credits that a household may have; not below any balance.
+    #[arg(long, value_name = "CREDITS", group = "what", value_parser = whole::<1, 1_000_000>)]
+    pub(super) cap: Option<u64>,
+    /// The household whose plan changes, by its contract or pseudonym.
+    #[arg(long, value_name = "NAME", group = "what", conflicts_with_all = ["capacity", "floor", "cap"])]
+    pub(super) household: Option<String>,
+    /// The rate of its plan [default: no bound].
+    #[arg(long, value_name = "RATE", requires = "household")]
+    pub(super) peak: Option<Rate>,
+    #[command(flatten)]
+    pub(super) run_dir: RunDir,
+}
+
+/// `fairweir market backup`.
+#[derive(Debug, Args)]
+pub(crate) struct BackupArgs {
+    /// A directory that has no market; it is made.
+    pub(super) dir: PathBuf,
+    #[command(flatten)]
+    pub(super) state: StateArgs,
+}
+
+/// `fairweir market restore`.
+#[derive(Debug, Args)]
+pub(crate) struct RestoreArgs {
+    /// The directory of the backup.
+    pub(super) dir: PathBuf,
+    /// Directory of the database and the keys.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/fairweir/market")]
+    pub(super) state_dir: PathBuf,
+}
+
+/// `fairweir market leave`.
+#[derive(Debug, Args)]
+pub(crate) struct LeaveArgs {
+    /// Directory of the gateway's key and of what the agent learned.
+    #[arg(long, value_name = "DIR", default_value = AGENT_DIR)]
+    pub(super) state_dir: PathBuf,
 }
 
 /// `fairweir market verify` and `log`.
@@ -186,6 +301,9 @@ pub(crate) struct EnrolArgs {
     /// Directory of the gateway's key and of what the agent learned.
     #[arg(long, value_name = "DIR", default_value = AGENT_DIR)]
     pub(super) state_dir: PathBuf,
+    /// Give up the enrolment that this gateway has.
+    #[arg(long)]
+    pub(super) replace: bool,
 }
 
 /// The commands to the agent.
@@ -225,7 +343,7 @@ pub(crate) struct BoostArgs {
     #[arg(value_parser = fairweir_config::agent::KINDS)]
     pub(super) kind: String,
     /// For how long.
-    #[arg(long, value_name = "MINUTES", default_value = "120", value_parser = whole::<1, 10080>)]
+    #[arg(long, value_name = "MINUTES", default_value = "120", value_parser = whole::<1, BOOST_MINUTES_MAX>)]
     pub(super) minutes: u64,
     /// End it now.
     #[arg(long)]
@@ -238,7 +356,7 @@ pub(crate) struct BoostArgs {
 #[derive(Debug, Args)]
 pub(crate) struct HolidayArgs {
     /// For how long.
-    #[arg(long, value_name = "DAYS", default_value = "7", value_parser = whole::<1, 366>)]
+    #[arg(long, value_name = "DAYS", default_value = "7", value_parser = whole::<1, HOLIDAY_DAYS_MAX>)]
     pub(super) days: u64,
     /// End it now.
     #[arg(long)]
@@ -246,6 +364,13 @@ pub(crate) struct HolidayArgs {
     #[command(flatten)]
     pub(super) run_dir: RunDir,
 }
+
+/// For how long a code may be valid: a year.
+pub(super) const HOURS_MAX: u64 = 8_760;
+/// A day.
+pub(super) const BOOST_MINUTES_MAX: u64 = 1_440;
+/// A year.
+pub(super) const HOLIDAY_DAYS_MAX: u64 = 366;
 
 const AGENT_DIR: &str = "/var/lib/fairweir/agent";
 

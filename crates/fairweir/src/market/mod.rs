@@ -12,7 +12,7 @@ use anyhow::{Context, bail};
 use fairweir_config::text;
 use fairweir_core::market::ledger::Credits;
 use fairweir_core::market::rates::{Mode, Terms};
-use fairweir_core::units::{Rate, Span, Time};
+use fairweir_core::units::{Span, Time};
 use fairweir_daemon::{Access, Answer, Error, Metrics, Peer, Service, StateDir, Watched};
 use fairweir_linux::{boottime_now, monotonic_now};
 use fairweir_market::api::{handle, now_ms, now_s};
@@ -20,26 +20,26 @@ use fairweir_market::book::{Book, Event, Rules};
 use fairweir_market::clock::{Clock, Reading};
 use fairweir_market::guarantees::{Guarantees, Known, Leases, Unenforced};
 use fairweir_market::http::Server;
-use fairweir_market::identity::{Authority, new_code};
+use fairweir_market::identity::Authority;
 use fairweir_market::keeper::{Gone, Keeper};
-use fairweir_market::store;
-use serde::{Deserialize, Serialize};
+use fairweir_market::store::{self, Database};
 use serde_json::{Value, json};
 use tracing::{info, warn};
 
 mod agent;
 pub(crate) mod cli;
 mod enforce;
+mod operator;
 mod tell;
 
 pub(crate) use agent::check;
 
-use crate::daemon_args::AskArgs;
-use crate::daemon_args::connect_patiently;
+use crate::daemon_args::{AskArgs, connect_patiently};
 use crate::instance::MARKET as NAME;
-use crate::words::count;
-use cli::{AgentCommand, CodeArgs, InitArgs, MarketCommand, ServeArgs, VerifyArgs};
+use crate::words::{chained, count};
+use cli::{Absent, AgentCommand, InitArgs, MarketCommand, ServeArgs, VerifyArgs};
 use enforce::IspSegment;
+use operator::{Request, summary};
 
 /// How often it looks whether a slot is due, at least.
 const TICK: Span = Span::secs(1);
@@ -52,11 +52,22 @@ const CLOSES_MAX: usize = 100;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
+const FOUNDING: &str = "`fairweir market init` founds a market";
+
 pub(crate) fn run(command: &MarketCommand) -> anyhow::Result<()> {
     match command {
         MarketCommand::Init(args) => init(args),
         MarketCommand::Serve(args) => serve(args),
-        MarketCommand::Code(args) => code(args),
+        MarketCommand::Code(args) => operator::code(args),
+        MarketCommand::Codes(args) => operator::codes(args),
+        MarketCommand::Revoke(args) => operator::revoke(args),
+        MarketCommand::Households(args) => operator::households(args),
+        MarketCommand::Show(args) => operator::show(args),
+        MarketCommand::Remove(args) => operator::remove(args),
+        MarketCommand::Change(args) => operator::change(args),
+        MarketCommand::Backup(args) => operator::backup(args),
+        MarketCommand::Restore(args) => operator::restore(args),
+        MarketCommand::Leave(args) => agent::leave(args),
         MarketCommand::Status(args) => status(args),
         MarketCommand::Off(args) => crate::off::one(args, NAME),
         MarketCommand::Verify(args) => verify(args),
@@ -85,12 +96,41 @@ fn init(args: &InitArgs) -> anyhow::Result<()> {
         // Slots begin at round times, as :00 and :30.
         epoch_s: (now_s() / args.slot.max(1) + 1) * args.slot,
     };
+    rules.check()?;
     let dir = StateDir::new(&args.state.state_dir);
-    let (keeper, _) = Keeper::start(args.state.database()?)?;
-    keeper.ask(move |session| session.apply(Event::Found(rules)))??;
-    Authority::open(&dir)?;
+    let database = args.state.database()?;
+    let (had_dir, had_database) = (args.state.state_dir.exists(), !database.is_missing());
+    let had_authority = Authority::exists(&dir);
+    let done = found(&dir, database.clone(), rules);
+    if done.is_err() {
+        // What was there before is not touched.
+        if !had_database {
+            database.remove()?;
+        }
+        if !had_authority {
+            Authority::remove(&dir)?;
+        }
+        if !had_dir {
+            let _ = std::fs::remove_dir(&args.state.state_dir);
+        }
+    }
+    done?;
     let path = dir.path_of(fairweir_market::identity::CERTIFICATE_FILE);
     say(&format!("founded; gateways need {}", path.display()))
+}
+
+/// Founds a market: with an authority that is there, or a new one.
+fn found(dir: &StateDir, database: Database, rules: Rules) -> anyhow::Result<()> {
+    match Authority::exists(dir) {
+        true => Authority::open(dir)?,
+        false => Authority::create(dir)?,
+    };
+    let (keeper, thread) = Keeper::start(database)?;
+    let done = keeper.ask(move |session| session.apply(Event::Found(rules)));
+    drop(keeper);
+    // Its files are closed before they may be removed.
+    let _ = thread.join();
+    Ok(done??)
 }
 
 fn verify(args: &VerifyArgs) -> anyhow::Result<()> {
@@ -100,12 +140,7 @@ fn verify(args: &VerifyArgs) -> anyhow::Result<()> {
     if book.credits() != wanted {
         bail!("the balances sum to {} micro-credits, not {wanted}", book.credits());
     }
-    say(&format!(
-        "valid: {} slots closed, {} gateways, {wanted} micro-credits, root {}",
-        book.open_slot(),
-        book.gateways().len(),
-        book.root()
-    ))
+    say(&format!("valid: {}", summary(&book)))
 }
 
 fn log(args: &VerifyArgs) -> anyhow::Result<()> {
@@ -117,22 +152,6 @@ fn log(args: &VerifyArgs) -> anyhow::Result<()> {
         }
     })?;
     Ok(done?)
-}
-
-/// What the operator asks beyond status, reload, metrics and off.
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
-enum Request {
-    /// Answered by the code.
-    Code { contract: String, peak: Option<Rate>, hours: u64 },
-}
-
-fn code(args: &CodeArgs) -> anyhow::Result<()> {
-    let CodeArgs { contract, peak, hours, run_dir } = args;
-    let mut client = connect_patiently(&run_dir.run_dir, NAME, Access::Change, PATIENCE)?;
-    let request = Request::Code { contract: contract.clone(), peak: *peak, hours: *hours };
-    let code: String = client.ask(&request)?;
-    say(&code)
 }
 
 fn status(args: &AskArgs) -> anyhow::Result<()> {
@@ -157,10 +176,8 @@ fn serve(args: &ServeArgs) -> anyhow::Result<()> {
     args.state.founded()?;
     fairweir_daemon::run(&spec, |_| -> anyhow::Result<Market> {
         let dir = StateDir::new(&args.state.state_dir);
-        let (keeper, _) = Keeper::start(args.state.database()?)?;
-        keeper
-            .ask(|session| session.book().rules().map(drop))?
-            .context("`fairweir market init` founds a market")?;
+        let (keeper, _) = Keeper::start(args.state.founded()?)?;
+        keeper.ask(|session| session.book().rules().map(drop))?.context(FOUNDING)?;
         let authority = Authority::open(&dir)?;
         let tls = authority.server_config(&args.name)?;
         let mut market = Market {
@@ -174,7 +191,9 @@ fn serve(args: &ServeArgs) -> anyhow::Result<()> {
                 None => Box::new(Unenforced),
             },
             known: Known::default(),
+            absent: args.absent,
             applied: None,
+            refused: None,
             server: None,
             tick_at: Time::ZERO,
             clock: Clock::default(),
@@ -199,8 +218,11 @@ struct Market {
     keeper: Keeper,
     guarantees: Box<dyn Guarantees>,
     known: Known,
+    absent: Absent,
     /// The slot whose rates were set last, and when.
     applied: Option<(u64, Time)>,
+    /// The slot whose rates the policer has refused, as gateways are told.
+    refused: Option<u64>,
     server: Option<Server>,
     tick_at: Time,
     clock: Clock,
@@ -236,7 +258,7 @@ impl Market {
     }
 
     fn close_due(&self) -> Result<Result<Due, String>, Gone> {
-        let mut clock = self.clock;
+        let (mut clock, equal) = (self.clock, self.absent == Absent::Equal);
         self.keeper.ask(move |session| {
             let mut now = reading();
             if !clock.is_believed() {
@@ -245,7 +267,7 @@ impl Market {
             let book = session.book();
             let rules = book.rules().map_err(|e| e.to_string())?;
             let doubt = clock.check(rules, book.open_slot(), now).err();
-            session.faults.clock.clone_from(&doubt);
+            session.present.clock.clone_from(&doubt);
             let mut closed = 0;
             loop {
                 let book = session.book();
@@ -253,8 +275,7 @@ impl Market {
                 if next_s > now.now_s || closed == CLOSES_MAX || doubt.is_some() {
                     return Ok(Due { closed, leases: book.leases(), next_s, clock, doubt });
                 }
-                let event = book.closing().map_err(|e| e.to_string())?;
-                session.apply(event).map_err(|e| e.to_string())?;
+                session.close(equal).map_err(|e| e.to_string())?;
                 closed += 1;
             }
         })
@@ -271,13 +292,21 @@ impl Market {
         if self.applied.is_some_and(is_known) {
             return;
         }
-        let is_new = self.applied.is_none_or(|(slot, _)| slot != leases.generation);
-        match self.guarantees.set(leases) {
-            Ok(()) if is_new => info!(slot = leases.generation, "the rates are in force"),
+        let slot = leases.generation;
+        let is_new = self.applied.is_none_or(|(applied, _)| applied != slot);
+        let done = self.guarantees.set(leases);
+        let refused = done.is_err().then_some(slot);
+        match done {
+            Ok(()) if is_new => info!(slot, "the rates are in force"),
             Ok(()) => {}
-            Err(e) => warn!(slot = leases.generation, "the rates are not in force: {e}"),
+            Err(e) => warn!(slot, "the rates are not in force: {e}"),
         }
-        self.applied = Some((leases.generation, now));
+        self.applied = Some((slot, now));
+        if refused != self.refused {
+            // What is not told now is told with the next attempt.
+            let done = self.keeper.ask(move |session| session.present.leases = refused);
+            self.refused = done.map_or(self.refused, |()| refused);
+        }
     }
 }
 
@@ -285,9 +314,7 @@ impl Service for Market {
     type Request = Request;
 
     fn access_for(request: &Request) -> Access {
-        match request {
-            Request::Code { .. } => Access::Change,
-        }
+        request.access()
     }
 
     fn deadline(&self) -> Time {
@@ -336,24 +363,13 @@ impl Service for Market {
 
     fn handle_request(
         &mut self,
-        Request::Code { contract, peak, hours }: Request,
+        request: Request,
         peer: Peer,
         _: Time,
         _: &mut fairweir_daemon::Progress<'_>,
     ) -> Answer {
-        let code = match new_code() {
-            Ok(code) => code,
-            Err(e) => return Answer::error(e.to_string()),
-        };
-        let hash = fairweir_market::code_hash(&code);
-        let until_s = now_s().saturating_add(hours.saturating_mul(3_600));
-        info!(uid = peer.uid, contract, "code issued");
-        let event = Event::Code { hash, contract, peak, until_s };
-        match self.keeper.ask(|session| session.apply(event)) {
-            Ok(Ok(())) => Answer::value(&code),
-            Ok(Err(e)) => Answer::error(e.to_string()),
-            Err(gone) => Answer::error(gone.to_string()),
-        }
+        let done = operator::answer(&self.keeper, request, peer);
+        done.map_or_else(|e| Answer::error(chained(&e)), |value| Answer::value(&value))
     }
 
     fn reload(

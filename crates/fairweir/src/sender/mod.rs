@@ -9,6 +9,7 @@
 //! |---|---|
 //! | [`bundle`] | one bundle: its connections, its model |
 //! | [`daemon`] | all bundles, and the kernel |
+//! | [`lock`] | one daemon in a network namespace |
 //! | [`report`] | status, metrics, check, dry run |
 //! | `top` | the live view |
 
@@ -25,6 +26,7 @@ use crate::words::{chained, count};
 mod bundle;
 pub(crate) mod cli;
 mod daemon;
+mod lock;
 mod report;
 #[cfg(feature = "top")]
 mod top;
@@ -33,6 +35,7 @@ pub(crate) use report::check;
 
 use cli::{DaemonArgs, SenderArgs, SenderCommand};
 use daemon::Daemon;
+use lock::NamespaceLock;
 
 /// The name of the instance.
 pub(crate) const NAME: &str = "sender";
@@ -56,9 +59,10 @@ fn serve(args: &DaemonArgs) -> anyhow::Result<()> {
     let file = SenderFile::load(&args.config)?;
     let spec = Spec { metrics: file.metrics, ..args.service.spec(NAME, REQUEST_MAX)? };
     fairweir_daemon::run(&spec, |_| -> anyhow::Result<SenderService> {
+        let lock = NamespaceLock::acquire()?;
         let daemon = Daemon::start(&file, monotonic_now())?;
         info!("{} in force", count(daemon.bundles.len(), "bundle"));
-        Ok(SenderService { daemon })
+        Ok(SenderService { daemon, lock })
     })
 }
 
@@ -70,6 +74,7 @@ enum Request {}
 /// The daemon as a service.
 struct SenderService {
     daemon: Daemon,
+    lock: Option<NamespaceLock>,
 }
 
 impl Service for SenderService {
@@ -85,6 +90,9 @@ impl Service for SenderService {
 
     fn handle_tick(&mut self, now: Time) -> Result<(), Error> {
         self.daemon.handle_tick(now);
+        if let Some(lock) = &self.lock {
+            lock.handle_tick();
+        }
         Ok(())
     }
 

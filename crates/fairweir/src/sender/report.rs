@@ -89,8 +89,7 @@ pub(crate) fn check(path: &Path, as_json: bool) -> anyhow::Result<()> {
     if as_json {
         let bundles: Vec<Value> = file.bundles.iter().map(understood).collect();
         let kind = FileKind::Sender.to_string();
-        let said =
-            json!({ "kind": kind, "files": [file.path], "bundles": bundles, "warnings": [] });
+        let said = json!({ "kind": kind, "files": [file.path], "bundles": bundles, "warnings": warnings(&file) });
         writeln!(out, "{said}")?;
         return Ok(());
     }
@@ -107,8 +106,53 @@ pub(crate) fn check(path: &Path, as_json: bool) -> anyhow::Result<()> {
         let rows: Vec<Vec<String>> = free.chain(stunts).collect();
         table::print(out, &[("TARGET", Align::Left), ("MATCH", Align::Left)], &rows)?;
     }
+    for warning in warnings(&file) {
+        writeln!(out, "warning: {warning}")?;
+    }
     Ok(())
 }
+
+/// What can be read and does not do what it seems to.
+fn warnings(file: &SenderFile) -> Vec<String> {
+    let fastest = fastest_link();
+    let mut warnings = Vec::new();
+    let mut before: Vec<&Match> = Vec::new();
+    for bundle in &file.bundles {
+        if bundle.min_rate > fastest {
+            warnings.push(format!(
+                "bundle `{}`: min_rate = {} is more than any link carries (at most {fastest} here): stunts give nothing up",
+                bundle.name, bundle.min_rate
+            ));
+        }
+        let free = bundle.free.iter().map(|f| &f.matches);
+        for matches in free.chain(bundle.stunts.iter().map(|s| &s.matches)) {
+            if matches.iter().all(|m| before.contains(&m)) {
+                warnings.push(format!(
+                    "bundle `{}`: the rule `{}` names nothing, because rules before it name the same",
+                    bundle.name,
+                    rules(matches)
+                ));
+            }
+            before.extend(matches);
+        }
+    }
+    warnings
+}
+
+/// The rate of the host's fastest link, as the kernel knows it; [`LINK_MAX`] if it knows none.
+fn fastest_link() -> Rate {
+    let speed = |entry: std::io::Result<std::fs::DirEntry>| -> Option<u64> {
+        let text = std::fs::read_to_string(entry.ok()?.path().join("speed")).ok()?;
+        // Unknown is -1.
+        text.trim().parse().ok()
+    };
+    let speeds = std::fs::read_dir("/sys/class/net").into_iter().flatten().filter_map(speed);
+    speeds.max().map_or(LINK_MAX, |mbit| Rate::mbit(mbit.min(LINK_MAX_MBIT)))
+}
+
+/// No link carries more: 1.6 Tbit/s, the fastest Ethernet.
+const LINK_MAX_MBIT: u64 = 1_600_000;
+const LINK_MAX: Rate = Rate::mbit(LINK_MAX_MBIT);
 
 fn understood(bundle: &BundleConfig) -> Value {
     let free = |f: &fairweir_config::sender::FreeConfig| json!({ "match": texts(&f.matches), "target": in_words(&f.target) });

@@ -4,6 +4,7 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -253,6 +254,85 @@ fn connections_of_a_killed_daemon_return_by_themselves_and_go_on() {
     // The writers panic if a connection breaks; the next daemon finds everything free.
     host.start();
     wait_for(&[(&free, "fw_cubic"), (&stunt, "fw_reno")], "switched again");
+}
+
+/// A second daemon in the network namespace, with a run directory of its own, touches nothing, however often it
+/// is started; after the first one has ended it begins.
+#[test]
+fn a_second_daemon_of_the_network_namespace_is_refused() {
+    if !privileged() {
+        return;
+    }
+    let mut host = Host::new();
+    let free = host.connection(7001, "cubic");
+    let stunt = host.connection(7002, "reno");
+    host.configure(7002);
+    host.start();
+    let switched = [(&free, "fw_cubic"), (&stunt, "fw_reno")];
+    wait_for(&switched, "switched");
+    let names = [has(&free), has(&stunt)];
+    let second = || {
+        let mut command = Command::new(FAIRWEIR);
+        command.arg("sender").arg("--config").arg(host.dir.path().join("sender.toml"));
+        command.arg("--run-dir").arg(host.dir.path().join("run-of-second"));
+        command
+    };
+    for _ in 0..3 {
+        let done = host.netns.run(|| second().arg("--until-stdin-closes").output().unwrap());
+        let said = String::from_utf8(done.stderr).unwrap();
+        assert_eq!(done.status.code(), Some(5), "{said}");
+        let pid = host.daemon.as_ref().unwrap().id().to_string();
+        assert!(said.contains(&pid), "{said}");
+    }
+    assert_eq!([has(&free), has(&stunt)], names);
+    assert!(host.run(&["sender", "off"]));
+    wait_for(&[(&free, "cubic"), (&stunt, "reno")], "returned");
+    // Another user who has the name keeps no daemon out.
+    let listen = "import socket,time;s=socket.socket(socket.AF_UNIX);s.bind('\\0fairweir-sender');s.listen(1);time.sleep(600)";
+    let mut other = Command::new("python3");
+    other.args(["-c", listen]).uid(65_534).gid(65_534).current_dir("/");
+    let mut other = host.netns.run(|| other.spawn().unwrap());
+    let begin = Instant::now();
+    let is_taken = || {
+        let unix = host.netns.run(|| fs::read_to_string("/proc/thread-self/net/unix").unwrap());
+        unix.contains("@fairweir-sender")
+    };
+    while !is_taken() {
+        assert!(begin.elapsed() < PATIENCE, "the other user's socket");
+        thread::sleep(Duration::from_millis(20));
+    }
+    let mut daemon = host.netns.run(|| second().spawn().unwrap());
+    wait_for(&switched, "switched by the second");
+    for process in [&mut daemon, &mut other] {
+        process.kill().unwrap();
+        process.wait().unwrap();
+    }
+}
+
+/// What can be read but does not do what it seems to is told.
+#[test]
+fn a_floor_above_any_link_and_a_rule_that_names_nothing_are_told() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("sender.toml");
+    let check = |floor: &str, stunts: &str| {
+        let text = format!(
+            "version = 1\n[[bundle]]\nname = \"b\"\npeers = [\"127.0.0.0/8\"]\nmin_rate = \"{floor}\"\n\
+             [[bundle.free]]\nmatch = [\"local-port:tcp/7001\"]\ntarget = \"5mbit\"\n\
+             [[bundle.stunts]]\nmatch = [\"local-port:tcp/{stunts}\"]\n"
+        );
+        fs::write(&path, text).unwrap();
+        let done = Command::new(FAIRWEIR).arg("check").arg(&path).output().unwrap();
+        assert!(done.status.success());
+        String::from_utf8(done.stdout).unwrap()
+    };
+    assert!(!check("1mbit", "7002").contains("warning"));
+    let said = check("1700gbit", "7002");
+    assert!(
+        said.contains("warning: bundle `b`: min_rate = 1700gbit is more than any link"),
+        "{said}"
+    );
+    let said = check("1mbit", "7001");
+    assert!(said.contains("the rule `local-port:tcp/7001` names nothing"), "{said}");
 }
 
 /// The summary of a lab run without a control at the receiver.

@@ -108,6 +108,8 @@ pub struct Now {
     pub rate_bps: Rate,
     /// When it ends; `None` for the floor.
     pub until_s: Option<u64>,
+    /// The operator's policer does not guarantee it.
+    pub is_refused: bool,
 }
 
 /// See the module.
@@ -236,7 +238,9 @@ impl Household {
             let change = known.as_micro().abs_diff(spend.as_micro());
             let change_max = if ahead < 2 { 0 } else { far };
             let sequence = there.map_or(1, |bid| bid.sequence.saturating_add(1));
-            (change > change_max).then_some(Bid { slot, spend, sequence })
+            // To spend nothing has to be said: who is silent is taken to be away.
+            let is_silent = ahead < 2 && there.is_none();
+            (change > change_max || is_silent).then_some(Bid { slot, spend, sequence })
         };
         self.plan.iter().enumerate().filter_map(bid).collect()
     }
@@ -256,15 +260,20 @@ impl Household {
             (lease.until_s.saturating_sub(*slot_s)..lease.until_s).contains(&now_s)
         };
         match leases.iter().find(is_running) {
-            Some(lease) => Now { rate_bps: lease.rate_bps, until_s: Some(lease.until_s) },
-            None => Now { rate_bps: *floor, until_s: None },
+            Some(lease) => Now {
+                rate_bps: lease.rate_bps,
+                until_s: Some(lease.until_s),
+                is_refused: leases.last().is_some_and(|l| l.refused_slot == Some(lease.slot)),
+            },
+            None => Now { rate_bps: *floor, until_s: None, is_refused: false },
         }
     }
 
-    /// What the daemons that shape at home are told at a time in milliseconds, if a lease includes it.
+    /// What the daemons that shape at home are told at a time in milliseconds, if a lease includes it that is
+    /// not refused.
     pub fn guarantee(&self, now_ms: u64) -> Option<Guarantee> {
-        let Now { rate_bps, until_s } = self.now(now_ms / 1_000);
-        let left_ms = until_s?.saturating_mul(1_000).saturating_sub(now_ms);
+        let Now { rate_bps, until_s, is_refused } = self.now(now_ms / 1_000);
+        let left_ms = until_s.filter(|_| !is_refused)?.saturating_mul(1_000).saturating_sub(now_ms);
         let for_ms = left_ms.min(TOLD_MS);
         let importance = Some(self.wanted(now_ms / 1_000, 0).importance);
         let equal_bps = self.memory.equal;
@@ -375,7 +384,12 @@ impl Household {
             said.push(format!("The market closes no slot and takes no bids: {doubt}."));
         }
         if next.begins_s < self.memory.holiday_until_s {
-            said.push("The household is on holiday, so credits are saved.".to_owned());
+            let is_boosted = |until_s: &u64| next.begins_s < *until_s;
+            let exception = match self.memory.boosted_until_s.iter().any(is_boosted) {
+                true => ", except for what is wanted now",
+                false => "",
+            };
+            said.push(format!("The household is on holiday, so credits are saved{exception}."));
         }
         said.push(format!(
             "The slot from {} is wanted for {}: {} credits are bid, for about {}.",

@@ -80,6 +80,7 @@ impl Market {
                 slot: leases.generation,
                 until_s: leases.until,
                 rate_bps: gateway.rate(),
+                refused_slot: None,
             }),
         }
     }
@@ -92,8 +93,26 @@ impl Market {
     }
 
     fn close(&mut self) {
+        if let Some(event) = self.book.absent() {
+            self.book.apply(&event).unwrap();
+        }
         let event = self.book.closing().unwrap();
         self.book.apply(&event).unwrap();
+    }
+}
+
+#[test]
+fn what_the_policer_refuses_is_told_to_no_daemon() {
+    let mut market = Market::new(2);
+    let mut home = household();
+    market.close();
+    let mut answers = market.answers(0);
+    // Of another slot than the one that runs.
+    for (refused_slot, is_refused) in [(Some(0), true), (None, false), (Some(7), false)] {
+        answers.lease.as_mut().unwrap().refused_slot = refused_slot;
+        home.handle_answers(answers.clone()).unwrap();
+        assert_eq!(home.now(60).is_refused, is_refused, "{refused_slot:?}");
+        assert_eq!(home.guarantee(60_000).is_none(), is_refused, "{refused_slot:?}");
     }
 }
 
@@ -125,7 +144,7 @@ fn it_saves_for_the_film_bids_ahead_and_says_why() {
     // A boost counts from the next slot on, with the next sequences.
     forgetful.boost(Kind::Downloads, 1_800);
     let boosted = forgetful.bids();
-    assert_eq!((boosted[0].slot, boosted[0].sequence), (0, if spend(0) > 0 { 2 } else { 1 }));
+    assert_eq!((boosted[0].slot, boosted[0].sequence), (0, 2));
     assert!(boosted[0].spend.as_micro() > spend(0), "{boosted:?}");
     assert!(forgetful.reasons().join(" ").contains("downloads now"));
     forgetful.boost(Kind::Downloads, 0);
@@ -141,14 +160,14 @@ fn it_saves_for_the_film_bids_ahead_and_says_why() {
 fn a_lease_counts_in_its_slot_and_the_floor_outside_of_all() {
     let mut market = Market::new(2);
     let mut home = household();
-    assert_eq!(home.now(0), Now { rate_bps: Rate::ZERO, until_s: None });
+    assert_eq!(home.now(0), Now { rate_bps: Rate::ZERO, until_s: None, is_refused: false });
     market.close();
     home.handle_answers(market.answers(0)).unwrap();
     market.close();
     home.handle_answers(market.answers(0)).unwrap();
     assert_eq!(home.now(1_799).until_s, Some(1_800));
     assert_eq!(home.now(1_800).until_s, Some(3_600));
-    assert_eq!(home.now(3_600), Now { rate_bps: Rate::mbit(2), until_s: None });
+    assert_eq!(home.now(3_600), Now { rate_bps: Rate::mbit(2), until_s: None, is_refused: false });
     // The others are told of it for three seconds, or what is left of the slot.
     let equal_bps = Rate::mbit(20);
     let rate_bps = home.now(1_800).rate_bps;
@@ -189,6 +208,34 @@ fn what_slots_cost_is_learned_by_paying_and_remembered() {
     assert_eq!(again.plan(), homes[0].plan());
 }
 
+/// One home has no agent, and that of another one dies with its bids placed ahead.
+#[test]
+fn a_home_whose_agent_is_dead_has_an_equal_share() {
+    const HOMES: usize = 8;
+    const SLOTS: u64 = 48;
+    let mut market = Market::new(HOMES);
+    let mut homes: Vec<Household> = (0..HOMES).map(|_| household()).collect();
+    let mut parts = [Vec::new(), Vec::new()];
+    for slot in 0..SLOTS {
+        let alive = if slot < 4 { HOMES - 1 } else { HOMES - 2 };
+        for (seat, home) in homes.iter_mut().enumerate().take(alive) {
+            home.handle_answers(market.answers(seat)).unwrap();
+            market.place(seat, &home.bids());
+        }
+        market.close();
+        let rates = market.book.leases().unwrap().rates;
+        for (parts, seat) in parts.iter_mut().zip([HOMES - 1, HOMES - 2]) {
+            parts.push(rates[seat].rate.as_mbit_f64() / (40.0 / HOMES as f64));
+        }
+    }
+    for parts in parts {
+        let mean = parts.iter().sum::<f64>() / SLOTS as f64;
+        let least = parts.iter().copied().fold(f64::INFINITY, f64::min);
+        eprintln!("of an equal share: {mean:.3} on average, {least:.3} at least");
+        assert!(mean >= 0.9 && least >= 0.5, "{parts:.2?}");
+    }
+}
+
 #[test]
 fn answers_that_no_market_gives_are_refused_or_harmless() {
     let market = Market::new(2);
@@ -203,7 +250,8 @@ fn answers_that_no_market_gives_are_refused_or_harmless() {
     odd.clock.rules.epoch_s = u64::MAX;
     odd.account.balance = Credits::MAX;
     odd.account.bids = vec![Bid { slot: u64::MAX, spend: Credits::MAX, sequence: u64::MAX }];
-    odd.lease = Some(Leased { slot: u64::MAX, until_s: u64::MAX, rate_bps: Rate::MAX });
+    odd.lease =
+        Some(Leased { slot: u64::MAX, until_s: u64::MAX, rate_bps: Rate::MAX, refused_slot: None });
     home.handle_answers(odd).unwrap();
     assert!(home.bids().iter().all(|bid| bid.spend <= Credits::MAX));
     home.now(u64::MAX);

@@ -4,11 +4,13 @@
 //! ([`crate::store`]) and then answers them. If the database fails, no task is answered and the book is read
 //! again, because the book in memory may be ahead of the database.
 
+use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::book::{Book, Event, Refused};
 use crate::store::{Database, Settled, Store, StoreError, Written};
@@ -28,13 +30,15 @@ pub type Task = Box<dyn FnOnce(&mut Session<'_>) -> Answer + Send>;
 /// Sends the answer, once what was done is committed.
 pub type Answer = Box<dyn FnOnce() + Send>;
 
-/// What is wrong with a server now, in words. It is not kept.
+/// What a server knows now. It is not kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Faults {
+pub struct Present {
     /// Why the host's time is not believed: no slot is closed and nothing changes meanwhile.
     pub clock: Option<String>,
-    /// Why the rates of a slot are not in force, and of which.
-    pub leases: Option<(u64, String)>,
+    /// The slot whose rates the policer refused last.
+    pub leases: Option<u64>,
+    /// When each gateway was heard last, in seconds of Unix time.
+    pub heard: BTreeMap<String, u64>,
 }
 
 /// The book during a task.
@@ -43,7 +47,7 @@ pub struct Session<'k> {
     written: &'k mut Written,
     store: &'k mut Store,
     /// Of this server.
-    pub faults: &'k mut Faults,
+    pub present: &'k mut Present,
 }
 
 impl Session<'_> {
@@ -65,7 +69,18 @@ impl Session<'_> {
     /// # Errors
     /// If the host's time is not believed.
     pub fn check_clock(&self) -> Result<(), Refused> {
-        self.faults.clock.clone().map_or(Ok(()), |doubt| Err(Refused::Clock(doubt)))
+        self.present.clock.clone().map_or(Ok(()), |doubt| Err(Refused::Clock(doubt)))
+    }
+
+    /// Closes the open slot. Gateways without a bid have the floor, or with `equal` an equal share.
+    ///
+    /// # Errors
+    /// If there is no market, the ledger refuses the amounts, or the clock is in doubt.
+    pub fn close(&mut self, equal: bool) -> Result<(), Refused> {
+        if let Some(absent) = self.book.absent().filter(|_| equal) {
+            self.apply(absent)?;
+        }
+        self.apply(self.book.closing()?)
     }
 
     /// Applies an event, and adds it to what is committed.
@@ -104,12 +119,14 @@ pub enum Gone {
 }
 
 impl Keeper {
-    /// Opens the database and starts the thread, which ends when the last clone drops.
+    /// Opens the database, or makes it, and starts the thread, which ends when the last clone drops. A file
+    /// that is removed later is not made again.
     ///
     /// # Errors
     /// If the database cannot be read or written, or what it has did not happen.
     pub fn start(database: Database) -> Result<(Keeper, JoinHandle<()>), StoreError> {
-        Keeper::of(move || Store::open(&database))
+        let is_first = Cell::new(true);
+        Keeper::of(move || Store::open(&database, is_first.replace(false)))
     }
 
     /// The same with another way to open the database.
@@ -146,7 +163,7 @@ fn keep(
     opened: (Store, Book),
     waiting: &Receiver<Task>,
 ) {
-    let (mut opened, mut faults) = (Some(opened), Faults::default());
+    let (mut opened, mut present) = (Some(opened), Present::default());
     while let Ok(first) = waiting.recv() {
         let Some((store, book)) = &mut opened else {
             // All that wait are told at once that the database is away.
@@ -157,11 +174,14 @@ fn keep(
                     info!("the database answers again");
                     opened = Some(again);
                 }
-                Err(_) => thread::sleep(RETRY),
+                Err(e) => {
+                    debug!("{e}");
+                    thread::sleep(RETRY);
+                }
             }
             continue;
         };
-        let done = batch(store, book, &mut faults, first, waiting).map(|answers| {
+        let done = batch(store, book, &mut present, first, waiting).map(|answers| {
             answers.into_iter().for_each(|answer| answer());
         });
         if let Err(e) = done.and_then(|()| store.keep(book)) {
@@ -174,7 +194,7 @@ fn keep(
 fn batch(
     store: &mut Store,
     book: &mut Book,
-    faults: &mut Faults,
+    present: &mut Present,
     first: Task,
     waiting: &Receiver<Task>,
 ) -> Result<Vec<Answer>, StoreError> {
@@ -183,7 +203,7 @@ fn batch(
     let (mut written, mut answers) = (Written::default(), Vec::new());
     let mut next = Some(first);
     while let Some(task) = next {
-        let session = &mut Session { book, written: &mut written, store, faults };
+        let session = &mut Session { book, written: &mut written, store, present };
         answers.push(task(session));
         next = if answers.len() < BATCH_MAX { waiting.try_recv().ok() } else { None };
     }

@@ -29,7 +29,7 @@ fn the_book_that_was_written_is_the_book_of_all_events() {
     close(&keeper);
     drop(keeper);
     thread.join().unwrap();
-    let (mut store, book) = Store::open(&database).unwrap();
+    let (mut store, book) = Store::open(&database, false).unwrap();
     store.keep_now(&book).unwrap();
     drop(store);
     let (keeper, thread) = Keeper::start(database.clone()).unwrap();
@@ -38,7 +38,7 @@ fn the_book_that_was_written_is_the_book_of_all_events() {
     drop(keeper);
     thread.join().unwrap();
     assert_eq!(verify(&database).unwrap(), now);
-    assert_eq!(Store::open(&database).unwrap().1, now);
+    assert_eq!(Store::open(&database, false).unwrap().1, now);
     let mut count = 0;
     events(&database, |_| count += 1).unwrap();
     assert_eq!((count, now.open_slot()), (3, 2));
@@ -61,8 +61,9 @@ fn how_long_a_close_and_bids_take() {
         fresh.store.begin().unwrap();
         let mut written = Written::default();
         let event = book.closing().unwrap();
-        let (written_to, store, faults) = (&mut written, &mut fresh.store, &mut Faults::default());
-        let mut session = Session { book: &mut book, written: written_to, store, faults };
+        let (written_to, store, present) =
+            (&mut written, &mut fresh.store, &mut Present::default());
+        let mut session = Session { book: &mut book, written: written_to, store, present };
         session.apply(event).unwrap();
         let computed = begun.elapsed();
         fresh.store.commit(&written).unwrap();
@@ -117,7 +118,7 @@ impl Fresh {
         let server = is_postgres.then(|| Postgres::start().unwrap());
         let url = server.as_ref().map(Postgres::url);
         let database = Database::of(&StateDir::new(dir.path()), url.as_deref()).unwrap();
-        let store = Store::open(&database).unwrap().0;
+        let store = Store::open(&database, false).unwrap().0;
         let name = if is_postgres { "PostgreSQL" } else { "SQLite" };
         Fresh { name, store, database, _dir: dir, _server: server }
     }
@@ -130,7 +131,8 @@ fn bids(is_postgres: bool, clients: u64, each: u64, every: Duration) -> (Duratio
     let (tasks, waiting) = sync_channel(WAITING_MAX);
     let keeper = Keeper { tasks };
     let book = Book::of_size(10_000, rules());
-    let thread = thread::spawn(move || keep(&|| Store::open(&database), (store, book), &waiting));
+    let thread =
+        thread::spawn(move || keep(&|| Store::open(&database, false), (store, book), &waiting));
     let waits = std::sync::Mutex::new(Vec::new());
     let begun = Instant::now();
     thread::scope(|scope| {

@@ -18,6 +18,7 @@ use std::time::Duration;
 use fairweir_core::market::ledger::{Credits, Statement};
 use fairweir_daemon::StateDir;
 use serde::Serialize;
+use tracing::warn;
 
 use crate::book::{Book, Event};
 use rows::{Failed, Rows, Value};
@@ -66,6 +67,9 @@ pub enum StoreError {
     /// Not a URL of a database that is known.
     #[error("the database must be a URL that begins with postgres://")]
     Url,
+    /// Not a file, which alone can be copied.
+    #[error("a database at a URL is copied by its own tools, such as pg_dump")]
+    AtUrl,
     /// The file was removed or replaced while it was open.
     #[error("{} was removed or replaced", .0.display())]
     Removed(PathBuf),
@@ -130,6 +134,45 @@ const ROWS_MAX: usize = 10_000;
 const KEEP_AFTER: i64 = 50_000;
 
 impl Database {
+    /// The file, if it is one.
+    fn path(&self) -> Option<PathBuf> {
+        match self {
+            Database::Sqlite(dir) => Some(dir.path_of(FILE)),
+            Database::Postgres(_) => None,
+        }
+    }
+
+    /// Removes its file; nothing is done to a database at a URL.
+    ///
+    /// # Errors
+    /// If the file system refuses.
+    pub fn remove(&self) -> Result<(), StoreError> {
+        let Database::Sqlite(dir) = self else { return Ok(()) };
+        let files = ["", "-wal", "-shm"].map(|end| format!("{FILE}{end}"));
+        Ok(files.iter().try_for_each(|name| dir.remove(name))?)
+    }
+
+    /// Copies the database as it is at one moment into another directory, also while servers run, and verifies
+    /// the copy.
+    ///
+    /// # Errors
+    /// If it is at a URL, a file cannot be read or written, or the copy is not valid.
+    pub fn copy_to(&self, dir: &StateDir) -> Result<Book, StoreError> {
+        if self.path().is_none() {
+            return Err(StoreError::AtUrl);
+        }
+        // For this user alone; SQLite fills a file that is empty, and leaves it to others that it is on the disk.
+        let file = dir.append(FILE)?;
+        let path = dir.path_of(FILE).to_string_lossy().into_owned();
+        let mut store = Store::connect(self, false)?;
+        store.query("copy the database", "vacuum into $1", &[Value::Text(path)])?;
+        drop(store);
+        let written = file.sync_all();
+        written.map_err(|e| fairweir_daemon::Error::io("write the copy of the database", e))?;
+        dir.sync()?;
+        verify(&Database::Sqlite(dir.clone()))
+    }
+
     /// SQLite in a state directory, or the database at `url`.
     ///
     /// # Errors
@@ -146,10 +189,7 @@ impl Database {
 
     /// Whether a file is known not to be there.
     pub fn is_missing(&self) -> bool {
-        match self {
-            Database::Sqlite(dir) => dir.path_of(FILE).try_exists().is_ok_and(|exists| !exists),
-            Database::Postgres(_) => false,
-        }
+        self.path().is_some_and(|path| path.try_exists().is_ok_and(|exists| !exists))
     }
 }
 
@@ -175,8 +215,12 @@ impl Settled {
 }
 
 impl Store {
-    /// Opens a database and reads the book; makes the tables if there are none.
-    pub(crate) fn open(database: &Database) -> Result<(Store, Book), StoreError> {
+    /// Opens a database and reads the book; makes the tables if there are none. A file that does not exist
+    /// is made if `creates`.
+    pub(crate) fn open(database: &Database, creates: bool) -> Result<(Store, Book), StoreError> {
+        if !creates && database.is_missing() {
+            return Err(StoreError::Removed(database.path().unwrap_or_default()));
+        }
         Store::connect(database, true)?.read()
     }
 
@@ -188,8 +232,15 @@ impl Store {
     /// Reads the book; makes the tables if there are none.
     pub(crate) fn read(mut self) -> Result<(Store, Book), StoreError> {
         self.migrate()?;
-        let snapshot = self.snapshot()?;
-        let (number, mut book) = snapshot.unwrap_or_default();
+        let (number, mut book) = match self.snapshot() {
+            Ok(snapshot) => snapshot.unwrap_or_default(),
+            // All that it says follows from the events.
+            Err(StoreError::Invalid { number, why }) => {
+                warn!("the book after event {number} is not used, but all events: {why}");
+                Default::default()
+            }
+            Err(e) => return Err(e),
+        };
         (self.seen, self.kept) = (number, number);
         self.catch_up(&mut book)?;
         Ok((self, book))
@@ -291,20 +342,27 @@ impl Store {
         }
     }
 
+    /// What is read from a file that was removed or replaced is old, and what is written is lost.
+    fn check_file(&self) -> Result<(), StoreError> {
+        match &self.file {
+            Some((path, number)) if number_of(path) != Some(*number) => {
+                Err(StoreError::Removed(path.clone()))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Begins a transaction that excludes other writers.
     pub(crate) fn begin(&mut self) -> Result<(), StoreError> {
+        self.check_file()?;
         self.execute("begin", self.rows.dialect().begin_write)
     }
 
     /// Ends the transaction; what was written is on the disk.
     pub(crate) fn commit(&mut self, written: &Written) -> Result<(), StoreError> {
         if !written.events.is_empty() {
-            // After it is removed or replaced, what is written is lost.
-            if let Some((path, number)) = &self.file
-                && number_of(path) != Some(*number)
-            {
-                return Err(StoreError::Removed(path.clone()));
-            }
+            // It may have been removed meanwhile.
+            self.check_file()?;
             self.add(written)?;
         }
         self.execute("commit", "commit")

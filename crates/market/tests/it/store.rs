@@ -186,11 +186,13 @@ fn tables_have_no_place_for_addresses_applications_and_names() {
         "statement.spent",
     ];
     let of_events = [
+        "absent",
         "at_s",
         "bid",
         "cap",
         "capacity",
         "certificate",
+        "change",
         "close",
         "close_before_s",
         "code",
@@ -204,6 +206,7 @@ fn tables_have_no_place_for_addresses_applications_and_names() {
         "leave",
         "mode",
         "peak",
+        "plan",
         "root",
         "sequence",
         "share",
@@ -261,6 +264,10 @@ fn tables_have_no_place_for_addresses_applications_and_names() {
         for slot in [0, 1] {
             assert_eq!(bid(&server.0, 0, slot, 1), Ok(true));
         }
+        apply(&server.0, Event::Absent { slot: 0, spend: Credits::micro(1) });
+        let (capacity, floor_percent, cap) = (Some(Rate::mbit(50)), Some(20), None);
+        apply(&server.0, Event::Change { capacity, floor_percent, cap });
+        apply(&server.0, Event::Plan { gateway: "gw-1".to_owned(), peak: Some(Rate::mbit(5)) });
         close(&server.0, 0).unwrap();
         apply(&server.0, Event::Leave { gateway: "gw-2".to_owned(), at_s: 5 });
         let mut in_book = BTreeSet::new();
@@ -415,7 +422,32 @@ fn a_file_that_is_removed_acknowledges_nothing() {
     let (keeper, _thread) = start(&place);
     found(&keeper, 1);
     std::fs::remove_file(place.dir.path().join("market.db")).unwrap();
-    assert_eq!(bid(&keeper, 0, 0, 1), Err(Gone::Database));
+    // Also what is only read is noticed, and no empty file takes its place.
+    assert_eq!(keeper.ask(|session| session.book().open_slot()), Err(Gone::Database));
+    for _ in 0..3 {
+        assert_eq!(bid(&keeper, 0, 0, 1), Err(Gone::Database));
+        thread::sleep(Duration::from_millis(300));
+    }
+    assert!(!place.file().exists());
+}
+
+/// All that a snapshot says follows from the events.
+#[test]
+fn a_snapshot_that_cannot_be_read_is_not_used() {
+    for place in Place::all() {
+        let server = start(&place);
+        found(&server.0, 2);
+        close(&server.0, 0).unwrap();
+        let before = book(&server.0);
+        stop(server);
+        for text in ["{\"rules\":1}", "no JSON", ""] {
+            place.tamper("delete from snapshot").unwrap();
+            place.tamper(&format!("insert into snapshot values (3, '{text}')")).unwrap();
+            let server = start(&place);
+            assert_eq!(book(&server.0), before, "{text}");
+            stop(server);
+        }
+    }
 }
 
 /// The database is killed while two servers bid: what was acknowledged is there, and the servers go on

@@ -3,7 +3,7 @@
 use std::io::{self, Read as _};
 use std::path::Path;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use fairweir_config::file;
 use fairweir_daemon::{Access, StateDir};
 use fairweir_market::client::{Client, address_of};
@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::{NAME, Request};
 use crate::daemon_args::{AskArgs, connect};
 use crate::exit::Usage;
-use crate::market::cli::{BoostArgs, EnrolArgs, HolidayArgs};
+use crate::market::cli::{BoostArgs, EnrolArgs, HolidayArgs, LeaveArgs};
 use crate::market::say;
 
 /// The most bytes of an authority's certificate.
@@ -39,6 +39,15 @@ pub(in crate::market) fn enrol(args: &EnrolArgs) -> anyhow::Result<()> {
     })?;
     let dir = StateDir::new(&args.state_dir);
     let _lock = dir.lock().context("an agent is running; stop it first")?;
+    if let Some(had) = Enrolment::load(&dir)?
+        && !args.replace
+    {
+        bail!(
+            "this gateway is enrolled as {} at {}; with --replace it gives that up, and its key is lost",
+            had.gateway,
+            had.server
+        );
+    }
     let mut identity = Identity::generate()?;
     let client = Client::new(address_of(&args.server)?, name, identity.client_config(&authority)?)?;
     let gateway = client.enrol(&mut identity, code.trim())?;
@@ -46,13 +55,24 @@ pub(in crate::market) fn enrol(args: &EnrolArgs) -> anyhow::Result<()> {
     say(&format!("enrolled as {gateway}; start `fairweir market agent`"))
 }
 
+pub(in crate::market) fn leave(args: &LeaveArgs) -> anyhow::Result<()> {
+    let dir = StateDir::new(&args.state_dir);
+    let _lock = dir.lock().context("an agent is running; stop it first")?;
+    let Some(enrolment) = Enrolment::load(&dir)? else {
+        bail!("this gateway has not enrolled");
+    };
+    Client::of(&enrolment)?.ask("POST", "/v1/leave", None)?;
+    Enrolment::remove(&dir)?;
+    say(&format!("{} left {}", enrolment.gateway, enrolment.server))
+}
+
 pub(in crate::market) fn boost(args: &BoostArgs) -> anyhow::Result<()> {
-    let minutes = if args.off { 0 } else { args.minutes };
+    let minutes = if args.off { 0 } else { args.minutes as u32 };
     tell(&args.run_dir.run_dir, &Request::Boost { kind: args.kind.clone(), minutes })
 }
 
 pub(in crate::market) fn holiday(args: &HolidayArgs) -> anyhow::Result<()> {
-    let days = if args.off { 0 } else { args.days };
+    let days = if args.off { 0 } else { args.days as u32 };
     tell(&args.run_dir.run_dir, &Request::Holiday { days })
 }
 

@@ -10,9 +10,8 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 
 use anyhow::bail;
 use fairweir_config::agent::{self, AgentFile, KINDS};
-use fairweir_config::host::set::Changes;
+use fairweir_config::host::set::{Changes, Setting};
 use fairweir_core::market::preferences::{Moment, Preferences};
-use fairweir_core::market::utility::Kind;
 use fairweir_core::units::{Span, Time};
 use fairweir_daemon::{
     Access, Answer, Error, Metrics, Peer, Progress, Service, Spec, StateDir, Watched,
@@ -35,8 +34,8 @@ mod wishes;
 use asking::{Question, Reply};
 pub(crate) use check::check;
 use check::time_in_json;
-pub(super) use commands::{boost, enrol, holiday, why};
-use wishes::{Wish, wish_in_words};
+pub(super) use commands::{boost, enrol, holiday, leave, why};
+use wishes::{BOOST, HOLIDAY};
 
 /// The name of the instance.
 pub(crate) const NAME: &str = crate::instance::MARKET_AGENT;
@@ -52,6 +51,8 @@ const TICK: Span = Span::secs(1);
 /// The longest time between two questions to the server, which show that it is there.
 const LOOK_AGAIN_MS: u64 = 300_000;
 const LOOK_AGAIN: Span = Span::millis(LOOK_AGAIN_MS);
+/// The policer has the rates of a slot this long after its beginning, or refused them.
+const ENFORCED_MS: u64 = 1_000;
 /// Where a slot begins when its bids end, all gateways have heard of their leases after this time.
 const SPREAD_MAX: Span = Span::millis(300);
 /// How often it sees whether a slot has begun, where other daemons are to be told.
@@ -65,9 +66,9 @@ const RETRY_MAX: Span = Span::secs(30);
 #[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
 enum Request {
     /// A kind of use is above all others for some minutes; none ends that.
-    Boost { kind: String, minutes: u64 },
+    Boost { kind: String, minutes: u32 },
     /// Nothing is wanted for some days; none ends that.
-    Holiday { days: u64 },
+    Holiday { days: u32 },
     /// Answered by the changes that undo it: importances (`always.KIND`, `time.NAME.KIND`), which are stored in `agent.d`,
     /// `boost.KIND` in minutes, and `holiday` in days.
     Set { changes: Changes },
@@ -234,7 +235,12 @@ impl Agent {
         let mut hash = DefaultHasher::new();
         self.enrolment.gateway.hash(&mut hash);
         let jitter = spread.min(RETRY_MAX) * (hash.finish() % 1_000) / 1_000;
-        (Span::millis(left_ms.min(LOOK_AGAIN_MS)) + jitter).min(LOOK_AGAIN)
+        // What the policer said is known a while after the slot has begun.
+        let begins_ms = rules.begins_s(clock.open_slot.saturating_sub(1)).saturating_mul(1_000);
+        let begins_ms = begins_ms.checked_sub(clock.now_ms).unwrap_or(LOOK_AGAIN_MS);
+        let wait =
+            Span::millis(left_ms.min(begins_ms.saturating_add(ENFORCED_MS)).min(LOOK_AGAIN_MS));
+        (wait + jitter).min(LOOK_AGAIN)
     }
 
     fn store(&mut self) {
@@ -275,7 +281,14 @@ impl Agent {
         said.push(match current.until_s {
             Some(until_s) => {
                 let left_s = until_s.saturating_sub(self.market_s(now));
-                format!("The rate is {} for another {left_s} s.", mbit(current.rate_bps.as_bps()))
+                let rate = mbit(current.rate_bps.as_bps());
+                match current.is_refused {
+                    true => format!(
+                        "A rate of {rate} was bought for another {left_s} s, but the operator's policer has refused \
+                         the rates of this slot: nothing is guaranteed."
+                    ),
+                    false => format!("The rate is {rate} for another {left_s} s."),
+                }
             }
             None => format!(
                 "No lease is in force, so the rate is the floor of {}.",
@@ -358,37 +371,22 @@ impl Service for Agent {
         now: Time,
         _: &mut Progress<'_>,
     ) -> Answer {
-        let market_s = self.market_s(now);
-        let until = |seconds: u64| match seconds {
-            0 => 0,
-            seconds => market_s.saturating_add(seconds),
+        // The same wish by another way.
+        let wish = |key: String, number: u32| {
+            Changes::from([(key, (number > 0).then_some(Setting::Number(number)))])
         };
-        let done = match request {
-            Request::Boost { kind, minutes } => {
-                let Some(i) = KINDS.iter().position(|known| *known == kind) else {
-                    return Answer::error(fairweir_config::not_one_of(&kind, &KINDS));
-                };
-                self.household.boost(Kind::ALL[i], until(minutes.saturating_mul(60)));
-                wish_in_words(Wish::Boost(Kind::ALL[i]), minutes)
-            }
-            Request::Holiday { days } => {
-                self.household.set_holiday(until(days.saturating_mul(86_400)));
-                wish_in_words(Wish::Holiday, days)
-            }
-            Request::Set { changes } => {
-                return match self.set(&changes, now) {
-                    Ok(changed) => {
-                        info!(uid = peer.uid, "{}", changed.message);
-                        Answer::value(&changed)
-                    }
-                    Err(e) => Answer::error(e),
-                };
-            }
+        let (changes, is_set) = match request {
+            Request::Boost { kind, minutes } => (wish(format!("{BOOST}{kind}"), minutes), false),
+            Request::Holiday { days } => (wish(HOLIDAY.to_owned(), days), false),
+            Request::Set { changes } => (changes, true),
         };
-        info!(uid = peer.uid, "{done}");
-        self.store();
-        self.tick_at = now;
-        Answer::outcome(Ok(done))
+        match self.set(&changes, now) {
+            Ok(changed) => {
+                info!(uid = peer.uid, "{}", changed.message);
+                if is_set { Answer::value(&changed) } else { Answer::outcome(Ok(changed.message)) }
+            }
+            Err(e) => Answer::error(e),
+        }
     }
 
     fn reload(
@@ -416,6 +414,7 @@ impl Service for Agent {
             "error": self.error,
             "rate_bps": current.rate_bps,
             "until_s": current.until_s,
+            "is_refused": current.is_refused,
             "told": self.teller.said(),
             "balance": answers.map(|answers| answers.account.balance),
             "bids": answers.map(|answers| &answers.account.bids),

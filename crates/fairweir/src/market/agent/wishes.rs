@@ -9,16 +9,17 @@ use fairweir_daemon::StateDir;
 use super::Agent;
 use crate::host::stored::put;
 use crate::host::wire::Changed;
+use crate::market::cli::{BOOST_MINUTES_MAX, HOLIDAY_DAYS_MAX};
 
 /// `boost.KIND` or `holiday`: what is asked for now, and not by the configuration.
 #[derive(Clone, Copy)]
-pub(super) enum Wish {
+enum Wish {
     Boost(Kind),
     Holiday,
 }
 
 impl Wish {
-    pub(super) fn of(key: &str) -> Option<Wish> {
+    fn of(key: &str) -> Option<Wish> {
         let kind = |kind| KINDS.iter().position(|known| *known == kind).map(|i| Kind::ALL[i]);
         match key.strip_prefix(BOOST) {
             Some(name) => kind(name).map(Wish::Boost),
@@ -27,10 +28,10 @@ impl Wish {
     }
 
     /// Its unit in seconds, and the most of them.
-    pub(super) fn unit(self) -> (u64, u32) {
+    fn unit(self) -> (u64, u32) {
         match self {
-            Wish::Boost(_) => (60, BOOST_MINUTES_MAX),
-            Wish::Holiday => (86_400, HOLIDAY_DAYS_MAX),
+            Wish::Boost(_) => (60, BOOST_MINUTES_MAX as u32),
+            Wish::Holiday => (86_400, HOLIDAY_DAYS_MAX as u32),
         }
     }
 }
@@ -41,7 +42,10 @@ impl Agent {
         let is_wish = |key: &String| key == HOLIDAY || key.starts_with(BOOST);
         let mut wishes = Vec::new();
         for (key, value) in changes.iter().filter(|(key, _)| is_wish(key)) {
-            let wish = Wish::of(key).ok_or_else(|| format!("unknown key `{key}`"))?;
+            let wish = Wish::of(key).ok_or_else(|| {
+                let kind = key.strip_prefix(BOOST).unwrap_or(key);
+                fairweir_config::not_one_of(kind, &KINDS)
+            })?;
             let most = wish.unit().1;
             let number = match value {
                 None => 0,
@@ -99,7 +103,7 @@ impl Agent {
 }
 
 /// The answer to a wish.
-pub(super) fn wish_in_words(wish: Wish, number: u64) -> String {
+fn wish_in_words(wish: Wish, number: u64) -> String {
     let kind = |kind: Kind| KINDS[kind as usize];
     match (wish, number) {
         (Wish::Boost(of), 0) => format!("{} is as in the configuration", kind(of)),
@@ -111,9 +115,5 @@ pub(super) fn wish_in_words(wish: Wish, number: u64) -> String {
     }
 }
 
-const BOOST: &str = "boost.";
-const HOLIDAY: &str = "holiday";
-/// A day.
-const BOOST_MINUTES_MAX: u32 = 1_440;
-/// A year.
-const HOLIDAY_DAYS_MAX: u32 = 366;
+pub(super) const BOOST: &str = "boost.";
+pub(super) const HOLIDAY: &str = "holiday";

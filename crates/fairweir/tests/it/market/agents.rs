@@ -34,7 +34,7 @@ impl Home {
         let home = Home { run: dir.join("run"), dir, admin_group: None, process: None };
         fs::create_dir(&home.dir).unwrap();
         home.write(time);
-        let done = home.enrol(market, &market.code(name));
+        let done = home.enrol(market, &market.code(name), &[]);
         assert!(done.is_empty(), "{done}");
         home
     }
@@ -50,20 +50,11 @@ impl Home {
     }
 
     /// What it says on stderr.
-    fn enrol(&self, market: &Market, code: &str) -> String {
+    fn enrol(&self, market: &Market, code: &str, options: &[&str]) -> String {
         let (server, state) = (format!("localhost:{}", market.address.port()), self.path("state"));
         let authority = market.path("state/ca.der");
-        let done = fairweir(&[
-            "market",
-            "enrol",
-            code,
-            "--server",
-            &server,
-            "--authority",
-            &authority,
-            "--state-dir",
-            &state,
-        ]);
+        let place = ["--server", &server, "--authority", &authority, "--state-dir", &state];
+        let done = fairweir(&[&["market", "enrol", code], &place[..], options].concat());
         String::from_utf8(done.stderr).unwrap()
     }
 
@@ -120,7 +111,7 @@ impl Drop for Home {
     }
 }
 
-fn why(status: &Value) -> String {
+pub(super) fn why(status: &Value) -> String {
     let sentences = status["why"].as_array().unwrap().iter().map(|s| s.as_str().unwrap());
     sentences.collect::<Vec<_>>().join(" ")
 }
@@ -246,9 +237,12 @@ fn a_household_boosts_goes_on_holiday_and_changes_its_file() {
     let mut market = Market::found_at(60, "40mbit");
     market.start();
     let mut home = Home::new(&market, "home", "");
-    // A code works once.
+    // An enrolment is given up only if that is said, and a code works once.
     let state = home.path("state");
-    let again = home.enrol(&market, &"0".repeat(32));
+    let (other, wrong) = (market.code("other"), "0".repeat(32));
+    let again = home.enrol(&market, &other, &[]);
+    assert!(again.contains("enrolled as gw-1") && again.contains("--replace"), "{again}");
+    let again = home.enrol(&market, &wrong, &["--replace"]);
     assert!(again.contains("the code is unknown, used or expired"), "{again}");
     home.start();
     let bid = |status: &Value| -> u64 {

@@ -28,6 +28,7 @@ fn told(mbit: u64, for_ms: u64) -> Value {
 /// measured within one.
 fn market_with_agent(stage: &Stage, tell: &str) -> (Market, Home) {
     let mut market = Market::found_at(5, "28mbit");
+    market.options = vec!["--absent", "floor"];
     market.start();
     market.enrol("other");
     let mut home = Home::new(&market, "home", &format!("[agent]\ntell = [{tell}]\n"));

@@ -22,6 +22,7 @@ mod browsers;
 mod clock;
 mod day;
 mod home;
+mod operator;
 use crate::common::access::{ALICE4, Access as Network, BOB4, SPAN};
 use crate::common::{FAIRWEIR, fairweir};
 
@@ -346,6 +347,21 @@ fn a_market_is_founded_once_and_served_only_then() {
         fairweir(&["market", "serve", "--state-dir", state, "--run-dir", run.to_str().unwrap()]);
     let error = String::from_utf8_lossy(&serve.stderr).into_owned();
     assert!(!serve.status.success() && error.contains("market init"), "{error}");
+    assert!(!fs::exists(state).unwrap());
+    // What cannot be founded leaves nothing.
+    for wrong in [
+        ["--share", "32"],
+        ["--share", "0"],
+        ["--cap", "1000001"],
+        ["--floor", "101"],
+        ["--slot", "0"],
+        ["--slot", "86401"],
+        ["--close-before", "1801"],
+    ] {
+        let args = ["market", "init", "--capacity", "160mbit", "--state-dir", state];
+        assert!(!fairweir(&[&args[..], &wrong].concat()).status.success(), "{wrong:?}");
+        assert!(!fs::exists(state).unwrap(), "{wrong:?}");
+    }
     let init = || fairweir(&["market", "init", "--capacity", "160mbit", "--state-dir", state]);
     assert!(init().status.success());
     let again = String::from_utf8_lossy(&init().stderr).into_owned();
@@ -354,6 +370,75 @@ fn a_market_is_founded_once_and_served_only_then() {
     assert!(
         String::from_utf8_lossy(&verify.stdout).starts_with("valid: 0 slots closed, 0 gateways")
     );
+}
+
+/// Another authority would lock all gateways out.
+#[test]
+fn a_market_whose_authority_is_lost_is_not_served_until_it_is_there_again() {
+    let mut market = Market::found(3_600);
+    market.start();
+    let (client, name) = market.enrol("c");
+    market.kill();
+    let path = |name: &str| market.dir.path().join("state").join(name);
+    let other = Market::found(3_600);
+    for (lost, replaced) in
+        [("ca-key.pem", false), ("ca.der", false), ("ca-key.pem", true), ("ca.der", true)]
+    {
+        let kept = fs::read(path(lost)).unwrap();
+        match replaced {
+            true => drop(fs::copy(other.path(&format!("state/{lost}")), path(lost)).unwrap()),
+            false => fs::remove_file(path(lost)).unwrap(),
+        }
+        let (state, run) = (market.path("state"), market.path("run"));
+        let serve = fairweir(&["market", "serve", "--state-dir", &state, "--run-dir", &run]);
+        let error = String::from_utf8_lossy(&serve.stderr).into_owned();
+        assert!(!serve.status.success() && error.contains("from a backup"), "{lost}: {error}");
+        assert_eq!(fs::exists(path(lost)).unwrap(), replaced, "{lost}");
+        fs::write(path(lost), kept).unwrap();
+    }
+    market.start();
+    bid(&client, &name, 2, 1).unwrap();
+}
+
+#[test]
+fn codes_are_listed_and_revoked_and_numbers_are_bounded() {
+    let mut market = Market::found(3_600);
+    market.start();
+    let run = market.run.to_str().unwrap().to_owned();
+    let tell = |args: &[&str]| {
+        let done = fairweir(&[&["market"], args, &["--run-dir", &run]].concat());
+        let text = String::from_utf8(if done.status.success() { done.stdout } else { done.stderr });
+        (done.status.success(), text.unwrap())
+    };
+    let codes = ["a", "a", "b"].map(|contract| market.code(contract));
+    let (_, listed) = tell(&["codes"]);
+    assert_eq!(listed.matches("50.00 Mbit/s").count(), 3, "{listed}");
+    assert!(codes.iter().all(|code| !listed.contains(code.as_str())), "{listed}");
+    assert_eq!(tell(&["revoke", "a"]), (true, "2 codes ended\n".to_owned()));
+    let mut identity = Identity::generate().unwrap();
+    let client = market.client(&identity);
+    for code in &codes[..2] {
+        let refused = client.enrol(&mut identity, code);
+        assert!(matches!(refused, Err(ClientError::Refused { status: 403, .. })), "{refused:?}");
+    }
+    client.enrol(&mut identity, &codes[2]).unwrap();
+    let (done, text) = tell(&["revoke", "a"]);
+    assert!(!done && text.contains("no open code"), "{text}");
+    for args in [
+        &["code", "a\nb"][..],
+        &["code", "c", "--peak", "0mbit"],
+        &["code", "c", "--hours", "0"],
+        &["code", "c", "--hours", "8761"],
+        &["boost", "web", "--minutes", "1441"],
+        &["boost", "web", "--minutes", "99999999999999"],
+        &["holiday", "--days", "367"],
+    ] {
+        assert!(!tell(args).0, "{args:?}");
+    }
+    let (_, listed) = tell(&["codes", "--json"]);
+    assert_eq!(listed.trim(), "[]");
+    market.kill();
+    market.verify();
 }
 
 const ISP: &str = r#"version = 1
@@ -375,6 +460,55 @@ name = "home-2"
 addresses = ["192.0.2.2"]
 plan = "home"
 "#;
+
+/// The policer hears of a household that joins in a slot at once. Rates that the link does not carry are not
+/// told to anybody as guaranteed, until the policer takes them.
+#[test]
+fn the_policer_has_who_joins_in_a_slot_and_what_it_refuses_is_told_as_such() {
+    if !privileged() {
+        return;
+    }
+    let network = Network::new();
+    network.write("isp.toml", ISP);
+    let isp = network.start();
+    let mut market = Market::found_at(20, "30mbit");
+    market.run = network.path("run");
+    market.segment = Some("cable");
+    market.start();
+    let (_, mut homes) = (market.enrol("home-1"), Vec::new());
+    let patience = Duration::from_secs(90);
+    isp.wait_for("a lease", patience, |s| s["segments"][0]["lease"]["members"] == 1);
+    let (client, name) = market.enrol("home-2");
+    isp.wait_for("both", patience, |s| s["segments"][0]["lease"]["members"] == 2);
+    let lease = client.ask("GET", &format!("/v1/gateways/{name}/lease"), None).unwrap();
+    assert_eq!(lease["rate_bps"], 1_500_000, "{lease}");
+    assert!(lease["refused_slot"].is_null(), "{lease}");
+    market.kill();
+    // Twice what the segment carries.
+    let mut market = Market::found_at(10, "60mbit");
+    market.run = network.path("run");
+    market.segment = Some("cable");
+    market.start();
+    for name in ["home-1", "home-2"] {
+        let mut home = agents::Home::new(&market, name, "");
+        home.start_with("240");
+        homes.push(home);
+    }
+    let refused = |s: &Value| s["is_refused"] == true;
+    for home in &homes {
+        let status = home.wait_for("refusal", refused);
+        assert!(agents::why(&status).contains("nothing is guaranteed"), "{status}");
+    }
+    let said = market.status().unwrap()["enforcement"].to_string();
+    assert!(said.contains("more than the segment carries"), "{said}");
+    network.write("isp.toml", &ISP.replace("30mbit", "60mbit"));
+    network.isp("reload");
+    isp.wait_for("both", patience, |s| s["segments"][0]["lease"]["members"] == 2);
+    for home in &homes {
+        let status = home.wait_for("lease", |s| s["until_s"].is_number() && !refused(s));
+        assert!(!agents::why(&status).contains("nothing is guaranteed"), "{status}");
+    }
+}
 
 /// One household spends all it has on a slot: the policer guarantees what that buys within a second of
 /// the slot's beginning, also when it was started anew. When the server is gone, so are guarantees.
@@ -403,6 +537,9 @@ fn enforces() {
     let (client, name) = &homes[0];
     for slot in [slot, slot + 1] {
         client.ask("PUT", &format!("/v1/gateways/{name}/bids/{slot}"), Some(&spend)).unwrap();
+        let nothing = json!({ "spend": "0", "sequence": 1 });
+        let path = format!("/v1/gateways/{}/bids/{slot}", homes[1].1);
+        homes[1].0.ask("PUT", &path, Some(&nothing)).unwrap();
     }
     let rules = market.status().unwrap()["rules"].clone();
     let begins = Duration::from_secs(rules["epoch_s"].as_u64().unwrap() + slot * SLOT_S);

@@ -48,7 +48,7 @@ impl Market {
             epoch_s: now_s() + 3_600,
         };
         keeper.ask(|session| session.apply(Event::Found(rules))).unwrap().unwrap();
-        let authority = Authority::open(&state).unwrap();
+        let authority = Authority::create(&state).unwrap();
         let certificate = authority.certificate().to_vec();
         let tls = authority.server_config("localhost").unwrap();
         let asked = keeper.clone();
@@ -144,6 +144,22 @@ fn status(done: Result<Value, ClientError>) -> u16 {
 
 fn bid(client: &Client, name: &str, slot: u64, body: &Value) -> u16 {
     status(client.ask("PUT", &format!("/v1/gateways/{name}/bids/{slot}"), Some(body)))
+}
+
+#[test]
+fn who_joins_in_a_slot_has_the_floor_at_once_and_the_link_carries_all_leases() {
+    let market = Market::start();
+    let mut homes: Vec<(Client, String)> = (0..2).map(|i| market.enrol(&format!("c{i}"))).collect();
+    let body = json!({ "spend": Credits::whole(10), "sequence": 1 });
+    assert_eq!(bid(&homes[0].0, &homes[0].1, 0, &body), 200);
+    market.close();
+    homes.extend((2..4).map(|i| market.enrol(&format!("c{i}"))));
+    let lease = |(client, name): &(Client, String)| {
+        client.ask("GET", &format!("/v1/gateways/{name}/lease"), None).unwrap()["rate_bps"].clone()
+    };
+    // 4 of 40 Mbit/s are divided evenly: 2 for each of two, then 1 for each of four.
+    let rates: Vec<Value> = homes.iter().map(lease).collect();
+    assert_eq!(rates, [37_000_000, 1_000_000, 1_000_000, 1_000_000]);
 }
 
 #[test]
@@ -275,6 +291,19 @@ fn strangers_others_and_absurd_bids_change_nothing() {
     let newer = market.code("f");
     market.client(&third).enrol(&mut third, &newer).unwrap();
     assert_eq!(enrol(json!({ "code": newer, "public_key": third.public_key() })), 403);
+    // No point of the curve: the code is still good after it.
+    let code = market.code("h");
+    for point in ["04".to_owned() + &"00".repeat(64), "04".to_owned() + &"ff".repeat(64)] {
+        assert_eq!(enrol(json!({ "code": code, "public_key": point })), 422);
+    }
+    let mut fourth = Identity::generate().unwrap();
+    market.client(&fourth).enrol(&mut fourth, &code).unwrap();
+    // A code that was lost, or revoked, is worth nothing once another one is used.
+    let (lost, used) = (market.code("g"), market.code("g"));
+    let mut owner = Identity::generate().unwrap();
+    market.client(&owner).enrol(&mut owner, &used).unwrap();
+    assert_eq!(enrol(json!({ "code": lost, "public_key": third.public_key() })), 403);
+    assert_eq!(status(market.client(&owner).ask("GET", "/v1/prices", None)), 200);
     // The gateway that the contract had before.
     assert_eq!(status(replaced.ask("GET", "/v1/prices", None)), 403);
     // Bids.
@@ -292,6 +321,9 @@ fn strangers_others_and_absurd_bids_change_nothing() {
         (1, json!({ "spend": "1", "sequence": -1 }), 422),
         (1, json!({ "spend": "1", "sequence": 6, "more": 1 }), 422),
         (1, json!([]), 422),
+        (1, json!(["1", 9]), 422),
+        (1, json!({ "spend": "01", "sequence": 9 }), 422),
+        (1, json!({ "spend": "+1", "sequence": 9 }), 422),
     ] {
         assert_eq!(bid(&client, &name, slot, &body), wanted, "{slot} {body}");
     }
@@ -308,14 +340,21 @@ fn strangers_others_and_absurd_bids_change_nothing() {
         (json!([one(1, "1", 1), one(2, "32000001", 1)]), 422),
         (json!([one(0, "1", 9), one(2, "1", 1), one(48, "1", 1)]), 422),
         (json!([one(0, "1", 4), one(2, "1", 1)]), 409),
+        (json!([[1, "1", 9]]), 422),
         (Value::from((0..49).map(|slot| one(slot, "1", 9)).collect::<Vec<_>>()), 422),
     ] {
         assert_eq!(bids(list.clone()), wanted, "{list}");
     }
-    for path in
-        ["/", "/v1/gateways/'; DROP TABLE bid;--/bids/1", "/v1/gateways/%00/bids/x", "/v2/clock"]
-    {
-        let code = status(client.ask("PUT", &path.replace(' ', "+"), Some(&body)));
+    for path in [
+        "/v1/gateways/NAME/bids/+2",
+        "/v1/gateways/NAME/bids/002",
+        "/",
+        "/v1/gateways/'; DROP TABLE bid;--/bids/1",
+        "/v1/gateways/%00/bids/x",
+        "/v2/clock",
+    ] {
+        let code =
+            status(client.ask("PUT", &path.replace(' ', "+").replace("NAME", &name), Some(&body)));
         assert!([403, 404, 422].contains(&code), "{path} {code}");
     }
     let after = market.keeper.ask(|session| session.book().clone()).unwrap();
@@ -472,22 +511,13 @@ fn clients_that_send_too_much_or_nothing_do_not_keep_others_out() {
         // What is not HTTP is answered by a status alone.
         assert!(body.is_empty() || serde_json::from_slice::<Value>(&body).is_ok());
     }
-    // As many connections that say nothing as there may be, of one address: others are answered.
-    let silent: Vec<TcpStream> =
-        (0..CONNECTIONS_MAX).map(|_| connect_from("127.0.0.2", &market)).collect();
-    for _ in 0..10 {
-        client.ask("GET", "/v1/clock", None).unwrap();
-    }
-    // Of as many addresses as it takes: they end after the server's patience.
-    let more: Vec<TcpStream> = (0..CONNECTIONS_MAX)
-        .map(|i| connect_from(&format!("127.0.0.{}", 3 + i / OF_CLIENT_MAX), &market))
-        .collect();
+    // Connections that say nothing end soon.
+    let mut silent = TcpStream::connect(market.server.address()).unwrap();
     let begun = Instant::now();
-    while client.ask("GET", "/v1/clock", None).is_err() {
-        assert!(begun.elapsed() < Duration::from_secs(20));
-        std::thread::sleep(Duration::from_millis(200));
-    }
-    drop(more);
+    silent.set_read_timeout(Some(PATIENCE)).unwrap();
+    client.ask("GET", "/v1/clock", None).unwrap();
+    assert_eq!(silent.read(&mut [0]).unwrap(), 0);
+    assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
     // What is no TLS is cut off.
     let mut plain = TcpStream::connect(market.server.address()).unwrap();
     plain.write_all(b"GET /v1/clock HTTP/1.1\r\n\r\n").unwrap();
@@ -495,5 +525,49 @@ fn clients_that_send_too_much_or_nothing_do_not_keep_others_out() {
     let mut answer = Vec::new();
     let _ = plain.read_to_end(&mut answer);
     assert!(!answer.starts_with(b"HTTP"));
-    drop(silent);
+}
+
+/// 64 addresses open connections that say nothing; a gateway in the same /24 is always served, and a
+/// household can enrol.
+#[test]
+fn silent_connections_of_64_addresses_keep_no_neighbour_out() {
+    let market = Market::start();
+    let (stop, opened) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut open = std::collections::VecDeque::new();
+            while !stop.load(Ordering::Relaxed) {
+                for host in 2..66 {
+                    open.push_back(connect_from(&format!("127.0.0.{host}"), &market));
+                }
+                opened.fetch_add(64, Ordering::Relaxed);
+                let most = CONNECTIONS_MAX + 64;
+                open.drain(..open.len().saturating_sub(most));
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        });
+        while opened.load(Ordering::Relaxed) < 2 * CONNECTIONS_MAX as u64 {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        // A household whose address is not known may have to try again.
+        let begun = Instant::now();
+        let (client, name) = loop {
+            let mut identity = Identity::generate().unwrap();
+            let code = market.code("c");
+            match market.client(&identity).enrol(&mut identity, &code) {
+                Ok(name) => break (market.client(&identity), name),
+                Err(e) => assert!(begun.elapsed() < Duration::from_secs(60), "{e}"),
+            }
+        };
+        let path = format!("/v1/gateways/{name}/statements");
+        while let Err(e) = client.ask("GET", &path, None) {
+            assert!(begun.elapsed() < Duration::from_secs(60), "{e}");
+        }
+        for _ in 0..100 {
+            client.ask("GET", &path, None).unwrap();
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    eprintln!("{} connections that said nothing", opened.into_inner());
 }

@@ -105,7 +105,7 @@ fn a_thousand_agents_bid_for_a_week() {
         apply(Event::Join { hash, certificate: certificate.clone(), at_s: 0 });
         agents.push(Agent::new(i, format!("gw-{}", i + 1), certificate));
     }
-    let market = Served { keeper: keeper.clone(), authority: Authority::open(&state).unwrap() };
+    let market = Served { keeper: keeper.clone(), authority: Authority::create(&state).unwrap() };
     let (begun, mut bids, mut rates) = (Instant::now(), 0, [(0.0, 0.0); 2]);
     for slot in 0..SLOTS {
         bids += std::thread::scope(|scope| {
