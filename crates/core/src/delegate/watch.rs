@@ -1,8 +1,10 @@
 //! Whether a bundle holds a target, and why not.
 //!
-//! Method: over spans of [`SPAN`], what a free connection had is compared with what it was to have.
-//! Only with a gain at its end for nearly all of the span is a miss final: then nothing is left to
-//! delegate.
+//! Method: after each [`SPAN`], what a free connection had in the last [`SPANS`] of them is compared with
+//! what it was to have; one span alone says more of chance than of the target. Only with a gain at its end
+//! for nearly all of that time is a miss final: then nothing is left to delegate.
+
+use std::collections::VecDeque;
 
 use serde::{Deserialize, Serialize};
 
@@ -11,8 +13,10 @@ use crate::units::{Bytes, Rate, Span, Time};
 
 /// How long something is watched before it is judged.
 const SPAN: Span = Span::secs(5);
+/// Judged together: 30 s.
+const SPANS: usize = 6;
 /// A target is held if the rate is within this percentage of it.
-const WITHIN_PERCENT: u64 = 10;
+const WITHIN_PERCENT: u64 = 5;
 /// A mean gain beyond this is the end of the range.
 const GAIN_END: f64 = 0.9;
 
@@ -22,7 +26,7 @@ pub enum Verdict {
     /// Not watched for long enough.
     #[default]
     Unknown,
-    /// The rate is within 10 % of the target.
+    /// The mean rate is within 5 % of the target.
     Held,
     /// It is not, and the gain can still change that.
     Approaching,
@@ -101,12 +105,37 @@ impl Reason {
 pub(super) struct Watch {
     verdict: Verdict,
     since: Option<Time>,
+    now: Sums,
+    /// The last spans, at most [`SPANS`].
+    past: VecDeque<Sums>,
+    before: Tally,
+}
+
+/// What some intervals came to.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sums {
+    seconds: f64,
     wanted: Bytes,
     had: Bytes,
     /// Gain times seconds.
     gain_s: f64,
     reachable: Bytes,
-    before: Tally,
+    signals: u64,
+    refused: u64,
+}
+
+impl Sums {
+    fn and(self, other: &Sums) -> Sums {
+        Sums {
+            seconds: self.seconds + other.seconds,
+            wanted: self.wanted + other.wanted,
+            had: self.had + other.had,
+            gain_s: self.gain_s + other.gain_s,
+            reachable: self.reachable + other.reachable,
+            signals: self.signals + other.signals,
+            refused: self.refused + other.refused,
+        }
+    }
 }
 
 /// One interval.
@@ -129,42 +158,101 @@ impl Watch {
 
     pub(super) fn handle_interval(&mut self, seen: &Seen) {
         let since = *self.since.get_or_insert(seen.now);
-        self.wanted += seen.target * seen.length;
-        self.had += seen.rate * seen.length;
-        self.reachable += seen.reachable * seen.length;
-        self.gain_s += seen.gain.as_f64() * seen.length.as_secs_f64();
-        let span = seen.now.since(since);
-        if span < SPAN {
+        let seconds = seen.length.as_secs_f64();
+        self.now = self.now.and(&Sums {
+            seconds,
+            wanted: seen.target * seen.length,
+            had: seen.rate * seen.length,
+            gain_s: seen.gain.as_f64() * seconds,
+            reachable: seen.reachable * seen.length,
+            signals: seen.tally.signals - self.before.signals,
+            refused: seen.tally.refused - self.before.refused,
+        });
+        self.before = seen.tally;
+        if seen.now.since(since) < SPAN {
             return;
         }
-        let verdict = self.judge(seen, self.gain_s / span.as_secs_f64());
-        *self = Watch { verdict, since: Some(seen.now), before: seen.tally, ..Watch::default() };
+        self.past.push_back(std::mem::take(&mut self.now));
+        if self.past.len() > SPANS {
+            self.past.pop_front();
+        }
+        self.since = Some(seen.now);
+        self.verdict = judge(&self.past.iter().fold(Sums::default(), Sums::and), seen);
+    }
+}
+
+fn judge(sums: &Sums, seen: &Seen) -> Verdict {
+    let gain = sums.gain_s / sums.seconds;
+    let tolerance = Bytes::new(sums.wanted.as_u64() / 100 * WITHIN_PERCENT);
+    if sums.had > sums.wanted + tolerance {
+        return match gain < -GAIN_END {
+            true => Verdict::Unreachable(Reason::TooFewSignals),
+            false => Verdict::Approaching,
+        };
+    }
+    if sums.had + tolerance >= sums.wanted {
+        return Verdict::Held;
+    }
+    let is_beyond = sums.reachable + tolerance < sums.wanted;
+    let no_stunts = if seen.are_apart { Reason::NotShared } else { Reason::NoStunts };
+    let reason = match gain > GAIN_END {
+        _ if is_beyond && !seen.has_stunts => no_stunts,
+        _ if is_beyond => Reason::StuntsAtFloor,
+        false => return Verdict::Approaching,
+        true if !seen.has_stunts => no_stunts,
+        true if sums.signals == 0 => Reason::NotCongested,
+        true if sums.refused * 2 > sums.signals => Reason::StuntsAtFloor,
+        true => Reason::TooManySignals,
+    };
+    Verdict::Unreachable(reason)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The verdict after spans with these parts of the target and gains, and the same at each tick before.
+    fn verdict(spans: &[(u64, f64)]) -> Verdict {
+        let mut watch = Watch::default();
+        for n in 0..=50 * spans.len() as u64 {
+            let (percent, gain) = spans[(n.saturating_sub(1) / 50) as usize];
+            watch.handle_interval(&Seen {
+                now: Time::ZERO + Span::millis(100) * n,
+                length: Span::millis(100),
+                target: Rate::mbit(10),
+                rate: Rate::kbit(100 * percent),
+                gain: Gain::from_f64(gain),
+                has_stunts: true,
+                are_apart: false,
+                reachable: Rate::mbit(10),
+                tally: Tally { signals: n, ..Tally::default() },
+            });
+        }
+        watch.verdict()
     }
 
-    fn judge(&self, seen: &Seen, gain: f64) -> Verdict {
-        let tolerance = Bytes::new(self.wanted.as_u64() / 100 * WITHIN_PERCENT);
-        if self.had > self.wanted + tolerance {
-            return match gain < -GAIN_END {
-                true => Verdict::Unreachable(Reason::TooFewSignals),
-                false => Verdict::Approaching,
-            };
+    #[test]
+    fn the_mean_of_30_s_is_judged_and_not_the_last_5_s() {
+        let at_end = Verdict::Unreachable(Reason::TooManySignals);
+        // What 10 s or 60 s have in common with 30.
+        for spans in [2, 6, 12] {
+            assert_eq!(verdict(&vec![(100, 0.0); spans]), Verdict::Held);
+            assert_eq!(verdict(&vec![(97, 1.0); spans]), Verdict::Held);
+            assert_eq!(verdict(&vec![(92, 1.0); spans]), at_end);
+            assert_eq!(verdict(&vec![(92, 0.5); spans]), Verdict::Approaching);
+            let above = Verdict::Unreachable(Reason::TooFewSignals);
+            assert_eq!(verdict(&vec![(120, -1.0); spans]), above);
         }
-        if self.had + tolerance >= self.wanted {
-            return Verdict::Held;
-        }
-        let signals = seen.tally.signals - self.before.signals;
-        let refused = seen.tally.refused - self.before.refused;
-        let is_beyond = self.reachable + tolerance < self.wanted;
-        let no_stunts = if seen.are_apart { Reason::NotShared } else { Reason::NoStunts };
-        let reason = match gain > GAIN_END {
-            _ if is_beyond && !seen.has_stunts => no_stunts,
-            _ if is_beyond => Reason::StuntsAtFloor,
-            false => return Verdict::Approaching,
-            true if !seen.has_stunts => no_stunts,
-            true if signals == 0 => Reason::NotCongested,
-            true if refused * 2 > signals => Reason::StuntsAtFloor,
-            true => Reason::TooManySignals,
-        };
-        Verdict::Unreachable(reason)
+        // One span above with the gain at its end, and a mean of 101 %.
+        let mut spans = vec![(98, 0.0); 6];
+        spans[5] = (116, -1.0);
+        assert_eq!(verdict(&spans), Verdict::Held);
+        // One good span does not make a target held.
+        spans = vec![(85, 1.0); 6];
+        spans[5] = (110, 1.0);
+        assert_eq!(verdict(&spans), at_end);
+        // What is longer ago than 30 s does not count.
+        spans = [vec![(50, 1.0); 6], vec![(100, 0.5); 6]].concat();
+        assert_eq!(verdict(&spans), Verdict::Held);
     }
 }

@@ -53,6 +53,8 @@ const LOOK_AGAIN_MS: u64 = 300_000;
 const LOOK_AGAIN: Span = Span::millis(LOOK_AGAIN_MS);
 /// The policer has the rates of a slot this long after its beginning, or refused them.
 const ENFORCED_MS: u64 = 1_000;
+/// How soon it looks again whether what the policer refused is in force.
+const REFUSED_MS: u64 = 10_000;
 /// Where a slot begins when its bids end, all gateways have heard of their leases after this time.
 const SPREAD_MAX: Span = Span::millis(300);
 /// How often it sees whether a slot has begun, where other daemons are to be told.
@@ -238,8 +240,10 @@ impl Agent {
         // What the policer said is known a while after the slot has begun.
         let begins_ms = rules.begins_s(clock.open_slot.saturating_sub(1)).saturating_mul(1_000);
         let begins_ms = begins_ms.checked_sub(clock.now_ms).unwrap_or(LOOK_AGAIN_MS);
-        let wait =
-            Span::millis(left_ms.min(begins_ms.saturating_add(ENFORCED_MS)).min(LOOK_AGAIN_MS));
+        // The policer may only have been away for a moment.
+        let is_refused = answers.lease.is_some_and(|lease| lease.refused_slot.is_some());
+        let most_ms = if is_refused { REFUSED_MS } else { LOOK_AGAIN_MS };
+        let wait = Span::millis(left_ms.min(begins_ms.saturating_add(ENFORCED_MS)).min(most_ms));
         (wait + jitter).min(LOOK_AGAIN)
     }
 

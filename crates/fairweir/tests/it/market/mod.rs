@@ -485,7 +485,7 @@ fn the_policer_has_who_joins_in_a_slot_and_what_it_refuses_is_told_as_such() {
     assert!(lease["refused_slot"].is_null(), "{lease}");
     market.kill();
     // Twice what the segment carries.
-    let mut market = Market::found_at(10, "60mbit");
+    let mut market = Market::found_at(30, "60mbit");
     market.run = network.path("run");
     market.segment = Some("cable");
     market.start();
@@ -494,18 +494,28 @@ fn the_policer_has_who_joins_in_a_slot_and_what_it_refuses_is_told_as_such() {
         home.start_with("240");
         homes.push(home);
     }
-    let refused = |s: &Value| s["is_refused"] == true;
-    for home in &homes {
-        let status = home.wait_for("refusal", refused);
-        assert!(agents::why(&status).contains("nothing is guaranteed"), "{status}");
+    let begun = Instant::now();
+    let said = || market.status().unwrap()["enforcement"].to_string();
+    while !said().contains("more than the segment carries") {
+        assert!(begun.elapsed() < patience, "{}", said());
+        thread::sleep(Duration::from_millis(100));
     }
-    let said = market.status().unwrap()["enforcement"].to_string();
-    assert!(said.contains("more than the segment carries"), "{said}");
+    let refused = |s: &Value| s["is_refused"] == true;
+    let until: Vec<Value> = homes
+        .iter()
+        .map(|home| {
+            let status = home.wait_for("refusal", refused);
+            assert!(agents::why(&status).contains("nothing is guaranteed"), "{status}");
+            status["until_s"].clone()
+        })
+        .collect();
     network.write("isp.toml", &ISP.replace("30mbit", "60mbit"));
     network.isp("reload");
     isp.wait_for("both", patience, |s| s["segments"][0]["lease"]["members"] == 2);
-    for home in &homes {
+    // In the same slot.
+    for (home, until) in homes.iter().zip(until) {
         let status = home.wait_for("lease", |s| s["until_s"].is_number() && !refused(s));
+        assert_eq!(status["until_s"], until, "{status}");
         assert!(!agents::why(&status).contains("nothing is guaranteed"), "{status}");
     }
 }
