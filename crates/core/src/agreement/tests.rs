@@ -433,7 +433,7 @@ fn a_divider_that_lies_is_left_within_three_seconds() {
 
 #[test]
 fn a_class_that_lacks_a_little_all_the_time_ends_an_agreement_and_one_that_swings_does_not() {
-    for (first, second, ends) in [([3, 12], [3, 12], true), ([3, 15], [6, 12], false)] {
+    for (first, second, ends) in [([3, 13], [3, 13], true), ([3, 15], [6, 12], false)] {
         let mut pair = Pair::new();
         pair.client = Client::new(classes(&[1, 3]), 3, at(0));
         for _ in 0..30 {

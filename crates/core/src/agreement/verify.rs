@@ -5,7 +5,7 @@
 //! some class wants more and all together have less than [`SPAN_LEAST`] of what they had before the agreement.
 //! [`FAILED_MAX`] failed spans in a row end it, and so does a class that has had less than [`LONG_LEAST`] in
 //! [`LONG`] spans, or a total. A shorter look must be coarser: behind a divider that does as agreed a single
-//! connection had 0.86 of its part in two seconds in a row.
+//! connection had 0.86 of its part in two seconds in a row, and 0.89 in ten.
 
 use std::collections::VecDeque;
 
@@ -19,8 +19,8 @@ pub const SPAN: Span = Span::secs(1);
 pub const FAILED_MAX: u32 = 2;
 /// The least of its part that a class has in a span that wants more, and the least of what arrived before.
 pub const SPAN_LEAST: Part = Part::percent(70);
-/// The same in [`LONG`] spans.
-pub const LONG_LEAST: Part = Part::percent(90);
+/// The same in [`LONG`] spans: of a class, and of the total.
+pub const LONG_LEAST: (Part, Part) = (Part::percent(80), Part::percent(90));
 /// Spans of a longer look.
 pub const LONG: usize = 10;
 /// How long a class wants more after a loss.
@@ -170,7 +170,9 @@ impl Verifier {
             let sum =
                 |of: fn(&(Rate, Rate)) -> Rate| long.iter().map(of).sum::<Rate>() / LONG as u64;
             let mean = (sum(|of| of.0), sum(|of| of.1));
-            if long.len() == LONG && is_short(mean, LONG_LEAST) {
+            let (of_class, of_total) = LONG_LEAST;
+            let least = if at < self.weights.len() { of_class } else { of_total };
+            if long.len() == LONG && is_short(mean, least) {
                 fault = fault.or(Some((at, mean)));
             }
         }
