@@ -66,7 +66,7 @@ impl Market {
 
 #[test]
 fn a_clock_that_is_set_while_the_server_runs_closes_nothing_and_is_told() {
-    let mut market = Market::found(3_600);
+    let mut market = Market::of_one_slot(None);
     let Some(clock) = Faked::of(&mut market) else { return };
     market.start();
     let (client, name) = market.enrol("c");
@@ -134,7 +134,7 @@ fn a_server_that_starts_with_a_wrong_clock_closes_nothing_until_the_operator_acc
 #[test]
 fn a_server_that_starts_with_another_clock_than_postgres_closes_nothing() {
     let Some(server) = Postgres::start() else { return };
-    let mut market = Market::found_in(Some(server.url()), 3_600, "10gbit");
+    let mut market = Market::of_one_slot(Some(server.url()));
     let Some(clock) = Faked::of(&mut market) else { return };
     // By the slots alone this could be an outage of three hours.
     clock.set("+3h");

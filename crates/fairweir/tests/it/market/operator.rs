@@ -91,7 +91,7 @@ fn households_are_listed_shown_changed_and_removed_and_leave() {
 /// bids that it has.
 #[test]
 fn a_backup_of_a_running_market_takes_the_place_of_one_that_is_lost() {
-    let mut market = Market::found(3_600);
+    let mut market = Market::of_one_slot(None);
     market.start();
     let (client, name) = market.enrol("c");
     let backup = market.path("backup");
