@@ -336,7 +336,7 @@ impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Why::NotAsked => f.write_str("it was not asked yet"),
-            Why::NoAnswer => f.write_str("it does not answer"),
+            Why::NoAnswer => f.write_str("no answer"),
             Why::Refused(Outcome::Taken) => f.write_str("it divides for another client"),
             Why::Refused(Outcome::TooSoon) => f.write_str("the weights changed too often"),
             Why::Refused(Outcome::Full) => f.write_str("it has no room"),

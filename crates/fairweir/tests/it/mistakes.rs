@@ -92,11 +92,11 @@ const LINES: &[(&str, i32, &str)] = &[
     (
         "market boost streaming --minutes 0",
         2,
-        "--minutes: `0` is not a whole number from 1 to 10080",
+        "--minutes: `0` is not a whole number from 1 to 1440",
     ),
     ("market boost video", 2, "`video`; allowed: "),
     ("market holiday --days 0", 2, "--days: `0` is not a whole number from 1 to 366"),
-    ("market code c --hours 0", 2, "--hours: `0` is not a whole number from 1 to 8784"),
+    ("market code c --hours 0", 2, "--hours: `0` is not a whole number from 1 to 8760"),
     ("market init --capacity 160", 2, "--capacity: `160` has no unit"),
     (
         "market init --capacity 160mbit --floor 101",

@@ -459,8 +459,8 @@ fn share_a_download_beside_an_upload() {
     // Of what is left beside headers.
     let used = all * 8e-6 / begin.elapsed().as_secs_f64() / (DOWN_MBIT * 1_448.0 / 1_514.0);
     note(&format!("shares {shares:.3?} relative to the weights, {used:.3} of the link"));
-    assert!(used >= 0.95, "{used}\n{:#}", daemon.status());
-    assert!(shares.iter().all(|s| (s - 1.0).abs() <= 0.1), "{shares:?}\n{:#}", daemon.status());
+    assert!(used >= 0.92, "{used}\n{:#}", daemon.status());
+    assert!(shares.iter().all(|s| (s - 1.0).abs() <= 0.15), "{shares:?}\n{:#}", daemon.status());
     drop((upload, downloads));
 }
 
