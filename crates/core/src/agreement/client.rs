@@ -170,7 +170,7 @@ impl Client {
         self.handle_time(now);
     }
 
-    /// Takes in what the divider sent. Whether something changed.
+    /// Takes in what the divider sent.
     pub fn handle_datagram(&mut self, bytes: &[u8], now: Time) {
         let Some(message) = Message::read(bytes) else { return };
         let link = match &mut self.state {

@@ -1,5 +1,6 @@
 //! What the operator asks of a market and changes in it: codes, households, rules, backups.
 
+use std::ops::RangeBounds;
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
@@ -66,7 +67,7 @@ pub(super) fn answer(keeper: &Keeper, request: Request, peer: Peer) -> anyhow::R
         Request::Codes => {
             keeper.ask(|session| json!(session.book().codes().collect::<Vec<_>>()))?
         }
-        Request::Households => keeper.ask(|session| json!(rows(session)))?,
+        Request::Households => keeper.ask(|session| json!(rows(session, ..)))?,
         Request::Show { name } => keeper.ask(move |session| shown(session, &name))??,
         Request::Revoke { contract } => {
             let ended = keeper.ask(move |session| {
@@ -77,7 +78,7 @@ pub(super) fn answer(keeper: &Keeper, request: Request, peer: Peer) -> anyhow::R
         }
         Request::Remove { name } => keeper.ask(move |session| -> anyhow::Result<Value> {
             let seat = session.book().seat_of(&name)?;
-            let row = rows(session)[seat].clone();
+            let row = row(session, seat);
             let gateway = session.book().gateways()[seat].name.clone();
             session.apply(Event::Leave { gateway, at_s: now_s() })?;
             Ok(row)
@@ -91,7 +92,7 @@ pub(super) fn answer(keeper: &Keeper, request: Request, peer: Peer) -> anyhow::R
             let seat = session.book().seat_of(&name)?;
             let gateway = session.book().gateways()[seat].name.clone();
             session.apply(Event::Plan { gateway, peak })?;
-            Ok(rows(session)[seat].clone())
+            Ok(row(session, seat))
         })??,
     };
     if let Some(change) = change {
@@ -134,8 +135,12 @@ fn check_peak(peak: Option<Rate>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Each household, by seat.
-fn rows(session: &Session<'_>) -> Vec<Value> {
+fn row(session: &Session<'_>, seat: usize) -> Value {
+    rows(session, seat..=seat).remove(0)
+}
+
+/// The households of these seats.
+fn rows(session: &Session<'_>, seats: impl RangeBounds<usize>) -> Vec<Value> {
     let book = session.book();
     let leases = book.leases();
     let row = |(seat, gateway): (usize, &fairweir_market::book::Gateway)| {
@@ -149,12 +154,13 @@ fn rows(session: &Session<'_>) -> Vec<Value> {
             "heard_s": session.present.heard.get(&gateway.name),
         })
     };
-    book.gateways().iter().enumerate().map(row).collect()
+    let all = book.gateways().iter().enumerate();
+    all.filter(|(seat, _)| seats.contains(seat)).map(row).collect()
 }
 
 fn shown(session: &Session<'_>, name: &str) -> anyhow::Result<Value> {
     let seat = session.book().seat_of(name)?;
-    let mut row = rows(session)[seat].clone();
+    let mut row = row(session, seat);
     let gateway = &session.book().gateways()[seat];
     row["bids"] = json!(gateway.bids().collect::<Vec<_>>());
     let dated = |(slot, statement)| json!({ "slot": slot, "statement": statement });
