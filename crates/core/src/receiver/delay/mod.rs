@@ -56,8 +56,8 @@ pub(super) struct DelayEstimator {
     /// What the last interval said.
     last: Option<Estimate>,
     noise: Noise,
-    /// What all round trips have in common beyond their bases and the queue, in ns: the uplink's queue.
-    shift: i64,
+    /// What all round trips had in common beyond their bases and the queue in the last intervals, in ns.
+    common: [i64; SHIFT_TICKS],
 }
 
 /// What an observation's delays are taken for.
@@ -164,9 +164,10 @@ impl DelayEstimator {
         let answers = before.zip(by_probe).map(|((_, before), now)| before.least.min(now.least));
         let answers = answers.map(|least| Span::nanos(least.max(0) as u64));
         self.settle(observation, known, queue, answers);
-        self.shift = match observation.exact {
+        self.common.rotate_left(1);
+        self.common[SHIFT_TICKS - 1] = match observation.exact {
             Some(_) => self.take_exact(&observation.connections),
-            None => self.common_shift(observation, noise),
+            None => self.common_beyond(observation, noise),
         };
         let span = |ns: i64| Span::nanos(ns.max(0) as u64);
         let agrees = |least: i64| by_probe.is_some_and(|probe| probe.least > least / 2);
@@ -189,8 +190,15 @@ impl DelayEstimator {
     }
 
     fn shifted(&self, base: Span) -> Span {
-        let now = (base.as_nanos() as i64).saturating_add(self.shift);
+        let now = (base.as_nanos() as i64).saturating_add(self.shift());
         Span::nanos(now.max(0) as u64).max(RTT_MIN)
+    }
+
+    /// The uplink's queue, in ns: what lasts. An RTT that is late behind the queue, or a pause, is over sooner.
+    fn shift(&self) -> i64 {
+        let least = self.common.into_iter().min().unwrap_or(0);
+        let most = self.common.into_iter().max().unwrap_or(0);
+        least.max(0) + most.min(0)
     }
 
     /// The largest RTT without the queue, of connections that receive a part that matters.
@@ -268,7 +276,7 @@ impl DelayEstimator {
         }
     }
 
-    /// Takes over RTTs that are known to be without a queue, which leaves no shift.
+    /// Takes over RTTs that are known to be without a queue, which leaves nothing beyond them.
     fn take_exact(&mut self, connections: &[ConnectionSample]) -> i64 {
         for sample in connections {
             if let (Some(base), Some(rtt)) = (self.connections.get_mut(&sample.id), sample.rtt) {
@@ -280,8 +288,8 @@ impl DelayEstimator {
 
     /// By how much all round trips are longer or shorter now than base and queue: when an upload fills
     /// the uplink, acknowledgements of all downloads wait there. Timestamps of what arrives do not contain
-    /// it, so both can be told apart. What could be the queue itself, which an RTT follows late, is no shift.
-    fn common_shift(&self, observation: &Observation, noise: i64) -> i64 {
+    /// it, so both can be told apart. What could be the queue itself, which an RTT follows late, is not counted.
+    fn common_beyond(&self, observation: &Observation, noise: i64) -> i64 {
         let beyond = |sample: &ConnectionSample| {
             let waits =
                 observation.groups.get(sample.group).is_some_and(|g| g.backlog > Bytes::ZERO);
@@ -474,6 +482,8 @@ const RENEWING_SAMPLES_MIN: u32 = 3;
 const RTT_NOISE: i64 = 2_000_000;
 /// A queue that changes by less between two intervals, and within one, is steady.
 const STEADY_NS: i64 = 2_500_000;
+/// Intervals for which all round trips have something beyond base and queue before it is the uplink's queue.
+const SHIFT_TICKS: usize = 3;
 /// Drift of clocks between two drains, and changes of paths that go unnoticed.
 const DRIFT_NS: i64 = 3_000_000;
 /// No path is shorter than what timestamps tell apart.

@@ -108,7 +108,7 @@ fn round_trips(link: &mut Link, queue: i64, uplink: i64) -> [u64; 2] {
 }
 
 #[test]
-fn what_waits_at_the_uplink_is_added_to_every_base_at_once_and_taken_off_at_once() {
+fn what_waits_at_the_uplink_is_added_to_every_base_once_it_lasts_and_taken_off_at_once() {
     let mut link = Link::new();
     link.steady(&[(1, 0), (2, 0)], Queue::WasEmpty);
     for _ in 0..10 {
@@ -116,6 +116,9 @@ fn what_waits_at_the_uplink_is_added_to_every_base_at_once_and_taken_off_at_once
     }
     let doubt = STEADY_NS as u64 / MS as u64;
     for (uplink, queue) in [(150, 5), (150, 0), (80, 6), (150, 5), (0, 5)] {
+        for _ in 1..SHIFT_TICKS {
+            round_trips(&mut link, queue, uplink);
+        }
         for (now, path) in round_trips(&mut link, queue, uplink).into_iter().zip([20, 120]) {
             let exact = (path + uplink) as u64;
             assert!((exact - doubt - 1..=exact + doubt).contains(&now), "{now} of {exact} ms");
@@ -128,10 +131,13 @@ fn what_may_be_the_queue_of_the_download_is_not_added() {
     let mut link = Link::new();
     link.steady(&[(1, 0), (2, 0)], Queue::WasEmpty);
     round_trips(&mut link, 0, 0);
+    // A pause is over sooner; of what seems to be steady, a base takes an eighth.
+    let [near, far] = round_trips(&mut link, 0, 150);
+    assert!((20..=40).contains(&near) && (120..=140).contains(&far), "{near} {far}");
+    assert_eq!(round_trips(&mut link, 0, 0), [20, 120]);
     // RTTs follow a queue that grows to 60 ms half of it late, and are ahead of one that falls.
     for (queue, beyond) in [(20, 8), (40, 15), (60, 25), (60, 0), (20, -8)] {
         let [near, far] = round_trips(&mut link, queue, beyond);
-        // Of what seems to be steady, a base takes an eighth.
         assert!((20..=25).contains(&near) && (120..=125).contains(&far), "{queue}: {near} {far}");
     }
 }
