@@ -161,7 +161,10 @@ pub(crate) enum GenerateCommand {
 /// `fairweir page`.
 #[cfg(feature = "page")]
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct PageArgs {
+    #[command(subcommand)]
+    pub(crate) command: Option<PageCommand>,
     /// The port on 127.0.0.1.
     #[arg(long, default_value_t = 8070, value_parser = port)]
     pub(crate) port: u16,
@@ -188,6 +191,29 @@ pub(crate) struct PageArgs {
     pub(crate) history_size: u64,
     #[command(flatten)]
     pub(crate) run_dir: RunDir,
+}
+
+/// The commands to the page that runs.
+#[cfg(feature = "page")]
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum PageCommand {
+    /// Print where the page listens.
+    #[command(after_help = PAGE_EXAMPLES)]
+    Status {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+        /// Directory of the page's own socket.
+        #[arg(long, value_name = "DIR", default_value = "/run/fairweir-page")]
+        page_dir: PathBuf,
+    },
+    /// Stop the page.
+    #[command(after_help = PAGE_EXAMPLES)]
+    Off {
+        /// Directory of the page's own socket.
+        #[arg(long, value_name = "DIR", default_value = "/run/fairweir-page")]
+        page_dir: PathBuf,
+    },
 }
 
 /// `fairweir history`.
@@ -464,6 +490,8 @@ daemon.";
 const PAGE_EXAMPLES: &str = "Examples:
   sudo systemctl enable --now fairweir-page
   sudo fairweir page --open             print a link to open in a browser
+  sudo fairweir page status
+  sudo fairweir page off
 
 The page listens on 127.0.0.1 only. It shows what the sockets of the daemons let its user see: start
 them with `--admin-group fairweir` to change weights there, or with `--user-group fairweir` to look.";
