@@ -47,6 +47,7 @@ const LINES: &[(&str, i32, &str)] = &[
     ("page of", 2, "(did you mean `off`?); commands: status, off"),
     ("page reload", 2, "no command `reload` of `fairweir page`; commands: status, off"),
     ("page status --page-dir RUN", 3, "`fairweir page` does not run (no daemon answers in RUN)"),
+    ("sim check demo.toml --jsn", 2, "(did you mean `--json`?)"),
     ("setup --role gateway", 2, "--role: `gateway`; allowed: host, router, isp, sender"),
     ("setup --role rooter", 2, "(did you mean `router`?)"),
     ("setup --undo --yes", 2, "--yes"),
@@ -77,9 +78,9 @@ const LINES: &[(&str, i32, &str)] = &[
     ("host --dev lo --dryrun", 2, "(did you mean `--dry-run`?)"),
     ("doctor --jsn", 2, "(did you mean `--json`?); options: --"),
     (
-        "sim check demo.toml --json",
+        "sim check demo.toml --csv",
         2,
-        "unknown argument `--json` of `fairweir sim check`; options: --set",
+        "unknown argument `--csv` of `fairweir sim check`; options: --set, --json",
     ),
     // Values that are known to be wrong.
     (
