@@ -464,6 +464,15 @@ fn what_is_allowed_and_probably_wrong_is_noted() {
 fn every_file_that_is_checked_says_of_which_daemon_it_is() {
     let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../../dist");
     let dir = tempfile::tempdir().unwrap();
+    let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/demo.toml");
+    for command in ["sim", "lab"] {
+        let output = run(dir.path(), &format!("{command} check {demo} --json"));
+        let checked: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&checked["kind"], &checked["name"]), (&"scenario".into(), &"demo".into()));
+        let first = &checked["events"][0];
+        assert!(first["at_s"].is_number() && first["what"].is_string(), "{checked}");
+        assert_eq!((&checked["groups"], &checked["flows"]), (&2.into(), &2.into()), "{checked}");
+    }
     let router = "version = 1\n[router]\nlan = \"lan0\"\nwan = \"wan0\"\n";
     fs::write(dir.path().join("router.toml"), router).unwrap();
     for (file, kind) in [
