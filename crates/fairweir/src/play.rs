@@ -15,7 +15,7 @@ use fairweir_scenario::report::{self, Report};
 use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{AccessFlags, access};
 
-use crate::cli::{PlayArgs, ScenarioArgs};
+use crate::cli::{PlayArgs, ScenarioArgs, ScenarioCheckArgs};
 use crate::words::count;
 use fairweir_config::text;
 
@@ -40,9 +40,25 @@ pub(crate) fn read_file(path: &Path, set: &[Override]) -> anyhow::Result<Scenari
 ///
 /// # Errors
 /// What is wrong with the scenario.
-pub(crate) fn check(args: &ScenarioArgs) -> anyhow::Result<()> {
-    let scenario = read(args)?;
+pub(crate) fn check(args: &ScenarioCheckArgs) -> anyhow::Result<()> {
+    let scenario = read(&args.scenario)?;
     let out = &mut text::stdout();
+    if args.json {
+        let events = scenario
+            .events()
+            .into_iter()
+            .map(|event| serde_json::json!({ "at_s": event.at.as_secs_f64(), "what": event.what }));
+        let events: Vec<_> = events.collect();
+        let checked = serde_json::json!({
+            "kind": "scenario",
+            "name": scenario.name,
+            "groups": scenario.groups.len(),
+            "flows": scenario.flows.len(),
+            "duration_s": scenario.duration.as_secs_f64(),
+            "events": events,
+        });
+        return Ok(writeln!(out, "{checked}")?);
+    }
     let flows = scenario.flows.len();
     let groups = scenario.groups.len();
     let counted = format!("{}, {}", count(groups, "group"), count(flows, "flow"));

@@ -25,17 +25,16 @@ impl Questions {
         Ok(if answer.is_empty() { suggested.to_owned() } else { answer.to_owned() })
     }
 
+    /// The name of an interface; `if_none` is the error if none is suggested and nothing is asked.
     pub(crate) fn name(
         &mut self,
         question: &str,
         suggested: Option<String>,
+        if_none: &str,
     ) -> anyhow::Result<String> {
         let name = match (suggested, self.are_asked) {
             (Some(suggested), false) => suggested,
-            (None, false) => {
-                let what = "no interface has a default route; name one with --dev".to_owned();
-                return Err(Usage(what).into());
-            }
+            (None, false) => return Err(Usage(if_none.to_owned()).into()),
             (suggested, true) => self.ask(question, &suggested.unwrap_or_default())?,
         };
         crate::instance::parse(&name).map_err(|e| Usage(e).into())

@@ -99,6 +99,7 @@ fn to_type(command: &Command, path: &str, word: &str) -> String {
         _ if DAEMONS.contains(&word) && VERBS.contains(&path) => {
             format!("; use `fairweir {word} {path}`")
         }
+        "page" if ["status", "off"].contains(&path) => format!("; use `fairweir page {path}`"),
         _ if word.ends_with(".toml") && has("--config") => format!("; use --config {word}"),
         _ if has("--dev") && is_nothing_else(command, word) => format!("; use --dev {word}"),
         _ => String::new(),

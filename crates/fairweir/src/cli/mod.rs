@@ -100,7 +100,7 @@ pub(crate) enum Subcommand {
     /// Watch the traffic of an interface and write a first configuration.
     #[command(after_help = INIT_EXAMPLES)]
     Init(InitArgs),
-    /// Watch the traffic, write a first configuration, and start the daemon and the page.
+    /// Find out what this machine is, write a first configuration, and start the daemon.
     #[cfg(feature = "page")]
     #[command(after_help = SETUP_EXAMPLES)]
     Setup(SetupArgs),
@@ -161,7 +161,10 @@ pub(crate) enum GenerateCommand {
 /// `fairweir page`.
 #[cfg(feature = "page")]
 #[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct PageArgs {
+    #[command(subcommand)]
+    pub(crate) command: Option<PageCommand>,
     /// The port on 127.0.0.1.
     #[arg(long, default_value_t = 8070, value_parser = port)]
     pub(crate) port: u16,
@@ -188,6 +191,29 @@ pub(crate) struct PageArgs {
     pub(crate) history_size: u64,
     #[command(flatten)]
     pub(crate) run_dir: RunDir,
+}
+
+/// The commands to the page that runs.
+#[cfg(feature = "page")]
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum PageCommand {
+    /// Print where the page listens.
+    #[command(after_help = PAGE_EXAMPLES)]
+    Status {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+        /// Directory of the page's own socket.
+        #[arg(long, value_name = "DIR", default_value = "/run/fairweir-page")]
+        page_dir: PathBuf,
+    },
+    /// Stop the page.
+    #[command(after_help = PAGE_EXAMPLES)]
+    Off {
+        /// Directory of the page's own socket.
+        #[arg(long, value_name = "DIR", default_value = "/run/fairweir-page")]
+        page_dir: PathBuf,
+    },
 }
 
 /// `fairweir history`.
@@ -307,25 +333,51 @@ pub(crate) struct InitArgs {
     pub(crate) run_dir: RunDir,
 }
 
+/// What `fairweir setup` configures a machine as.
+#[cfg(feature = "page")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum SetupRole {
+    /// This computer: `fairweir host`.
+    Host,
+    /// This router: `fairweir router`.
+    Router,
+    /// This access network: `fairweir isp`.
+    Isp,
+    /// This server: `fairweir sender`.
+    Sender,
+}
+
 /// `fairweir setup`.
 #[cfg(feature = "page")]
 #[derive(Debug, Args)]
 pub(crate) struct SetupArgs {
+    /// What this machine is; without it, what it looks like is suggested.
+    #[arg(long)]
+    pub(crate) role: Option<SetupRole>,
     /// The interface that faces the Internet; without it, that of the default route is suggested.
     #[arg(long, value_parser = instance::parse)]
     pub(crate) dev: Option<String>,
-    /// Ask nothing: take what is suggested, and replace no configuration.
+    /// The interface of a router's devices, or of an access network's subscribers.
+    #[arg(long, value_parser = instance::parse)]
+    pub(crate) lan: Option<String>,
+    /// Ask nothing: take what is suggested. A file that exists is kept, and what is new is added to it.
     #[arg(long)]
     pub(crate) yes: bool,
-    /// How long to watch.
+    /// Return the machine to what it was before the first `fairweir setup`.
+    #[arg(long, conflicts_with_all = ["role", "dev", "lan", "yes", "output"])]
+    pub(crate) undo: bool,
+    /// How long to watch the traffic of a computer.
     #[arg(long, default_value = "60s", value_parser = str::parse::<Span>)]
     pub(crate) duration: Span,
-    /// The file to write.
-    #[arg(long, value_name = "FILE", default_value = DEFAULT_PATH)]
-    pub(crate) output: PathBuf,
+    /// The file to write; the default is that of the daemon.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
     /// Directory of the page's own socket.
     #[arg(long, value_name = "DIR", default_value = "/run/fairweir-page")]
     pub(crate) page_dir: PathBuf,
+    /// Directory of the daemons' states, where --undo finds what was before.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/fairweir")]
+    pub(crate) state: PathBuf,
     #[command(flatten)]
     pub(crate) run_dir: RunDir,
 }
@@ -428,13 +480,18 @@ It replays what `fairweir page` recorded with other weights, and changes nothing
 const SETUP_EXAMPLES: &str = "Examples:
   sudo fairweir setup
   sudo fairweir setup --yes --dev eth0
+  sudo fairweir setup --role router
+  sudo fairweir setup --undo
 
-Without systemd it prints the commands that start the daemon and the page.";
+It shows a configuration before it writes one. Without systemd it prints the commands that start the
+daemon.";
 
 #[cfg(feature = "page")]
 const PAGE_EXAMPLES: &str = "Examples:
   sudo systemctl enable --now fairweir-page
   sudo fairweir page --open             print a link to open in a browser
+  sudo fairweir page status
+  sudo fairweir page off
 
 The page listens on 127.0.0.1 only. It shows what the sockets of the daemons let its user see: start
 them with `--admin-group fairweir` to change weights there, or with `--user-group fairweir` to look.";

@@ -17,7 +17,7 @@ pub(crate) enum LabCommand {
     Run(LabRunArgs),
     /// Check a scenario and list its events.
     #[command(after_help = LAB_CHECK_EXAMPLES)]
-    Check(ScenarioArgs),
+    Check(ScenarioCheckArgs),
 }
 
 /// The subcommands of `sim`.
@@ -28,7 +28,7 @@ pub(crate) enum SimCommand {
     Run(PlayArgs),
     /// Check a scenario and list its events.
     #[command(after_help = SIM_CHECK_EXAMPLES)]
-    Check(ScenarioArgs),
+    Check(ScenarioCheckArgs),
 }
 
 /// `fairweir demo`.
@@ -93,6 +93,16 @@ pub(crate) struct ScenarioArgs {
     /// group.video.weight=3; repeatable.
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) set: Vec<Override>,
+}
+
+/// `fairweir sim check` and `fairweir lab check`.
+#[derive(Debug, Args)]
+pub(crate) struct ScenarioCheckArgs {
+    #[command(flatten)]
+    pub(crate) scenario: ScenarioArgs,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[cfg(feature = "demo")]

@@ -12,13 +12,15 @@ use fairweir_core::policy::{Match, Policy};
 use fairweir_core::units::{Bytes, Rate, Span};
 use fairweir_daemon::Lock;
 use fairweir_linux::{Attached, Host, HostSpec, Mode, Talker, Who, monotonic_now, sweep};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use crate::cli::InitArgs;
 use crate::device::check_named;
 use crate::exit::Usage;
 use fairweir_config::{host, text};
 
-mod router;
+pub(crate) mod router;
 
 /// The interval at which the progress bar is updated.
 const STEP: Span = Span::millis(500);
@@ -51,7 +53,10 @@ pub(crate) fn run(args: &InitArgs) -> anyhow::Result<()> {
         bail!("{} already exists; --force overwrites it", output.display());
     }
     let (text, daemon) = match &args.dev {
-        _ if args.router => (router::propose(args)?, "router".to_owned()),
+        _ if args.router => {
+            let found = router::look(args.dev.as_deref(), args.lan.as_deref())?;
+            (found.configuration(), "router".to_owned())
+        }
         None => {
             let what = "--dev is missing: the interface that faces the Internet";
             return Err(Usage(what.to_owned()).into());
@@ -90,16 +95,21 @@ pub(crate) fn is_example(path: &Path) -> bool {
 
 /// The observed traffic.
 pub(crate) struct Seen {
-    talkers: Vec<Talker>,
-    received: Bytes,
+    pub(crate) talkers: Vec<Talker>,
+    pub(crate) received: Bytes,
     /// The highest rate over a step.
-    busiest: Rate,
-    span: Span,
+    pub(crate) busiest: Rate,
+    pub(crate) span: Span,
 }
 
+/// Watches who receives on an interface. A signal ends it, and what was attached is removed.
+///
+/// # Errors
+/// If it was interrupted, another daemon has the interface, or the kernel refuses.
 pub(crate) fn observe(run_dir: &Path, dev: &str, duration: Span) -> anyhow::Result<Seen> {
     check_named(dev)?;
     let _lock = Lock::device(run_dir, dev)?;
+    let signals = Signals::held()?;
     sweep(dev)?;
     let policy = Policy::new(Vec::new())?;
     let mut host = Host::attach(&HostSpec {
@@ -120,6 +130,10 @@ pub(crate) fn observe(run_dir: &Path, dev: &str, duration: Span) -> anyhow::Resu
             break;
         }
         thread::sleep(Duration::from(Span::nanos(left).min(STEP)));
+        if signals.is_any()? {
+            host.detach()?;
+            bail!("interrupted; nothing was written");
+        }
         let now = monotonic_now();
         let step: Bytes = host.take_samples()?.iter().map(|s| s.received).sum();
         received += step;
@@ -134,6 +148,35 @@ pub(crate) fn observe(run_dir: &Path, dev: &str, duration: Span) -> anyhow::Resu
     let talkers = host.census()?;
     host.detach()?;
     Ok(Seen { talkers, received, busiest, span: duration })
+}
+
+/// Signals that would end the process while something is attached.
+struct Signals {
+    held: SigSet,
+    heard: SignalFd,
+}
+
+impl Signals {
+    fn held() -> nix::Result<Signals> {
+        let mut held = SigSet::empty();
+        for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+            held.add(signal);
+        }
+        held.thread_block()?;
+        let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
+        Ok(Signals { held, heard: SignalFd::with_flags(&held, flags)? })
+    }
+
+    fn is_any(&self) -> nix::Result<bool> {
+        Ok(self.heard.read_signal()?.is_some())
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        // The process ends soon, at the latest with what it writes.
+        let _ = self.held.thread_unblock();
+    }
 }
 
 /// Draws a progress bar if stderr is a terminal.
@@ -198,20 +241,8 @@ pub(crate) fn configuration(dev: &str, seen: &Seen, wishes: &Wishes) -> String {
              # [[group]]\n# name = \"video\"\n# weight = 5\n# match = [\"app:mpv\"]\n",
         );
     }
-    for (i, (name, app, received)) in groups.iter().enumerate() {
-        let weight = match (wishes.first, i) {
-            (Some(first), _) if first == i => WEIGHT_FIRST,
-            (_, 0) => WEIGHT_HEAVIEST,
-            _ => WEIGHT_OTHERS,
-        };
-        let part = percent(*received, seen.received);
-        text.push_str(&format!(
-            "\n[[group]]\n\
-             name = \"{name}\"   # received {received}, {part} % of the total\n\
-             weight = {weight}\n\
-             match = [{}]\n",
-            toml::Value::from(app.to_string()),
-        ));
+    for i in 0..groups.len() {
+        text.push_str(&group(seen, &groups, i, wishes.first));
     }
     text.push_str(
         "\n[[group]]\nname = \"default\"   # all traffic that matches no other group\nweight = 2\n",
@@ -227,6 +258,33 @@ pub(crate) fn configuration(dev: &str, seen: &Seen, wishes: &Wishes) -> String {
     push_comments(&mut text, "Control groups", &of(|who| matches!(who, Who::Cgroup(_))));
     push_comments(&mut text, "Senders", &of(|who| matches!(who, Who::Address(_))));
     text
+}
+
+/// One of the suggested groups.
+fn group(seen: &Seen, groups: &[(String, Match, Bytes)], i: usize, first: Option<usize>) -> String {
+    let (name, app, received) = &groups[i];
+    let weight = match (first, i) {
+        (Some(first), _) if first == i => WEIGHT_FIRST,
+        (_, 0) => WEIGHT_HEAVIEST,
+        _ => WEIGHT_OTHERS,
+    };
+    let part = percent(*received, seen.received);
+    let app = toml::Value::from(app.to_string());
+    format!(
+        "\n[[group]]\nname = \"{name}\"   # received {received}, {part} % of the total\n\
+         weight = {weight}\nmatch = [{app}]\n"
+    )
+}
+
+/// What a configuration lacks: a group for each busy application without a group of its own there.
+pub(crate) fn additions(seen: &Seen, policy: &Policy) -> String {
+    let known: Vec<&Match> = policy.groups().iter().flat_map(|group| &group.matches).collect();
+    let groups = suggested(seen).0;
+    let is_new = |(name, app, _): &(String, Match, Bytes)| {
+        !known.contains(&app) && policy.groups().iter().all(|group| group.name != *name)
+    };
+    let new = (0..groups.len()).filter(|&i| is_new(&groups[i]));
+    new.map(|i| group(seen, &groups, i, None)).collect()
 }
 
 /// The busy applications as groups (name, match, volume), busiest first, and the others.

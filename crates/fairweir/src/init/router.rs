@@ -10,10 +10,10 @@ use anyhow::{Context, bail};
 use fairweir_config::file::read_own;
 use fairweir_core::lease_file;
 use fairweir_core::packet::Mac;
+use fairweir_core::policy::{Match, Policy};
 use fairweir_linux::link::{self, Link};
 use fairweir_linux::network::{self, Neighbour};
 
-use crate::cli::InitArgs;
 use crate::device::check_named;
 use crate::exit::Usage;
 
@@ -33,24 +33,79 @@ struct Device {
     name: Option<String>,
 }
 
-/// The configuration for this router.
+impl Device {
+    /// Its table, with a name that is not taken.
+    fn entry(&self, taken: &mut BTreeSet<String>) -> String {
+        let [.., a, b] = self.mac.0;
+        let named = self.name.clone().filter(|name| !taken.contains(name));
+        let free = |name: &String| !taken.contains(name);
+        let numbered = (1..).map(|n| format!("device-{a:02x}{b:02x}-{n}"));
+        let unnamed = std::iter::once(format!("device-{a:02x}{b:02x}")).chain(numbered);
+        let name = named.clone().or_else(|| unnamed.into_iter().find(free));
+        let name = name.expect("invariant: finitely many names are taken");
+        // A device that makes up its MAC address has another one tomorrow.
+        let makes_up = self.mac.0[0] & 2 != 0;
+        let (rule, more) = match &named {
+            Some(host) if makes_up => (format!("host:{host}"), format!("; now {}", self.mac)),
+            _ if makes_up => (format!("mac:{}", self.mac), "; made up, may change".to_owned()),
+            _ => (format!("mac:{}", self.mac), String::new()),
+        };
+        let addresses: Vec<_> = self.addresses.iter().map(IpAddr::to_string).collect();
+        taken.insert(name.clone());
+        format!(
+            "\n[[device]]\nname = \"{name}\"   # {}{more}\nweight = 1\nmatch = [\"{rule}\"]\n",
+            addresses.join(", "),
+        )
+    }
+}
+
+/// A router, and the devices behind it.
+pub(crate) struct Found {
+    pub(crate) lan: String,
+    pub(crate) wan: String,
+    devices: Vec<Device>,
+}
+
+impl Found {
+    pub(crate) fn configuration(&self) -> String {
+        configuration(&self.lan, &self.wan, &self.devices)
+    }
+
+    /// What a configuration lacks: the devices without a rule.
+    pub(crate) fn additions(&self, policy: &Policy) -> String {
+        let groups = policy.groups();
+        let mut taken: BTreeSet<String> = groups.iter().map(|group| group.name.clone()).collect();
+        let rules: Vec<&Match> = groups.iter().flat_map(|group| &group.matches).collect();
+        let is_new = |device: &&Device| {
+            !rules.iter().any(|rule| match rule {
+                Match::Mac(mac) => *mac == device.mac,
+                Match::Host(name) => device.name.as_deref() == Some(name.as_str()),
+                Match::Ip(net) => device.addresses.iter().any(|address| net.contains(address)),
+                _ => false,
+            })
+        };
+        self.devices.iter().filter(is_new).map(|device| device.entry(&mut taken)).collect()
+    }
+}
+
+/// Looks at this router.
 ///
 /// # Errors
 /// If it is not clear which interfaces face the Internet and the devices.
-pub(super) fn propose(args: &InitArgs) -> anyhow::Result<String> {
-    let wan = match &args.dev {
+pub(crate) fn look(wan: Option<&str>, lan: Option<&str>) -> anyhow::Result<Found> {
+    let wan = match wan {
         Some(dev) => {
             check_named(dev)?;
-            dev.clone()
+            dev.to_owned()
         }
         None => network::default_device()?
             .context("no interface has a default route; name the one of the Internet with --dev")?,
     };
     let (links, neighbours) = (link::all()?, network::neighbours()?);
-    if let Some(lan) = &args.lan {
+    if let Some(lan) = lan {
         check_named(lan)?;
     }
-    let lan = match &args.lan {
+    let lan = match lan {
         Some(lan) => links.iter().find(|link| link.name == *lan),
         None => likely_lan(&links, &neighbours, &wan),
     };
@@ -63,7 +118,8 @@ pub(super) fn propose(args: &InitArgs) -> anyhow::Result<String> {
         return Err(Usage(what).into());
     }
     let names = LEASE_FILES.iter().flat_map(|path| leases(Path::new(path))).collect();
-    Ok(configuration(&lan.name, &wan, &devices(lan.index, &neighbours, &names)))
+    let devices = devices(lan.index, &neighbours, &names);
+    Ok(Found { lan: lan.name.clone(), wan, devices })
 }
 
 /// The bridge with the most neighbours.
@@ -113,26 +169,7 @@ fn configuration(lan: &str, wan: &str, devices: &[Device]) -> String {
     );
     let mut taken = BTreeSet::from(["default".to_owned()]);
     for device in devices {
-        let [.., a, b] = device.mac.0;
-        let named = device.name.clone().filter(|name| !taken.contains(name));
-        let free = |name: &String| !taken.contains(name);
-        let numbered = (1..).map(|n| format!("device-{a:02x}{b:02x}-{n}"));
-        let unnamed = std::iter::once(format!("device-{a:02x}{b:02x}")).chain(numbered);
-        let name = named.clone().or_else(|| unnamed.into_iter().find(free));
-        let name = name.expect("invariant: finitely many names are taken");
-        // A device that makes up its MAC address has another one tomorrow.
-        let makes_up = device.mac.0[0] & 2 != 0;
-        let (rule, more) = match &named {
-            Some(host) if makes_up => (format!("host:{host}"), format!("; now {}", device.mac)),
-            _ if makes_up => (format!("mac:{}", device.mac), "; made up, may change".to_owned()),
-            _ => (format!("mac:{}", device.mac), String::new()),
-        };
-        let addresses: Vec<_> = device.addresses.iter().map(IpAddr::to_string).collect();
-        text += &format!(
-            "\n[[device]]\nname = \"{name}\"   # {}{more}\nweight = 1\nmatch = [\"{rule}\"]\n",
-            addresses.join(", "),
-        );
-        taken.insert(name);
+        text += &device.entry(&mut taken);
     }
     text + "\n[[device]]\nname = \"default\"   # all other devices together\nweight = 1\n"
 }

@@ -68,6 +68,7 @@ async fn answer(stream: UnixStream, state: &State) -> io::Result<()> {
             Ok(all) => Answer::value(&all),
             Err(e) => Answer::error(e),
         },
+        Ok(Request::Status) => Answer::value(&state.status()),
         Err(e) => Answer::error(format!("not a request: {e}")),
     };
     let mut rest = answer.as_bytes();

@@ -31,7 +31,7 @@ use nix::unistd::{Gid, Uid, User, geteuid, setgid, setgroups, setuid};
 use tokio::signal::unix::{SignalKind, signal};
 use tracing::{info, warn};
 
-use crate::cli::PageArgs;
+use crate::cli::{PageArgs, PageCommand};
 use crate::exit::Usage;
 use crate::page::history::record::History;
 
@@ -60,6 +60,11 @@ const FILE: &str = "history.sqlite";
 const NAME: &str = "page";
 
 pub(crate) fn run(args: &PageArgs) -> anyhow::Result<()> {
+    match &args.command {
+        Some(PageCommand::Status { json, page_dir }) => return ask::print_status(page_dir, *json),
+        Some(PageCommand::Off { page_dir }) => return ask::end(page_dir),
+        None => {}
+    }
     if args.open {
         return link::print(&args.page_dir);
     }

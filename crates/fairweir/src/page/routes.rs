@@ -23,6 +23,7 @@ use futures_util::stream::{self, Stream};
 use serde::{Deserialize, Serialize};
 use tokio::task::spawn_blocking;
 
+use super::ask::PageStatus;
 use super::connections::IsSignedIn;
 use super::guard::{Hosts, guard};
 use super::html::{self, Forms};
@@ -49,6 +50,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// What all handlers share.
 pub(super) struct State {
     hosts: Hosts,
+    url: String,
     run_dir: PathBuf,
     is_read_only: bool,
     sessions: Sessions,
@@ -67,11 +69,22 @@ impl State {
     ) -> State {
         State {
             hosts: Hosts::of(address),
+            url: format!("http://{address}/"),
             run_dir: run_dir.to_owned(),
             is_read_only,
             sessions: Sessions::default(),
             watcher: Watcher::new(run_dir),
             history,
+        }
+    }
+
+    pub(super) fn status(&self) -> PageStatus {
+        PageStatus {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            url: self.url.clone(),
+            read_only: self.is_read_only,
+            records: self.history.is_some(),
         }
     }
 

@@ -1,7 +1,7 @@
 //! The command line: help, exit codes, errors, and the commands around the daemon.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::process::{Command, Stdio};
@@ -467,56 +467,6 @@ fn init_proposes_a_group_for_who_downloads() {
     assert!(text.contains("user:root") && text.contains("ip:10.9.0.0/24"), "{text}");
     let output = fairweir(&["check", file.to_str().unwrap()]);
     assert!(output.status.success(), "{output:?}");
-}
-
-#[test]
-fn setup_writes_a_configuration_with_no_question_or_three_and_replaces_none_unasked() {
-    if !privileged() {
-        return;
-    }
-    let stage = Stage::new();
-    let file = stage.path("new/fairweir.toml");
-    let setup = |args: &[&str], answers: &str| {
-        let mut command = Command::new(FAIRWEIR);
-        command.args(["setup", "--duration", "2s", "--output"]).arg(&file).args(args);
-        command.args(["--run-dir", &stage.run_dir()]);
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = stage.at_home(|| command.spawn().unwrap());
-        child.stdin.take().unwrap().write_all(answers.as_bytes()).unwrap();
-        std::thread::sleep(Duration::from_millis(700));
-        let download = stage.download(SERVERS[0]);
-        let output = child.wait_with_output().unwrap();
-        drop(download);
-        output
-    };
-    // The interface is that of the default route.
-    let output = setup(&["--yes"], "");
-    assert!(output.status.success(), "{output:?}");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(
-        said.contains("sudo fairweir host --dev wan") && said.contains("page --open"),
-        "{said}"
-    );
-    let first = fs::read_to_string(&file).unwrap();
-    assert!(first.contains("dev = \"wan\"") && !first.contains("probe"), "{first}");
-    assert!(fairweir(&["check", file.to_str().unwrap()]).status.success());
-    // One that exists stays, unless a person says otherwise.
-    for (args, answers) in [(&["--yes"][..], ""), (&[], "\nno\n"), (&[], "\n\n"), (&[], "\n")] {
-        let output = setup(args, answers);
-        assert!(!output.status.success(), "{output:?}");
-        assert_eq!(fs::read_to_string(&file).unwrap(), first);
-    }
-    // An interface, the file, no probe, and the download matters most.
-    let output = setup(&[], "wan\nyes\nno\n1\n");
-    assert!(output.status.success(), "{output:?}");
-    let second = fs::read_to_string(&file).unwrap();
-    assert!(second.contains("probe = \"off\"") && second.contains("weight = 10"), "{second}");
-    assert!(fairweir(&["check", file.to_str().unwrap()]).status.success());
-    let output = setup(&["--yes", "--dev", "nosuch"], "");
-    assert!(
-        String::from_utf8_lossy(&output.stderr).contains("no interface `nosuch`"),
-        "{output:?}"
-    );
 }
 
 /// Two groups that can compete: only what such confirm is worth remembering.

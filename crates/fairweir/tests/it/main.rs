@@ -30,6 +30,7 @@ mod proxy;
 mod recognition;
 mod router;
 mod sender;
+mod setup;
 mod shares;
 mod sim;
 mod upload;

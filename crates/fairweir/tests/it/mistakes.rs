@@ -42,6 +42,26 @@ const LINES: &[(&str, i32, &str)] = &[
     ("reload eth0", 2, "use --dev eth0"),
     ("off eth0", 2, "use --dev eth0"),
     ("status isp", 2, "use `fairweir isp status`"),
+    ("status page", 2, "use `fairweir page status`"),
+    ("off page", 2, "use `fairweir page off`"),
+    ("page of", 2, "(did you mean `off`?); commands: status, off"),
+    ("page reload", 2, "no command `reload` of `fairweir page`; commands: status, off"),
+    ("page status --page-dir RUN", 3, "`fairweir page` does not run (no daemon answers in RUN)"),
+    ("sim check demo.toml --jsn", 2, "(did you mean `--json`?)"),
+    ("setup --role gateway", 2, "--role: `gateway`; allowed: host, router, isp, sender"),
+    ("setup --role rooter", 2, "(did you mean `router`?)"),
+    ("setup --undo --yes", 2, "--yes"),
+    (
+        "setup --yes --role router --dev lo --lan l0 --output o.toml",
+        2,
+        "no interface `l0` (did you mean `lo`?); available: lo",
+    ),
+    (
+        "setup --yes --role router --dev lo --lan lo --output o.toml",
+        2,
+        "lo faces the Internet; --lan names the interface of the others",
+    ),
+    ("setup --yes --role host --dev lo --output RUN", 2, "RUN is a directory; name a file in it"),
     ("reload proxy", 2, "use `fairweir proxy reload`"),
     ("top sender", 2, "use `fairweir sender top`"),
     ("router --dev eth0", 2, "`fairweir router` has no --dev: `wan` in router.toml"),
@@ -58,9 +78,9 @@ const LINES: &[(&str, i32, &str)] = &[
     ("host --dev lo --dryrun", 2, "(did you mean `--dry-run`?)"),
     ("doctor --jsn", 2, "(did you mean `--json`?); options: --"),
     (
-        "sim check demo.toml --json",
+        "sim check demo.toml --csv",
         2,
-        "unknown argument `--json` of `fairweir sim check`; options: --set",
+        "unknown argument `--csv` of `fairweir sim check`; options: --set, --json",
     ),
     // Values that are known to be wrong.
     (
@@ -444,6 +464,15 @@ fn what_is_allowed_and_probably_wrong_is_noted() {
 fn every_file_that_is_checked_says_of_which_daemon_it_is() {
     let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../../dist");
     let dir = tempfile::tempdir().unwrap();
+    let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/demo.toml");
+    for command in ["sim", "lab"] {
+        let output = run(dir.path(), &format!("{command} check {demo} --json"));
+        let checked: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&checked["kind"], &checked["name"]), (&"scenario".into(), &"demo".into()));
+        let first = &checked["events"][0];
+        assert!(first["at_s"].is_number() && first["what"].is_string(), "{checked}");
+        assert_eq!((&checked["groups"], &checked["flows"]), (&2.into(), &2.into()), "{checked}");
+    }
     let router = "version = 1\n[router]\nlan = \"lan0\"\nwan = \"wan0\"\n";
     fs::write(dir.path().join("router.toml"), router).unwrap();
     for (file, kind) in [

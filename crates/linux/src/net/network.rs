@@ -6,7 +6,7 @@ use fairweir_core::packet::Mac;
 
 use crate::Error;
 use crate::net::link;
-use crate::net::netlink::{Netlink, Request, attribute, u32_at};
+use crate::net::netlink::{Netlink, Request, attribute, text, u32_at};
 
 /// A name for the network behind `dev`, by which its capacity can be remembered: `gateway ` and
 /// the hardware address of the default route's next hop. `None` if there is no such route, or
@@ -26,21 +26,62 @@ pub fn identity(dev: &str) -> Option<String> {
 /// # Errors
 /// If the kernel refuses.
 pub fn default_device() -> Result<Option<String>, Error> {
+    Ok(default_devices()?.into_iter().next())
+}
+
+/// The devices of all default routes, once each: by metric, IPv4 before IPv6.
+///
+/// # Errors
+/// If the kernel refuses.
+pub fn default_devices() -> Result<Vec<String>, Error> {
     let mut netlink = Netlink::open()?;
+    let mut all: Vec<u32> = Vec::new();
     for family in [libc::AF_INET, libc::AF_INET6] {
-        let mut best: Option<(u32, u32)> = None;
+        let mut routes: Vec<(u32, u32)> = Vec::new();
         default_routes(&mut netlink, family as u8, |device, metric, _| {
-            if best.is_none_or(|(least, _)| metric < least) {
-                best = Some((metric, device));
-            }
+            routes.push((metric, device));
         })?;
-        if let Some((_, device)) = best {
-            let links = link::all()?;
-            let name = links.into_iter().find(|link| link::index(&link.name) == Some(device));
-            return Ok(name.map(|link| link.name));
+        routes.sort_by_key(|&(metric, _)| metric);
+        for (_, device) in routes {
+            if !all.contains(&device) {
+                all.push(device);
+            }
         }
     }
-    Ok(None)
+    let links = link::all_with(&mut netlink)?;
+    let name = |device: u32| links.iter().find(|link| link.index == device);
+    Ok(all.into_iter().filter_map(name).map(|link| link.name.clone()).collect())
+}
+
+/// Whether nftables, or iptables by way of it, has a chain that translates the addresses of what leaves.
+/// None if the kernel has no nftables.
+///
+/// # Errors
+/// If the kernel refuses.
+pub fn has_nat() -> Result<bool, Error> {
+    let lacks_it = |error: &Error| {
+        let missing = [libc::EINVAL, libc::ENOENT, libc::EOPNOTSUPP, libc::EPROTONOSUPPORT];
+        error.errno().is_some_and(|errno| missing.contains(&errno))
+    };
+    let mut netlink = match Netlink::open_netfilter() {
+        Err(e) if lacks_it(&e) => return Ok(false),
+        netlink => netlink?,
+    };
+    let mut found = false;
+    let request = Request::new(GET_CHAIN, 0, &[libc::AF_UNSPEC as u8, 0, 0, 0]);
+    match netlink.dump("list the chains", request, |payload| found |= is_source_nat(payload)) {
+        Err(e) if lacks_it(&e) => Ok(false),
+        asked => asked.map(|()| found),
+    }
+}
+
+/// Whether a chain of nftables, as the kernel lists it, translates what leaves.
+fn is_source_nat(payload: &[u8]) -> bool {
+    let attributes = payload.get(NFGENMSG_BYTES..).unwrap_or_default();
+    let kind = attribute(attributes, NFTA_CHAIN_TYPE).map(text);
+    let hook = attribute(attributes, NFTA_CHAIN_HOOK);
+    let hook = hook.and_then(|hook| u32_at(attribute(hook, NFTA_HOOK_HOOKNUM)?, 0));
+    kind.as_deref() == Some("nat") && hook.map(u32::from_be) == Some(POSTROUTING)
 }
 
 /// The next hop of the default route over a device, IPv4 before IPv6.
@@ -157,6 +198,14 @@ fn hardware_address(
     Ok(found)
 }
 
+/// `NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_GETCHAIN`. Source: linux/netfilter/nf_tables.h.
+const GET_CHAIN: u16 = 10 << 8 | 4;
+const NFGENMSG_BYTES: usize = 4;
+const NFTA_CHAIN_HOOK: u16 = 4;
+const NFTA_CHAIN_TYPE: u16 = 7;
+const NFTA_HOOK_HOOKNUM: u16 = 1;
+/// `NF_INET_POST_ROUTING`.
+const POSTROUTING: u32 = 4;
 const RTMSG_BYTES: usize = 12;
 const NDMSG_BYTES: usize = 12;
 const NDA_DST: u16 = 1;

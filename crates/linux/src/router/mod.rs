@@ -95,17 +95,23 @@ pub struct Router {
 }
 
 impl Router {
+    /// Refuses if other software shapes the download of this router, or takes packets past its programs.
+    ///
+    /// # Errors
+    /// [`Error::Occupied`] or [`Error::Bypassed`] says what was found; or if a device is missing.
+    pub fn refuse_if_occupied(lan: &str, wan: &str) -> Result<(), Error> {
+        let (mut netlink, lan, wan) = ends(lan, wan)?;
+        htb::refuse_if_occupied(&mut netlink, &lan)?;
+        conflicts::refuse_if_any(&mut netlink, &lan, &wan)
+    }
+
     /// Counts, and in [`Mode::Shape`] prepares to shape, what goes to the devices of the LAN.
     ///
     /// # Errors
     /// If a device is missing, other software shapes the LAN device or, with `upload`, has a root
     /// qdisc at the WAN, or the kernel lacks a required feature.
     pub fn attach(spec: &RouterSpec) -> Result<Router, Error> {
-        let mut netlink = Netlink::open()?;
-        let mut find = |name: &str| {
-            link::find_with(&mut netlink, name)?.ok_or_else(|| Error::NoDevice(name.to_owned()))
-        };
-        let (lan, wan) = (find(&spec.lan)?, find(&spec.wan)?);
+        let (mut netlink, lan, wan) = ends(&spec.lan, &spec.wan)?;
         if spec.mode == Mode::Shape {
             htb::refuse_if_occupied(&mut netlink, &lan)?;
             conflicts::refuse_if_any(&mut netlink, &lan, &wan)?;
@@ -501,6 +507,16 @@ impl Drop for Router {
 const FEATURES_OF_RULES: u32 = FEATURE_PREFIX4 | FEATURE_PREFIX6 | FEATURE_SITES;
 /// Between two searches for other shapers and flowtables.
 const CONFLICTS_PERIOD: Span = Span::secs(2);
+
+/// The LAN and the WAN of these names.
+fn ends(lan: &str, wan: &str) -> Result<(Netlink, Link, Link), Error> {
+    let mut netlink = Netlink::open()?;
+    let mut find = |name: &str| {
+        link::find_with(&mut netlink, name)?.ok_or_else(|| Error::NoDevice(name.to_owned()))
+    };
+    let (lan, wan) = (find(lan)?, find(wan)?);
+    Ok((netlink, lan, wan))
+}
 
 fn at(device: &Link) -> At<'_> {
     At { name: &device.name, index: device.index }

@@ -186,6 +186,33 @@ fn read_until(stream: &mut TcpStream, end: &str) -> String {
 }
 
 #[test]
+fn the_page_says_where_it_listens_and_ends_when_asked() {
+    if !privileged() {
+        return;
+    }
+    let scene = Scene::new(&["--read-only"]);
+    let dir = scene.stage.path("page");
+    let page = |args: &str| {
+        let mut command = Command::new(FAIRWEIR);
+        command.arg("page").args(args.split(' ')).arg("--page-dir").arg(&dir);
+        command.output().unwrap()
+    };
+    let output = page("status --json");
+    let status: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(status["url"], format!("http://{}/", scene.page.host), "{status}");
+    assert_eq!(status["pid"], scene.page.id(), "{status}");
+    assert_eq!((&status["read_only"], &status["records"]), (&true.into(), &true.into()));
+    let said = String::from_utf8(page("status").stdout).unwrap();
+    assert!(said.contains("it changes nothing, and records a history"), "{said}");
+    let output = page("off");
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success() && said.contains("has ended"), "{output:?}");
+    assert_eq!(page("status").status.code(), Some(3));
+    assert_eq!(page("off").stdout, b"it does not run\n");
+    assert_eq!(scene.daemon.status()["dev"], "wan", "the daemon goes on");
+}
+
+#[test]
 fn a_weight_is_changed_stored_and_undone_without_a_script() {
     if !privileged() {
         return;

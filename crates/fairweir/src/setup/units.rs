@@ -1,0 +1,76 @@
+//! The units of systemd that `fairweir setup` starts.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail};
+
+use serde::{Deserialize, Serialize};
+
+/// A unit, as it was.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct UnitBefore {
+    pub(super) name: String,
+    pub(super) was_enabled: bool,
+    pub(super) was_active: bool,
+}
+
+/// Where systemd runs, this directory exists. Source: sd_booted(3).
+const SYSTEMD: &str = "/run/systemd/system";
+
+/// Whether systemd runs this machine.
+pub(super) fn are_here() -> bool {
+    Path::new(SYSTEMD).exists()
+}
+
+/// What a unit is now.
+pub(super) fn look(name: &str) -> UnitBefore {
+    let says = |verb: &str| {
+        let mut command = Command::new("systemctl");
+        command.args([verb, "--quiet", name]).stdout(Stdio::null()).stderr(Stdio::null());
+        command.status().is_ok_and(|status| status.success())
+    };
+    let (was_enabled, was_active) = (says("is-enabled"), says("is-active"));
+    UnitBefore { name: name.to_owned(), was_enabled, was_active }
+}
+
+/// Enables units and starts them; those that run read their configuration again.
+///
+/// # Errors
+/// If systemctl fails.
+pub(super) fn start(units: &[UnitBefore]) -> anyhow::Result<()> {
+    let names: Vec<&str> = units.iter().map(|unit| unit.name.as_str()).collect();
+    systemctl(&[&["enable", "--now"], names.as_slice()].concat())?;
+    let running = units.iter().filter(|unit| unit.was_active).map(|unit| unit.name.as_str());
+    match running.collect::<Vec<_>>().as_slice() {
+        [] => Ok(()),
+        running => systemctl(&[&["try-reload-or-restart"], running].concat()),
+    }
+}
+
+/// Makes a unit what it was, and says what was done.
+///
+/// # Errors
+/// If systemctl fails.
+pub(super) fn restore(unit: &UnitBefore) -> anyhow::Result<Vec<String>> {
+    let (now, name) = (look(&unit.name), unit.name.as_str());
+    let mut done = Vec::new();
+    if now.was_active && !unit.was_active {
+        systemctl(&["stop", name])?;
+        done.push(format!("stopped {name}"));
+    }
+    if now.was_enabled && !unit.was_enabled {
+        systemctl(&["disable", name])?;
+        done.push(format!("disabled {name}"));
+    }
+    Ok(done)
+}
+
+fn systemctl(args: &[&str]) -> anyhow::Result<()> {
+    let status = Command::new("systemctl").args(args).status().context("cannot run systemctl")?;
+    if !status.success() {
+        bail!("`systemctl {}` failed", args.join(" "));
+    }
+    Ok(())
+}
