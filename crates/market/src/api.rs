@@ -146,7 +146,7 @@ fn refused(why: &Refused) -> Response {
         Refused::Code => (403, Some("code")),
         Refused::NoGateway(_) => (404, Some("gateway")),
         Refused::TooOften(_) => (429, None),
-        Refused::TooMany | Refused::Clock(_) => (503, None),
+        Refused::TooMany | Refused::Clock(_) | Refused::Paused => (503, None),
         Refused::Founded
         | Refused::Rules(_)
         | Refused::Text(_)
@@ -177,6 +177,7 @@ fn clock(session: &mut Session<'_>) -> Done {
         gateways: book.gateways().len(),
         rules: rules.clone(),
         doubt: session.present.clock.clone(),
+        paused: book.is_paused(),
     })
 }
 
@@ -225,7 +226,7 @@ fn statements(session: &mut Session<'_>, name: &str) -> Done {
 }
 
 fn lease(session: &mut Session<'_>, name: &str) -> Done {
-    let refused_slot = session.present.leases;
+    let (refused_slot, hold) = (session.present.leases, session.present.hold);
     let leases = session.book().leases();
     let leases = leases.ok_or_else(|| problem(404, "no slot was closed yet", None))?;
     let rate = leases.rates.iter().find(|lease| lease.gateway == name).map(|lease| lease.rate);
@@ -234,6 +235,7 @@ fn lease(session: &mut Session<'_>, name: &str) -> Done {
         until_s: leases.until,
         rate_bps: rate.unwrap_or_default(),
         refused_slot,
+        hold,
     })
 }
 

@@ -104,6 +104,13 @@ pub enum Event {
         /// The plan's rate.
         peak: Option<Rate>,
     },
+    /// The operator stopped the market: no slot is closed, and no bid is taken.
+    Pause,
+    /// It goes on. What was bid for slots before the first one is void.
+    Resume {
+        /// The open slot.
+        open: u64,
+    },
     /// A gateway left.
     Leave {
         /// Its pseudonym.
@@ -179,6 +186,9 @@ pub enum Refused {
     /// A slot other than the next is closed, or its root is another.
     #[error("slot {0} does not follow, or its statements are not those that were kept")]
     Chain(u64),
+    /// No slot is closed, and no bid is taken.
+    #[error("the market is paused by its operator")]
+    Paused,
     /// The host's clock differs from others.
     #[error("{0}; nothing is changed until it is right")]
     Clock(String),
@@ -300,6 +310,8 @@ pub struct Book {
     closed: VecDeque<Closed>,
     root: String,
     names: u64,
+    #[serde(default)]
+    is_paused: bool,
 }
 
 impl Rules {
@@ -326,6 +338,12 @@ impl Rules {
     /// When a slot begins, in seconds of Unix time.
     pub fn begins_s(&self, slot: u64) -> u64 {
         self.epoch_s.saturating_add(slot.saturating_mul(self.slot_s))
+    }
+
+    /// The first slot whose bids have not ended.
+    pub fn open_at(&self, now_s: u64) -> u64 {
+        let passed_s = now_s.saturating_add(self.close_before_s).checked_sub(self.epoch_s);
+        passed_s.map_or(0, |passed_s| passed_s / self.slot_s + 1)
     }
 
     /// When its bids end.
@@ -373,8 +391,8 @@ impl Book {
         {
             return Err("the names of the gateways do not rise with their seats");
         }
-        let follows =
-            self.closed.back().is_none_or(|last| last.slot.checked_add(1) == Some(self.open));
+        // Slots in which the market was paused are missing.
+        let follows = self.closed.back().is_none_or(|last| last.slot < self.open);
         let is_open = |slot: &u64| (self.open..self.open + AHEAD).contains(slot);
         if !follows || !self.gateways.iter().all(|g| g.bids.keys().all(is_open)) {
             return Err("closed slots and bids do not adjoin the open slot");
@@ -412,6 +430,8 @@ impl Book {
             Event::Plan { gateway, peak } => {
                 self.seat(gateway).map(|seat| self.gateways[seat].peak = *peak)
             }
+            Event::Pause => return self.pause(),
+            Event::Resume { open } => return self.resume(*open),
             Event::Absent { slot, spend } => self.place_absent(*slot, *spend),
             Event::Leave { gateway, at_s } => self.leave(gateway, *at_s),
             Event::Close { slot, root } => self.close(*slot, root),
@@ -425,6 +445,11 @@ impl Book {
     /// If the market was not founded.
     pub fn rules(&self) -> Result<&Rules, Refused> {
         self.rules.as_ref().ok_or(Refused::Founded)
+    }
+
+    /// Whether no slot is closed, and no bid is taken.
+    pub fn is_paused(&self) -> bool {
+        self.is_paused
     }
 
     /// The first slot that is not closed.
@@ -550,6 +575,28 @@ impl Book {
         seat.ok_or_else(|| Refused::NoGateway(gateway.chars().take(CONTRACT_MAX).collect()))
     }
 
+    fn pause(&mut self) -> Result<bool, Refused> {
+        self.rules()?;
+        Ok(!std::mem::replace(&mut self.is_paused, true))
+    }
+
+    fn resume(&mut self, open: u64) -> Result<bool, Refused> {
+        if !self.is_paused {
+            return Ok(false);
+        }
+        if !(self.open..SLOTS_MAX).contains(&open) {
+            return Err(Refused::Chain(open));
+        }
+        (self.is_paused, self.open) = (false, open);
+        self.gateways.iter_mut().for_each(|gateway| gateway.bids.retain(|&slot, _| slot >= open));
+        Ok(true)
+    }
+
+    /// Whether slots are closed and bids are taken.
+    fn check_running(&self) -> Result<(), Refused> {
+        if self.is_paused { Err(Refused::Paused) } else { Ok(()) }
+    }
+
     fn change(
         &mut self,
         capacity: Option<Rate>,
@@ -648,6 +695,7 @@ impl Book {
 
     /// Whether a bid would change something.
     fn check_bid(&self, gateway: &str, bid: Bid) -> Result<bool, Refused> {
+        self.check_running()?;
         let Bid { slot, spend, sequence } = bid;
         let seat = self.seat(gateway)?;
         let open = self.open;
@@ -684,6 +732,7 @@ impl Book {
 
     fn place_absent(&mut self, slot: u64, spend: Credits) -> Result<(), Refused> {
         self.rules()?;
+        self.check_running()?;
         if slot != self.open {
             return Err(Refused::Chain(slot));
         }
@@ -701,6 +750,7 @@ impl Book {
     }
 
     fn settle(&self) -> Result<Vec<Statement>, Refused> {
+        self.check_running()?;
         let cap = self.rules()?.cap;
         Ok(ledger::close(&self.balances, &self.spends(), Some(cap), self.open)?)
     }

@@ -94,7 +94,7 @@ pub trait Guarantees: Send {
     fn describe(&self) -> String;
 }
 
-/// Nothing guarantees rates: gateways read their leases and limit themselves.
+/// Nothing guarantees rates: gateways are told to hold themselves to their leases.
 #[derive(Clone, Copy, Debug)]
 pub struct Unenforced;
 
@@ -104,7 +104,8 @@ impl Guarantees for Unenforced {
     }
 
     fn describe(&self) -> String {
-        "not enforced: the gateways limit themselves".to_owned()
+        "by no policer: gateways hold themselves to their rates where their agents tell a daemon"
+            .to_owned()
     }
 }
 

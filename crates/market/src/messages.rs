@@ -26,6 +26,9 @@ pub struct Clock {
     /// Why the server's time is not believed, if so: no slot is closed and nothing changes meanwhile.
     #[serde(default)]
     pub doubt: Option<String>,
+    /// Whether the operator has stopped the market: no slot is closed, and no bid is taken.
+    #[serde(default)]
+    pub paused: bool,
 }
 
 /// The answer to `GET /v1/prices`.
@@ -79,6 +82,9 @@ pub struct Leased {
     /// The slot whose rates the operator's policer refuses now: they are not guaranteed.
     #[serde(default)]
     pub refused_slot: Option<u64>,
+    /// Whether a gateway is to let no more through, because no policer enforces the rates.
+    #[serde(default)]
+    pub hold: bool,
 }
 
 /// The body of `PUT /v1/gateways/NAME/bids/SLOT`.

@@ -3,7 +3,8 @@
 //! Problem: a gateway that learns the rate of its link from what arrives notices late that a slot has
 //! bought more, and has to lose packets to notice that it is over. Method: the agent tells the rate for a
 //! few seconds, again and again ([`Guarantee`]). A guarantee ends by itself, so an agent that dies or
-//! hangs takes nothing with it ([`Term`]).
+//! hangs takes nothing with it ([`Term`]). Where no policer enforces the rates, it is also a *bound*: the
+//! gateway lets no more through (self-limiting, Mind Your Own Bandwidth §II.B).
 //!
 //! Property: a term that is not renewed ends at most [`FOR_MAX`] after it was received.
 
@@ -30,6 +31,9 @@ pub struct Guarantee {
     pub equal_bps: Rate,
     /// How long it holds, in milliseconds.
     pub for_ms: u64,
+    /// Whether no more may pass, since nothing else enforces the rates of the market.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub hold: bool,
     /// What the household wants now, in the order of [`Kind::ALL`](super::utility::Kind::ALL).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub importance: Option<[Importance; 4]>,
@@ -65,7 +69,7 @@ impl Guarantee {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Term(Option<(Guarantee, Time)>);
 
-/// From what a term came to what it is.
+/// From what a term came to what it is, as far as it is no bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
     /// What was guaranteed before.
@@ -77,27 +81,40 @@ pub struct Step {
 }
 
 impl Term {
-    /// Takes in a guarantee. Returns the step if the rate differs from the one before.
+    /// Takes in a guarantee. Returns the step if rate or bound differ from those before.
     ///
     /// # Errors
     /// As [`Guarantee::check`]; then nothing has changed.
     pub fn handle(&mut self, told: Guarantee, now: Time) -> Result<Option<Step>, String> {
         told.check()?;
-        let step = Step { from: self.rate(), to: Some(told.rate_bps), equal: told.equal_bps };
+        let before = *self;
         self.0 = Some((told, now + Span::millis(told.for_ms)));
-        Ok((step.from != step.to).then_some(step))
+        let step = Step { from: before.raised(), to: self.raised(), equal: told.equal_bps };
+        let is_same = (before.rate(), before.bound()) == (self.rate(), self.bound());
+        Ok((!is_same).then_some(step))
     }
 
     /// Ends it if its time is over. Returns the step.
     pub fn handle_tick(&mut self, now: Time) -> Option<Step> {
         let (told, _) = self.0.filter(|&(_, until)| now >= until)?;
+        let from = self.raised();
         self.0 = None;
-        Some(Step { from: Some(told.rate_bps), to: None, equal: told.equal_bps })
+        Some(Step { from, to: None, equal: told.equal_bps })
     }
 
     /// What is guaranteed now.
     pub fn rate(&self) -> Option<Rate> {
         self.0.map(|(told, _)| told.rate_bps)
+    }
+
+    /// What may pass at most now; none is without a bound.
+    pub fn bound(&self) -> Option<Rate> {
+        self.0.filter(|(told, _)| told.hold).map(|(told, _)| told.rate_bps)
+    }
+
+    /// What is guaranteed without a bound.
+    fn raised(&self) -> Option<Rate> {
+        self.0.filter(|(told, _)| !told.hold).map(|(told, _)| told.rate_bps)
     }
 
     /// What the household wants now, if that is known.
@@ -128,6 +145,12 @@ impl Step {
     }
 }
 
+/// What a link is believed to carry under a bound, that was `known` to carry another rate: all that the
+/// bound lets through if nothing is known, else no more than [`GROWTH_MAX`] times as much as is known.
+pub fn believed_under(bound: Rate, known: Option<Rate>) -> Rate {
+    known.map_or(bound, |known| bound.min(known * GROWTH_MAX))
+}
+
 /// A wrong guarantee costs no more than this.
 const GROWTH_MAX: u64 = 8;
 /// An estimate up to this part of a guarantee rests on it.
@@ -143,6 +166,7 @@ mod tests {
             rate_bps: Rate::mbit(mbit),
             equal_bps: Rate::mbit(10),
             for_ms,
+            hold: false,
             importance: None,
         }
     }
@@ -161,6 +185,23 @@ mod tests {
         let end = term.handle_tick(at(5_000)).unwrap();
         assert_eq!((end.from, end.to, term.rate()), (Some(Rate::mbit(28)), None, None));
         assert_eq!(term.handle_tick(at(9_000)), None, "it ends once");
+    }
+
+    #[test]
+    fn a_bound_raises_nothing_and_ends_with_its_term() {
+        let mut term = Term::default();
+        let hold = |mbit| Guarantee { hold: true, ..told(mbit, 3_000) };
+        let step = |from: Option<u64>, to: Option<u64>| {
+            Some(Step { from: from.map(Rate::mbit), to: to.map(Rate::mbit), equal: Rate::mbit(10) })
+        };
+        assert_eq!(term.handle(told(28, 3_000), at(0)), Ok(step(None, Some(28))));
+        assert_eq!(term.handle(hold(28), at(1)), Ok(step(Some(28), None)), "the rate is the same");
+        assert_eq!((term.rate(), term.bound()), (Some(Rate::mbit(28)), Some(Rate::mbit(28))));
+        assert_eq!(term.handle(hold(28), at(2)), Ok(None));
+        assert_eq!(term.handle(hold(4), at(3)), Ok(step(None, None)));
+        assert_eq!(term.bound(), Some(Rate::mbit(4)));
+        assert_eq!(term.handle_tick(at(3_003)), step(None, None));
+        assert_eq!((term.rate(), term.bound()), (None, None));
     }
 
     #[test]

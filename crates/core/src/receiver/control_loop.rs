@@ -77,7 +77,10 @@ impl Decider for Controller {
 
     fn supervised_target(&self) -> Option<Span> {
         match self {
-            Controller::Fairweir(fairweir) => Some(fairweir.queue_target()),
+            // What a bound costs is meant.
+            Controller::Fairweir(fairweir) => {
+                fairweir.bound().is_none().then(|| fairweir.queue_target())
+            }
             Controller::Fixed(_) | Controller::Crab(_) | Controller::Rbm(_) => None,
         }
     }
@@ -323,6 +326,19 @@ impl ControlLoop {
         let follows = self.controller.handle_guarantee(step, now);
         self.drain();
         follows
+    }
+
+    /// As [`Controller::hold`]; a comparison with what passes without control ends.
+    pub fn hold(&mut self, bound: Option<Rate>, now: Time) {
+        if !self.controller.hold(bound, now) {
+            return;
+        }
+        if bound.is_some() && self.is_released && !self.is_delegated {
+            (self.supervisor, self.is_released) = (Supervisor::new(), false);
+            self.handle_lost_state();
+        }
+        self.decision.clone_from(self.controller.decision());
+        self.drain();
     }
 
     /// Goes on with another controller; `kept` as in [`ControlLoop::handle_policy`].

@@ -179,7 +179,7 @@ impl fmt::Display for GroupState {
 pub enum Act {
     /// It only counts.
     Observe,
-    /// It keeps to rates that were given.
+    /// It keeps to rates that were given, or to a bound.
     Hold,
     /// It does not know the capacity yet and lets everything pass.
     #[default]
@@ -275,7 +275,7 @@ impl fmt::Display for Act {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Act::Observe => write!(f, "observe: counting only"),
-            Act::Hold => write!(f, "hold: the rates are configured"),
+            Act::Hold => write!(f, "hold: the rates are given"),
             Act::Bootstrap => write!(f, "bootstrap: the capacity is unknown"),
             Act::Measure => write!(f, "measure: too few measurements to decide"),
             Act::Rest => write!(f, "rest: no change"),

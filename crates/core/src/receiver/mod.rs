@@ -361,6 +361,16 @@ impl Controller {
         }
     }
 
+    /// No more than this passes from `now` on, whatever the link carries; none ends that. Drain
+    /// [`Controller::poll_command`] after it. Returns whether that is another bound; only `fairweir` has
+    /// any, as with guarantees.
+    pub fn hold(&mut self, bound: Option<Rate>, now: Time) -> bool {
+        match self {
+            Controller::Fairweir(fairweir) => fairweir.hold(bound, now),
+            Controller::Fixed(_) | Controller::Crab(_) | Controller::Rbm(_) => false,
+        }
+    }
+
     /// Takes over new weights and keeps what was learned: group `i` of the new policy continues
     /// group `kept[i]` of the old one, `None` is new.
     ///

@@ -256,6 +256,9 @@ impl Daemon {
 
     /// An act in words. It names a group by its index; people know it by name.
     pub(super) fn reason(&self, act: &Act) -> String {
+        if let (Act::Hold, Some(bound)) = (act, self.guarantee.bound()) {
+            return format!("hold: held to {bound} by the market");
+        }
         let group = match *act {
             Act::Reclaim { group } | Act::Lend { group } | Act::Raise { group, .. } => {
                 self.settings.policy().groups().get(group)
@@ -283,13 +286,18 @@ impl Daemon {
         if let Some(step) = self.guarantee.handle(told, now)? {
             self.follow_guarantee(&step, now);
         }
-        Ok(format!("{} is guaranteed for {} ms", told.rate_bps, told.for_ms))
+        let Guarantee { rate_bps: rate, for_ms, hold, .. } = told;
+        Ok(match hold {
+            true => format!("held to {rate} for {for_ms} ms"),
+            false => format!("{rate} is guaranteed for {for_ms} ms"),
+        })
     }
 
     fn follow_guarantee(&mut self, step: &Step, now: Time) {
         let words = |rate: Option<Rate>| rate.map_or("nothing".to_owned(), |rate| rate.to_string());
         info!(
             dev = self.settings.dev,
+            bound = words(self.guarantee.bound()),
             "{} is guaranteed, before {}",
             words(step.to),
             words(step.from)
@@ -480,6 +488,8 @@ impl Daemon {
 
     /// Makes real what was decided, unless everything is to pass.
     fn enforce(&mut self, now: Time) {
+        // Also by a control that is new.
+        self.control.hold(self.guarantee.bound(), now);
         let shaping = self.settings.mode() == Mode::Shape && self.fail_open.is_none();
         let Some(host) = self.host.as_mut().filter(|_| shaping) else { return };
         if let Err(e) = self.control.enforce(&mut self.windows.enforcer(host)) {

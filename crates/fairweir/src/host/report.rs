@@ -117,6 +117,7 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
         open_reason: daemon.fail_open.as_ref().map(|o| o.reason.clone()),
         capacity_bps: decision.capacity,
         guaranteed_bps: daemon.guarantee.rate(),
+        held_bps: daemon.guarantee.bound().filter(|_| daemon.enforces()),
         latency_ms: daemon.control.controller().queue_target().map(Span::as_millis_f64),
         remembered: daemon.remembered,
         network: daemon.network.clone(),

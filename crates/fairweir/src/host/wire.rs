@@ -45,6 +45,9 @@ pub(crate) struct Status {
     /// What the household's agent of the credit market says that the slot has bought; null if no agent does.
     #[serde(default)]
     pub(crate) guaranteed_bps: Option<Rate>,
+    /// The most that is let through meanwhile, because nothing else enforces the market's rates; else null.
+    #[serde(default)]
+    pub(crate) held_bps: Option<Rate>,
     /// What was remembered of this network when the control began.
     pub(crate) remembered: Option<Remembered>,
     /// What the network is recognised by.

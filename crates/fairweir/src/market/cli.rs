@@ -39,6 +39,17 @@ pub(crate) enum MarketCommand {
         after_help = "Examples:\n  sudo fairweir market codes\n  sudo fairweir market codes --json"
     )]
     Codes(AskArgs),
+    /// Stop the market: no slot is closed and no bid is taken. Leases that run end with their slots; then
+    /// members of a segment share it equally, and other gateways hold themselves to nothing.
+    #[command(after_help = "Examples:\n  sudo fairweir market pause")]
+    Pause(AskArgs),
+    /// Go on after `pause` with the next slot. Balances are as they were; bids for slots that passed are void.
+    #[command(after_help = "Examples:\n  sudo fairweir market resume")]
+    Resume(AskArgs),
+    /// Remove the events and statements of old slots, also while the server runs. The hash of each slot is
+    /// kept, and `verify` goes on from there. The file does not shrink: a backup of it is smaller.
+    #[command(after_help = "Examples:\n  sudo fairweir market prune --before 17520")]
+    Prune(PruneArgs),
     /// End the codes of a household that are not used yet.
     #[command(after_help = "Examples:\n  sudo fairweir market revoke contract-17")]
     Revoke(RevokeArgs),
@@ -174,7 +185,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "NAME", default_value = "localhost")]
     pub(super) name: String,
     /// The segment of `fairweir isp` on this host that guarantees the rates; its members are named
-    /// by the contracts. Without it the gateways limit themselves.
+    /// by the contracts. Without it gateways whose agents tell a daemon at home hold themselves to their rates.
     #[arg(long, value_name = "NAME")]
     pub(super) segment: Option<String>,
     /// What gateways without a bid for a slot have of it: an equal share, for which they spend what the others
@@ -255,6 +266,19 @@ pub(crate) struct ChangeArgs {
 pub(crate) struct BackupArgs {
     /// A directory that has no market; it is made.
     pub(super) dir: PathBuf,
+    #[command(flatten)]
+    pub(super) state: StateArgs,
+}
+
+/// `fairweir market prune`.
+#[derive(Debug, Args)]
+pub(crate) struct PruneArgs {
+    /// The first slot that is kept; a closed one.
+    #[arg(long, value_name = "SLOT")]
+    pub(super) before: u64,
+    /// Print what was removed as JSON.
+    #[arg(long)]
+    pub(super) json: bool,
     #[command(flatten)]
     pub(super) state: StateArgs,
 }

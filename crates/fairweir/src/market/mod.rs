@@ -65,6 +65,9 @@ pub(crate) fn run(command: &MarketCommand) -> anyhow::Result<()> {
         MarketCommand::Show(args) => operator::show(args),
         MarketCommand::Remove(args) => operator::remove(args),
         MarketCommand::Change(args) => operator::change(args),
+        MarketCommand::Pause(args) => operator::pause(args),
+        MarketCommand::Resume(args) => operator::resume(args),
+        MarketCommand::Prune(args) => operator::prune(args),
         MarketCommand::Backup(args) => operator::backup(args),
         MarketCommand::Restore(args) => operator::restore(args),
         MarketCommand::Leave(args) => agent::leave(args),
@@ -162,12 +165,12 @@ fn status(args: &AskArgs) -> anyhow::Result<()> {
     }
     let text = |key: &str| status[key].as_str().unwrap_or("-").to_owned();
     let gateways = count(status["gateways"].as_u64().unwrap_or_default() as usize, "gateway");
-    say(&format!(
-        "at {}  {gateways}  slot {} is open\nrates: {}",
-        text("address"),
-        status["open_slot"],
-        text("enforcement")
-    ))
+    let (slot, is_paused) = (&status["open_slot"], status["paused"] == true);
+    let slot = match is_paused {
+        true => format!("paused before slot {slot}; `fairweir market resume` goes on"),
+        false => format!("slot {slot} is open"),
+    };
+    say(&format!("at {}  {gateways}  {slot}\nrates: {}", text("address"), text("enforcement")))
 }
 
 /// The server's whole life.
@@ -177,7 +180,12 @@ fn serve(args: &ServeArgs) -> anyhow::Result<()> {
     fairweir_daemon::run(&spec, |_| -> anyhow::Result<Market> {
         let dir = StateDir::new(&args.state.state_dir);
         let (keeper, _) = Keeper::start(args.state.founded()?)?;
-        keeper.ask(|session| session.book().rules().map(drop))?.context(FOUNDING)?;
+        let hold = args.segment.is_none();
+        let founded = keeper.ask(move |session| {
+            session.present.hold = hold;
+            session.book().rules().map(drop)
+        });
+        founded?.context(FOUNDING)?;
         let authority = Authority::open(&dir)?;
         let tls = authority.server_config(&args.name)?;
         let mut market = Market {
@@ -266,12 +274,16 @@ impl Market {
             }
             let book = session.book();
             let rules = book.rules().map_err(|e| e.to_string())?;
-            let doubt = clock.check(rules, book.open_slot(), now).err();
+            let is_paused = book.is_paused();
+            // While it is paused, slots pass that are not closed.
+            let open = if is_paused { rules.open_at(now.now_s) } else { book.open_slot() };
+            let doubt = clock.check(rules, open, now).err();
             session.present.clock.clone_from(&doubt);
             let mut closed = 0;
             loop {
                 let book = session.book();
                 let next_s = book.rules().map_err(|e| e.to_string())?.closes_s(book.open_slot());
+                let next_s = if is_paused { u64::MAX } else { next_s };
                 if next_s > now.now_s || closed == CLOSES_MAX || doubt.is_some() {
                     return Ok(Due { closed, leases: book.leases(), next_s, clock, doubt });
                 }
@@ -397,6 +409,7 @@ impl Service for Market {
                 "doubt": doubt,
                 "rules": book.rules().ok(),
                 "open_slot": book.open_slot(),
+                "paused": book.is_paused(),
                 "gateways": book.gateways().len(),
                 "credits_micro": book.credits(),
                 "last": book.closed().last(),

@@ -9,15 +9,17 @@ use fairweir_core::market::ledger::Credits;
 use fairweir_core::units::Rate;
 use fairweir_daemon::{Access, Peer, StateDir};
 use fairweir_market::api::now_s;
-use fairweir_market::book::{Book, Event};
+use fairweir_market::book::{Book, Event, Refused};
 use fairweir_market::identity::{Authority, new_code};
 use fairweir_market::keeper::{Keeper, Session};
-use fairweir_market::store::{self, Database};
+use fairweir_market::store::{self, Database, Pruned};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tracing::info;
 
-use super::cli::{BackupArgs, ChangeArgs, CodeArgs, HOURS_MAX, NamedArgs, RestoreArgs, RevokeArgs};
+use super::cli::{
+    BackupArgs, ChangeArgs, CodeArgs, HOURS_MAX, NamedArgs, PruneArgs, RestoreArgs, RevokeArgs,
+};
 use super::{NAME, PATIENCE, say};
 use crate::daemon_args::{AskArgs, RunDir, connect_patiently};
 use crate::exit::Usage;
@@ -42,6 +44,10 @@ pub(super) enum Request {
     Remove { name: String },
     /// Changes the rules from the open slot on.
     Change { capacity: Option<Rate>, floor: Option<u64>, cap: Option<Credits> },
+    /// Closes no slot and takes no bid from now on. Answered by whether that is new, and the open slot.
+    Pause,
+    /// Goes on with the first slot whose bids have not ended. Answered as `Pause`.
+    Resume,
     /// Changes the rate of a household's plan from the open slot on; `None` is no bound.
     Plan { name: String, peak: Option<Rate> },
 }
@@ -54,6 +60,8 @@ impl Request {
             | Request::Revoke { .. }
             | Request::Remove { .. }
             | Request::Change { .. }
+            | Request::Pause
+            | Request::Resume
             | Request::Plan { .. } => Access::Change,
         }
     }
@@ -87,6 +95,11 @@ pub(super) fn answer(keeper: &Keeper, request: Request, peer: Peer) -> anyhow::R
             session.apply(Event::Change { capacity, floor_percent: floor, cap })?;
             session.book().rules().map(|rules| json!(rules))
         })??,
+        Request::Pause => keeper.ask(|session| go(session, Event::Pause))??,
+        Request::Resume => keeper.ask(|session| {
+            let open = session.book().rules()?.open_at(now_s()).max(session.book().open_slot());
+            go(session, Event::Resume { open })
+        })??,
         Request::Plan { name, peak } => keeper.ask(move |session| -> anyhow::Result<Value> {
             check_peak(peak)?;
             let seat = session.book().seat_of(&name)?;
@@ -99,6 +112,16 @@ pub(super) fn answer(keeper: &Keeper, request: Request, peer: Peer) -> anyhow::R
         info!(uid = peer.uid, "{change}");
     }
     Ok(done)
+}
+
+/// Pauses or resumes.
+fn go(session: &mut Session<'_>, event: Event) -> Result<Value, Refused> {
+    let was_paused = session.book().is_paused();
+    session.apply(event)?;
+    let book = session.book();
+    let (slot, is_new) = (book.open_slot(), book.is_paused() != was_paused);
+    let begins_s = book.rules()?.begins_s(slot);
+    Ok(json!({ "changed": is_new, "open_slot": slot, "begins_s": begins_s }))
 }
 
 fn issue(
@@ -261,6 +284,39 @@ pub(super) fn change(args: &ChangeArgs) -> anyhow::Result<()> {
         rate(&rules["terms"]["capacity"]),
         rules["terms"]["floor_percent"],
         credits(&rules["cap"])
+    ))
+}
+
+pub(super) fn pause(args: &AskArgs) -> anyhow::Result<()> {
+    let done: Value = ask(&args.run_dir, &Request::Pause)?;
+    if args.json {
+        return say(&done.to_string());
+    }
+    say(&format!(
+        "paused before slot {}: no slot is closed, and no bid is taken",
+        done["open_slot"]
+    ))
+}
+
+pub(super) fn resume(args: &AskArgs) -> anyhow::Result<()> {
+    let done: Value = ask(&args.run_dir, &Request::Resume)?;
+    if args.json {
+        return say(&done.to_string());
+    }
+    let begins_s = done["begins_s"].as_u64().unwrap_or_default();
+    let left_s = begins_s.saturating_sub(now_s());
+    say(&format!("slot {} is open; it begins in {left_s} s", done["open_slot"]))
+}
+
+pub(super) fn prune(args: &PruneArgs) -> anyhow::Result<()> {
+    let pruned = store::prune(&args.state.founded()?, args.before)?;
+    if args.json {
+        return say(&json!(pruned).to_string());
+    }
+    let Pruned { events, statements, first_slot } = pruned;
+    say(&format!(
+        "removed {events} events and {statements} statements; kept are the slots from {first_slot} on, and the hash \
+         of each"
     ))
 }
 

@@ -71,9 +71,8 @@ impl Teller {
             return;
         };
         let is_known = |(told, at): (Guarantee, Time)| {
-            let is_same =
-                (told.rate_bps, told.importance) == (guarantee.rate_bps, guarantee.importance);
-            is_same && now.since(at) < AGAIN_AFTER
+            let what = |told: Guarantee| (told.rate_bps, told.hold, told.importance);
+            what(told) == what(guarantee) && now.since(at) < AGAIN_AFTER
         };
         if self.told.is_some_and(is_known) {
             return;
@@ -83,6 +82,11 @@ impl Teller {
             // A daemon hangs; what is told then is what is true then.
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {}
         }
+    }
+
+    /// Whether a daemon follows what was told last.
+    pub(super) fn is_followed(&self) -> bool {
+        self.said().iter().any(|said| said.is_followed)
     }
 
     /// What each daemon said last.

@@ -186,7 +186,10 @@ impl Daemon {
     ) -> Result<String, String> {
         let class = self.file.classes.iter().find(|class| class.takes_guarantee);
         let said = match class {
-            Some(class) => format!("class `{}` has at least {}", class.name, told.rate_bps),
+            Some(class) => {
+                let bound = if told.hold { "most" } else { "least" };
+                format!("class `{}` has at {bound} {}", class.name, told.rate_bps)
+            }
             None if self.file.follows_household => "priorities follow the household".to_owned(),
             None => {
                 return Err(
@@ -313,13 +316,13 @@ fn clients(rules: &Rules) -> Clients {
 }
 
 /// The rules of a file, behind a class for each device that a router tells. A class with a lease has what is
-/// guaranteed, but not less than its own rate.
+/// guaranteed, but not less than its own rate unless that is also a bound.
 pub(super) fn rules(file: &ProxyFile, guarantee: &Term, told: &[ToldDevice]) -> Rules {
     let guaranteed = guarantee.rate();
     let rate_of = |class: &ClassConfig| {
-        class
-            .rate
-            .map(|rate| rate.max(guaranteed.filter(|_| class.takes_guarantee).unwrap_or(rate)))
+        let own = class.rate?;
+        let leased = guaranteed.filter(|_| class.takes_guarantee);
+        Some(leased.map_or(own, |leased| guarantee.bound().unwrap_or(leased.max(own))))
     };
     let of_router = told.iter().map(|device| Class {
         // No class of a file has such a name.

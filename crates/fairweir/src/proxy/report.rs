@@ -41,6 +41,9 @@ pub(super) struct Status {
     /// What the household's agent of the credit market says that the slot has bought.
     #[serde(default)]
     guaranteed_bps: Option<Rate>,
+    /// The most that the class with a lease has meanwhile, because nothing else enforces the market's rates.
+    #[serde(default)]
+    held_bps: Option<Rate>,
     /// What each kind of use is worth now; `None` if alphas do not follow it.
     #[serde(default)]
     priority: Option<[f64; 4]>,
@@ -111,6 +114,7 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
         full: proxy.is_full(),
         classes: proxy.classes().map(class).collect(),
         guaranteed_bps: daemon.guarantee.rate(),
+        held_bps: daemon.guarantee.bound(),
         priority: proxy.rules().weights(),
         usage,
         devices: proxy.portraits().map(devices::of_portrait).collect(),

@@ -326,19 +326,23 @@ fn a_user_group_reads_the_status_and_changes_nothing() {
     let socket = std::path::Path::new(&stage.run_dir()).join("status/host-wan.sock");
     let mut stream = UnixStream::connect(socket).unwrap();
     let ask = |stream: &mut UnixStream, request: &str| {
-        writeln!(stream, "{{\"request\":\"{request}\"}}").unwrap();
+        writeln!(stream, "{request}").unwrap();
         let mut line = String::new();
         BufReader::new(stream).read_line(&mut line).unwrap();
         line
     };
-    for request in ["off", "reload"] {
+    // A bound of the credit market, by a user who may only read, would starve the home.
+    let hold = r#"{"request":"guarantee","rate_bps":100000,"equal_bps":100000,"for_ms":10000,"hold":true}"#;
+    for request in [r#"{"request":"off"}"#, r#"{"request":"reload"}"#, hold] {
         let line = ask(&mut stream, request);
         assert!(line.contains("this socket only reads"), "{line}");
     }
-    let metrics: serde_json::Value = serde_json::from_str(&ask(&mut stream, "metrics")).unwrap();
+    let metrics = ask(&mut stream, r#"{"request":"metrics"}"#);
+    let metrics: serde_json::Value = serde_json::from_str(&metrics).unwrap();
     let metrics = metrics["value"].as_str().unwrap();
     assert!(metrics.contains("fairweir_up{interface=\"wan\"} 1\n"), "{metrics}");
     crate::common::check_metrics(metrics);
+    assert!(daemon.status()["held_bps"].is_null());
     assert_eq!(daemon.status()["enforcing"], true);
 }
 

@@ -34,6 +34,10 @@ const CHANGE_MIN_PERCENT: u64 = 5;
 /// How long a rate stays in force that other daemons were told, in milliseconds: also after the agent died.
 const TOLD_MS: u64 = 3_000;
 
+/// For how long after its slot a rate stays in force, in milliseconds, until the next one is told: a gateway
+/// is not without a rate for the moment in which the agent asks for it.
+pub const GRACE_MS: u64 = 1_000;
+
 /// How slots lie in the days of the household.
 #[derive(Clone, Copy)]
 pub enum Calendar {
@@ -230,6 +234,9 @@ impl Household {
     /// The bids that should stand at the server and do not, in rising order of slots.
     pub fn bids(&self) -> Vec<Bid> {
         let Some(Answers { clock, account, .. }) = &self.answers else { return Vec::new() };
+        if clock.paused {
+            return Vec::new();
+        }
         let far = clock.rules.share.as_micro() * CHANGE_MIN_PERCENT / 100;
         let bid = |(ahead, planned): (usize, &Planned)| {
             let Planned { slot, spend, .. } = *planned;
@@ -255,29 +262,52 @@ impl Household {
 
     /// What the household may use: its lease, or the floor if no lease includes the time.
     pub fn now(&self, now_s: u64) -> Now {
-        let Memory { slot_s, leases, floor, .. } = &self.memory;
-        let is_running = |lease: &&Leased| {
-            (lease.until_s.saturating_sub(*slot_s)..lease.until_s).contains(&now_s)
-        };
-        match leases.iter().find(is_running) {
+        match self.lease_at(now_s) {
             Some(lease) => Now {
                 rate_bps: lease.rate_bps,
                 until_s: Some(lease.until_s),
-                is_refused: leases.last().is_some_and(|l| l.refused_slot == Some(lease.slot)),
+                is_refused: self.is_refused(lease),
             },
-            None => Now { rate_bps: *floor, until_s: None, is_refused: false },
+            None => Now { rate_bps: self.memory.floor, until_s: None, is_refused: false },
         }
     }
 
     /// What the daemons that shape at home are told at a time in milliseconds, if a lease includes it that is
-    /// not refused.
+    /// not refused: its rate until [`GRACE_MS`] after the slot. If the next slot has begun without a known
+    /// lease, it is no more than the equal share until then. A bound is never below the floor.
     pub fn guarantee(&self, now_ms: u64) -> Option<Guarantee> {
-        let Now { rate_bps, until_s, is_refused } = self.now(now_ms / 1_000);
-        let left_ms = until_s.filter(|_| !is_refused)?.saturating_mul(1_000).saturating_sub(now_ms);
-        let for_ms = left_ms.min(TOLD_MS);
-        let importance = Some(self.wanted(now_ms / 1_000, 0).importance);
-        let equal_bps = self.memory.equal;
-        (for_ms > 0).then_some(Guarantee { rate_bps, equal_bps, for_ms, importance })
+        let lease = self.lease_at(now_ms / 1_000).map(|lease| (lease, lease.rate_bps));
+        let ended = || {
+            let lease = self.lease_at(now_ms.checked_sub(GRACE_MS)? / 1_000)?;
+            Some((lease, lease.rate_bps.min(self.memory.equal)))
+        };
+        let (lease, rate) = lease.or_else(ended)?;
+        if self.is_refused(lease) {
+            return None;
+        }
+        let until_ms = lease.until_s.saturating_mul(1_000).saturating_add(GRACE_MS);
+        let for_ms = until_ms.saturating_sub(now_ms).min(TOLD_MS);
+        let told = Guarantee {
+            rate_bps: if lease.hold { rate.max(self.memory.floor) } else { rate },
+            equal_bps: self.memory.equal,
+            for_ms,
+            hold: lease.hold,
+            importance: Some(self.wanted(now_ms / 1_000, 0).importance),
+        };
+        (for_ms > 0).then_some(told)
+    }
+
+    fn lease_at(&self, now_s: u64) -> Option<&Leased> {
+        let slot_s = self.memory.slot_s;
+        let is_running = |lease: &&Leased| {
+            (lease.until_s.saturating_sub(slot_s)..lease.until_s).contains(&now_s)
+        };
+        self.memory.leases.iter().find(is_running)
+    }
+
+    /// Whether the policer has refused the rates of a lease's slot, as was heard last.
+    fn is_refused(&self, lease: &Leased) -> bool {
+        self.memory.leases.last().is_some_and(|last| last.refused_slot == Some(lease.slot))
     }
 
     fn day_s(&self) -> u64 {
@@ -375,6 +405,10 @@ impl Household {
             return vec!["The market has not answered yet, so nothing is decided.".to_owned()];
         };
         let (rules, balance) = (&answers.clock.rules, answers.account.balance);
+        if answers.clock.paused {
+            let what = "The operator has paused the market: no bid is taken, and nothing is bought or spent.";
+            return vec![what.to_owned()];
+        }
         let mut said = vec![format!(
             "The balance is {} credits of at most {}.",
             credits(balance),

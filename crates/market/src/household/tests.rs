@@ -58,6 +58,7 @@ impl Market {
         Answers {
             clock: Clock {
                 doubt: None,
+                paused: self.book.is_paused(),
                 now_s: 0,
                 now_ms: 0,
                 open_slot: self.book.open_slot(),
@@ -81,6 +82,7 @@ impl Market {
                 until_s: leases.until,
                 rate_bps: gateway.rate(),
                 refused_slot: None,
+                hold: false,
             }),
         }
     }
@@ -168,23 +170,86 @@ fn a_lease_counts_in_its_slot_and_the_floor_outside_of_all() {
     assert_eq!(home.now(1_799).until_s, Some(1_800));
     assert_eq!(home.now(1_800).until_s, Some(3_600));
     assert_eq!(home.now(3_600), Now { rate_bps: Rate::mbit(2), until_s: None, is_refused: false });
-    // The others are told of it for three seconds, or what is left of the slot.
+    // The others are told of it for three seconds.
     let equal_bps = Rate::mbit(20);
     let rate_bps = home.now(1_800).rate_bps;
     let told = |for_ms| {
         let importance = home.guarantee(1_800_000).unwrap().importance;
         assert!(importance.is_some());
-        Guarantee { rate_bps, equal_bps, for_ms, importance }
+        Guarantee { rate_bps, equal_bps, for_ms, hold: false, importance }
     };
     assert_eq!(home.guarantee(1_800_000), Some(told(3_000)));
-    assert_eq!(home.guarantee(3_599_400), Some(told(600)));
-    assert_eq!(home.guarantee(3_600_000), None);
+    // It is known a second beyond its slot, so that none is without a rate until the next one is told.
+    assert_eq!(home.guarantee(3_599_400), Some(told(1_600)));
+    assert_eq!(home.guarantee(3_600_000), Some(told(1_000)));
+    assert_eq!(home.guarantee(3_600_999), Some(told(1)));
+    assert_eq!(home.guarantee(3_601_000), None);
     // It is known after a restart without the server.
     let memory = serde_json::to_string(home.memory()).unwrap();
     let memory = serde_json::from_str(&memory).unwrap();
     let again = Household::new(preferences(), Calendar::Compressed { day_s: 86_400 }, memory);
     assert_eq!(again.now(1_800), home.now(1_800));
     assert_eq!(again.now(3_600), home.now(3_600));
+}
+
+#[test]
+fn a_bound_is_the_lease_but_not_below_the_floor_nor_above_the_equal_share_once_its_slot_is_over() {
+    let mut market = Market::new(2);
+    let mut home = household();
+    market.close();
+    let mut answers = market.answers(0);
+    let at = |home: &Household, ms| home.guarantee(ms).map(|told| (told.rate_bps, told.hold));
+    for (leased, in_slot, after) in [(28, 28, 20), (12, 12, 12), (0, 2, 2), (1, 2, 2)] {
+        let lease = answers.lease.as_mut().unwrap();
+        (lease.rate_bps, lease.hold) = (Rate::mbit(leased), true);
+        home.handle_answers(answers.clone()).unwrap();
+        let bound = |mbit| Some((Rate::mbit(mbit), true));
+        assert_eq!(at(&home, 60_000), bound(in_slot), "{leased}");
+        assert_eq!(at(&home, 1_800_500), bound(after), "{leased}");
+        assert_eq!(at(&home, 1_801_000), None, "the market is away: nothing is held");
+    }
+    // A server without a policer says so; an earlier version said nothing, and nothing is held.
+    let said = r#"{"slot":0,"until_s":1800,"rate_bps":1}"#;
+    assert!(!serde_json::from_str::<Leased>(said).unwrap().hold);
+}
+
+#[test]
+fn a_paused_market_gets_no_bids_and_goes_on_later() {
+    let mut market = Market::new(2);
+    let mut home = household();
+    market.book.apply(&Event::Pause).unwrap();
+    assert_eq!(market.book.apply(&Event::Pause), Ok(false), "once more");
+    home.handle_answers(market.answers(0)).unwrap();
+    assert!(home.bids().is_empty());
+    assert!(home.reasons().join(" ").contains("paused"), "{:?}", home.reasons());
+    let bid = |slot| Event::Bid {
+        gateway: market.names[0].clone(),
+        slot,
+        spend: Credits::whole(1),
+        sequence: 1,
+    };
+    let (soon, later) = (bid(3), bid(20));
+    let paused = Err(crate::book::Refused::Paused);
+    assert_eq!(market.book.apply(&soon), paused);
+    assert_eq!(market.book.closing().err(), paused.err());
+    market.book.apply(&Event::Resume { open: 0 }).unwrap();
+    [soon, later].iter().for_each(|bid| assert_eq!(market.book.apply(bid), Ok(true)));
+    // Slots that pass meanwhile are not closed; what was bid for later ones stands.
+    market.book.apply(&Event::Pause).unwrap();
+    let before = market.book.balances().to_vec();
+    market.book.apply(&Event::Resume { open: 10 }).unwrap();
+    assert_eq!(market.book.apply(&Event::Resume { open: 11 }), Ok(false), "it runs");
+    assert_eq!((market.book.open_slot(), market.book.balances()), (10, &before[..]));
+    let bids: Vec<u64> = market.book.gateways()[0].bids().map(|bid| bid.slot).collect();
+    assert_eq!(bids, [20]);
+    market.close();
+    home.handle_answers(market.answers(0)).unwrap();
+    assert!(!home.bids().is_empty());
+    let text = serde_json::to_string(&market.book).unwrap();
+    assert_eq!(Book::read(&text).as_ref(), Ok(&market.book));
+    market.book.apply(&Event::Pause).unwrap();
+    let back = market.book.apply(&Event::Resume { open: 3 });
+    assert!(back.is_err() && market.book.is_paused(), "time does not go back");
 }
 
 #[test]
@@ -236,6 +301,78 @@ fn a_home_whose_agent_is_dead_has_an_equal_share() {
     }
 }
 
+/// When a household stops its agent: what it would bid, what the others bid on average, whether it watches.
+type Stops = fn(f64, f64, bool) -> bool;
+
+/// The value of its rates to a household in two days; it bids for one slot at a time, and for those for
+/// which its agent is stopped the market bids as for one that is away.
+fn value_with(seed: u64, stops: Stops) -> f64 {
+    const HOMES: usize = 8;
+    let mut state = seed;
+    let mut dice = |below: u64| {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) % below
+    };
+    let mut evening = || {
+        let mut film = preferences().times[0].clone();
+        film.from = dice(46) as u16 * 30;
+        film.to = film.from + 60;
+        film
+    };
+    let mut home = || {
+        let preferences = Preferences { times: vec![evening(), evening()], ..preferences() };
+        let calendar = Calendar::Compressed { day_s: 86_400 };
+        Household::new(preferences, calendar, Memory::default())
+    };
+    let mut homes: Vec<Household> = (0..HOMES).map(|_| home()).collect();
+    let (mut market, mut value) = (Market::new(HOMES), 0.0);
+    for slot in 0..96 {
+        let mut bids = Vec::new();
+        for (seat, home) in homes.iter_mut().enumerate() {
+            home.handle_answers(market.answers(seat)).unwrap();
+            let planned = &home.plan()[0];
+            let balance = market.book.balances()[seat];
+            bids.push(Bid { slot, spend: planned.spend.min(balance), sequence: 1 });
+        }
+        let others = bids[1..].iter().map(|bid| bid.spend.as_f64()).sum::<f64>() / 7.0;
+        let wanted = homes[0].wanted(slot * 1_800, 1_800);
+        let watches = wanted.importance.contains(&3);
+        for (seat, bid) in bids.iter().enumerate() {
+            if seat > 0 || !stops(bid.spend.as_f64(), others, watches) {
+                market.place(seat, &[*bid]);
+            }
+        }
+        market.close();
+        let rate = market.book.leases().unwrap().rates[0].rate;
+        value += wanted.utility().value(rate.as_mbit_f64());
+    }
+    value
+}
+
+#[test]
+fn who_stops_its_agent_at_its_best_moments_gains_nothing() {
+    const SEEDS: u64 = 6;
+    let always: Vec<f64> = (0..SEEDS).map(|seed| value_with(seed, |_, _, _| false)).collect();
+    let all: [(&str, Stops); 7] = [
+        ("always", |_, _, _| true),
+        ("when the others bid more", |own, others, _| others > own),
+        ("when the others bid less", |own, others, _| others < own),
+        ("for its films", |_, _, watches| watches),
+        ("but for its films", |_, _, watches| !watches),
+        ("for films that are dear", |own, others, watches| watches && others > own),
+        ("when it wants little and that is cheap", |own, others, watches| !watches && others < own),
+    ];
+    for (when, stops) in all {
+        let gain = |seed| value_with(seed, stops) / always[seed as usize] - 1.0;
+        let gains: Vec<f64> = (0..SEEDS).map(gain).collect();
+        let mean = gains.iter().sum::<f64>() / SEEDS as f64;
+        let most = gains.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        eprintln!("stopped {when}: {:+.2} % on average, {:+.2} % at most", mean * 1e2, most * 1e2);
+        assert!(mean <= 0.01, "{when}: {gains:.4?}");
+    }
+}
+
 #[test]
 fn answers_that_no_market_gives_are_refused_or_harmless() {
     let market = Market::new(2);
@@ -250,8 +387,13 @@ fn answers_that_no_market_gives_are_refused_or_harmless() {
     odd.clock.rules.epoch_s = u64::MAX;
     odd.account.balance = Credits::MAX;
     odd.account.bids = vec![Bid { slot: u64::MAX, spend: Credits::MAX, sequence: u64::MAX }];
-    odd.lease =
-        Some(Leased { slot: u64::MAX, until_s: u64::MAX, rate_bps: Rate::MAX, refused_slot: None });
+    odd.lease = Some(Leased {
+        slot: u64::MAX,
+        until_s: u64::MAX,
+        rate_bps: Rate::MAX,
+        refused_slot: None,
+        hold: false,
+    });
     home.handle_answers(odd).unwrap();
     assert!(home.bids().iter().all(|bid| bid.spend <= Credits::MAX));
     home.now(u64::MAX);

@@ -37,6 +37,8 @@ pub struct Present {
     pub clock: Option<String>,
     /// The slot whose rates the policer refused last.
     pub leases: Option<u64>,
+    /// Whether gateways are to hold themselves to their rates, because no policer enforces them.
+    pub hold: bool,
     /// When each gateway was heard last, in seconds of Unix time.
     pub heard: BTreeMap<String, u64>,
 }

@@ -6,6 +6,9 @@
 //! a slot is closed once. A closed slot is also written as rows that the database itself checks: a
 //! settlement, and a statement of each gateway.
 //!
+//! Old slots can be pruned: the book before some close is then the *base*, and the events before it and the
+//! statements of earlier slots are gone. Settlements stay, whose roots are the hash chain.
+//!
 //! After an error it is not known whether a transaction was committed: the caller drops store and book
 //! and opens them again.
 
@@ -13,6 +16,7 @@ use std::error::Error;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+use std::slice;
 use std::time::Duration;
 
 use fairweir_core::market::ledger::{Credits, Statement};
@@ -67,6 +71,14 @@ pub enum StoreError {
     /// Not a URL of a database that is known.
     #[error("the database must be a URL that begins with postgres://")]
     Url,
+    /// Slots that cannot be pruned.
+    #[error("slot {before} is not a closed slot whose events are kept: {kept}")]
+    NotKept {
+        /// Everything before this slot was to go.
+        before: u64,
+        /// Which slots could be said.
+        kept: String,
+    },
     /// Not a file, which alone can be copied.
     #[error("a database at a URL is copied by its own tools, such as pg_dump")]
     AtUrl,
@@ -123,6 +135,9 @@ const SCHEMA: &str = include_str!("schema.sql");
 
 /// How long a step may take, such as writing 10,000 rows or reading a book.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The first event that is kept.
+const FIRST: &str = "select coalesce(min(number), 1) from event";
 
 /// The most events that are read at a time.
 const PAGE: i64 = 10_000;
@@ -233,11 +248,12 @@ impl Store {
     pub(crate) fn read(mut self) -> Result<(Store, Book), StoreError> {
         self.migrate()?;
         let (number, mut book) = match self.snapshot() {
-            Ok(snapshot) => snapshot.unwrap_or_default(),
+            Ok(Some(snapshot)) => snapshot,
+            Ok(None) => self.base()?,
             // All that it says follows from the events.
             Err(StoreError::Invalid { number, why }) => {
                 warn!("the book after event {number} is not used, but all events: {why}");
-                Default::default()
+                self.base()?
             }
             Err(e) => return Err(e),
         };
@@ -314,11 +330,21 @@ impl Store {
     fn snapshot(&mut self) -> Result<Option<(i64, Book)>, StoreError> {
         let last = "select number, book from snapshot order by number desc limit 1";
         let rows = self.query("read the book", last, &[])?;
-        let Some(row) = rows.first() else { return Ok(None) };
-        let number = number(row, 0)?;
-        let book = Book::read(text(row, 1)?);
-        let invalid = |why| StoreError::Invalid { number, why };
-        Ok(Some((number, book.map_err(invalid)?)))
+        rows.first().map(|row| book_of(row)).transpose()
+    }
+
+    /// The book before the first event that is kept, and the number of the event before that.
+    fn base(&mut self) -> Result<(i64, Book), StoreError> {
+        let before = self.count(FIRST, &[])? - 1;
+        if before < 1 {
+            return Ok(Default::default());
+        }
+        let sql = "select number, book from snapshot where number = $1";
+        let rows = self.query("read the book", sql, &[before.into()])?;
+        let missing = || "the events before it are missing, and so is the book".to_owned();
+        let row =
+            rows.first().ok_or_else(|| StoreError::Invalid { number: before, why: missing() });
+        book_of(row?)
     }
 
     /// Some of the events after a number, in order.
@@ -415,13 +441,32 @@ impl Store {
         let text = serde_json::to_string(book).expect("invariant: a book is JSON");
         self.begin()?;
         // Another server may have written it.
-        let sql = "delete from snapshot where number <= $1";
+        let sql = "delete from snapshot where number <= $1 \
+                   and number >= (select coalesce(min(number), 1) from event)";
         self.query("write the book", sql, &[self.seen.into()])?;
         let sql = "insert into snapshot (number, book) values ($1, $2)";
         self.query("write the book", sql, &[self.seen.into(), text.into()])?;
         self.execute("commit", "commit")?;
         self.kept = self.seen;
         Ok(())
+    }
+
+    /// Whether the roots in a book are those of the settlements that were written.
+    fn check_roots(&mut self, number: i64, book: &Book) -> Result<(), StoreError> {
+        for closed in book.closed() {
+            let sql = "select root from settlement where slot = $1";
+            let rows = self.query("read a settlement", sql, &[(closed.slot as i64).into()])?;
+            if rows.first().map(|row| text(row, 0)).transpose()? != Some(&closed.root[..]) {
+                let why = format!("the root of slot {} is another in the settlements", closed.slot);
+                return Err(StoreError::Invalid { number, why });
+            }
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, sql: &str, values: &[Value]) -> Result<i64, StoreError> {
+        let rows = self.query("count", sql, values)?;
+        rows.first().map_or(Ok(0), |row| number(row, 0))
     }
 
     fn settled(&mut self, slot: u64) -> Result<Option<Settled>, StoreError> {
@@ -448,6 +493,78 @@ impl Store {
     }
 }
 
+/// What pruning removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Pruned {
+    /// Events.
+    pub events: i64,
+    /// Statements.
+    pub statements: i64,
+    /// The first slot that is kept.
+    pub first_slot: u64,
+}
+
+/// Removes what led to the slots before a closed one, also while servers run: their events and statements.
+/// Their settlements stay, and the book before that slot was closed, from which the rest is computed.
+///
+/// # Errors
+/// If the slot is not a closed one whose events are kept, the database is not valid, or another prune came
+/// first. Then nothing is removed.
+pub fn prune(database: &Database, before: u64) -> Result<Pruned, StoreError> {
+    let kept = verify(database)?;
+    let mut store = Store::connect(database, true)?;
+    let (first, mut book) = store.base()?;
+    let not_kept = |book: &Book| {
+        let kept = match (book.open_slot() + 1, kept.open_slot().saturating_sub(1)) {
+            (from, to) if from <= to => format!("{from} to {to} are"),
+            _ => "none is".to_owned(),
+        };
+        StoreError::NotKept { before, kept }
+    };
+    if before <= book.open_slot() || before >= kept.open_slot() {
+        return Err(not_kept(&book));
+    }
+    store.seen = first;
+    let number = 'found: loop {
+        let page = store.page(store.seen)?;
+        if page.is_empty() {
+            return Err(not_kept(&book));
+        }
+        for (number, body) in page {
+            if book.open_slot() == before && matches!(read(number, &body)?, Event::Close { .. }) {
+                break 'found number;
+            }
+            apply(&mut book, store.seen, number, &body)?;
+            store.seen = number;
+        }
+    };
+    let (last, slot) = (Value::from(number - 1), Value::from(before as i64));
+    let text = serde_json::to_string(&book).expect("invariant: a book is JSON");
+    store.begin()?;
+    let at = store.count(FIRST, &[])?;
+    if at != first + 1 {
+        let why = "the events before it were pruned meanwhile".to_owned();
+        return Err(StoreError::Invalid { number: at, why });
+    }
+    let pruned = Pruned {
+        events: store
+            .count("select count(*) from event where number <= $1", slice::from_ref(&last))?,
+        statements: store
+            .count("select count(*) from statement where slot < $1", slice::from_ref(&slot))?,
+        first_slot: before,
+    };
+    for (sql, values) in [
+        ("delete from snapshot where number <= $1", vec![last.clone()]),
+        ("insert into snapshot (number, book) values ($1, $2)", vec![last.clone(), text.into()]),
+        ("delete from event where number <= $1", vec![last]),
+        ("delete from statement where slot < $1", vec![slot]),
+    ] {
+        store.query("remove old slots", sql, &values)?;
+    }
+    store.execute("commit", "commit")?;
+    Ok(pruned)
+}
+
 /// Gives each event to `each`, in order, touching nothing.
 ///
 /// # Errors
@@ -463,8 +580,8 @@ pub fn events(database: &Database, mut each: impl FnMut(&str)) -> Result<(), Sto
     }
 }
 
-/// Computes the book from all events, touching nothing, and compares it with what the tables say of each
-/// slot, and with the book that was written last.
+/// Computes the book from all events that are kept, touching nothing, and compares it with what the tables
+/// say of each slot, and with the book that was written last.
 ///
 /// # Errors
 /// The first difference, or why the database cannot be read.
@@ -477,7 +594,9 @@ pub fn verify(database: &Database) -> Result<Book, StoreError> {
         version => return Err(StoreError::Version(version.unwrap_or_default())),
     }
     let snapshot = store.snapshot()?;
-    let mut book = Book::default();
+    let (first, mut book) = store.base()?;
+    store.check_roots(first, &book)?;
+    store.seen = first;
     loop {
         let page = store.page(store.seen)?;
         if page.is_empty() {
@@ -500,8 +619,7 @@ pub fn verify(database: &Database) -> Result<Book, StoreError> {
         }
     }
     let sql = "select count(*) from settlement where slot >= $1";
-    let rows = store.query("count", sql, &[(book.open_slot() as i64).into()])?;
-    let later = rows.first().map_or(Ok(0), |row| number(row, 0))?;
+    let later = store.count(sql, &[(book.open_slot() as i64).into()])?;
     let last = store.seen;
     if later > 0 || snapshot.is_some_and(|(at, _)| at > last) {
         let why = "the last events are missing".to_owned();
@@ -515,9 +633,20 @@ fn apply(book: &mut Book, seen: i64, number: i64, body: &str) -> Result<Event, S
     if number != seen + 1 {
         return Err(invalid(format!("it does not follow {seen}")));
     }
-    let event: Event = serde_json::from_str(body).map_err(|e| invalid(e.to_string()))?;
+    let event = read(number, body)?;
     book.apply(&event).map_err(|e| invalid(e.to_string()))?;
     Ok(event)
+}
+
+fn read(number: i64, body: &str) -> Result<Event, StoreError> {
+    serde_json::from_str(body).map_err(|e| StoreError::Invalid { number, why: e.to_string() })
+}
+
+/// The number and the book in a row of `snapshot`.
+fn book_of(row: &[Value]) -> Result<(i64, Book), StoreError> {
+    let number = number(row, 0)?;
+    let book = Book::read(text(row, 1)?);
+    Ok((number, book.map_err(|why| StoreError::Invalid { number, why })?))
 }
 
 fn failed_to(attempted: &'static str, failed: Failed) -> StoreError {

@@ -1,12 +1,14 @@
 -- Version 1. The same text for SQLite and PostgreSQL.
 
--- What happened, in order. The book is what these events lead to; nothing is changed or removed here.
+-- What happened, in order. The book is what these events lead to; nothing is changed here, and only what is
+-- older than a closed slot is removed, by `prune`.
 create table event (
     number bigint primary key check (number > 0),
     body text not null
 );
 
--- The book after an event, so that a start does not read all of them.
+-- The book after an event, so that a start does not read all of them; also the one before the first event
+-- that is kept.
 create table snapshot (
     number bigint primary key,
     book text not null

@@ -15,7 +15,7 @@ use fairweir_core::units::Rate;
 use fairweir_daemon::StateDir;
 use fairweir_market::book::{AHEAD, Book, Event, Rules};
 use fairweir_market::keeper::{Gone, Keeper};
-use fairweir_market::store::{Database, events, verify};
+use fairweir_market::store::{Database, events, prune, verify};
 use fairweir_testing::{Postgres, can_run};
 use tempfile::TempDir;
 
@@ -205,8 +205,10 @@ fn tables_have_no_place_for_addresses_applications_and_names() {
         "join",
         "leave",
         "mode",
+        "open",
         "peak",
         "plan",
+        "resume",
         "root",
         "sequence",
         "share",
@@ -233,6 +235,7 @@ fn tables_have_no_place_for_addresses_applications_and_names() {
         "epoch_s",
         "floor_percent",
         "gateways",
+        "is_paused",
         "left",
         "mode",
         "moved",
@@ -269,6 +272,8 @@ fn tables_have_no_place_for_addresses_applications_and_names() {
         apply(&server.0, Event::Change { capacity, floor_percent, cap });
         apply(&server.0, Event::Plan { gateway: "gw-1".to_owned(), peak: Some(Rate::mbit(5)) });
         close(&server.0, 0).unwrap();
+        apply(&server.0, Event::Pause);
+        apply(&server.0, Event::Resume { open: 1 });
         apply(&server.0, Event::Leave { gateway: "gw-2".to_owned(), at_s: 5 });
         let mut in_book = BTreeSet::new();
         keys(&serde_json::to_value(book(&server.0)).unwrap(), &mut in_book);
@@ -280,6 +285,69 @@ fn tables_have_no_place_for_addresses_applications_and_names() {
         assert_eq!(in_events, listed(&of_events));
         assert_eq!(in_book, listed(&of_book));
         assert_eq!(place.columns(), listed(&columns));
+    }
+}
+
+#[test]
+fn old_slots_are_pruned_and_the_rest_is_verified() {
+    let count = |place: &Place| {
+        let mut count = 0;
+        events(&place.database, |_| count += 1).unwrap();
+        count
+    };
+    for place in Place::all() {
+        let server = start(&place);
+        found(&server.0, 4);
+        for slot in 0..6 {
+            for gateway in 0..4 {
+                assert_eq!(bid(&server.0, gateway, slot + 1, 1), Ok(true));
+            }
+            assert_eq!(close(&server.0, slot), Ok(true));
+        }
+        for before in [0, 6, 7, u64::MAX] {
+            let error = prune(&place.database, before).unwrap_err().to_string();
+            assert!(error.ends_with("1 to 5 are"), "{error}");
+        }
+        let all = count(&place);
+        // While a server runs, which goes on.
+        let pruned = prune(&place.database, 3).unwrap();
+        assert_eq!((pruned.statements, pruned.first_slot), (12, 3));
+        assert_eq!(count(&place), all - pruned.events);
+        assert!(pruned.events > 10, "{pruned:?}");
+        assert_eq!(verify(&place.database).unwrap(), book(&server.0));
+        assert_eq!(close(&server.0, 6), Ok(true));
+        let error = prune(&place.database, 3).unwrap_err().to_string();
+        assert!(error.ends_with("4 to 6 are"), "{error}");
+        assert_eq!(prune(&place.database, 5).unwrap().statements, 8);
+        let after = book(&server.0);
+        stop(server);
+        let again = start(&place);
+        assert_eq!(book(&again.0), after);
+        assert_eq!(close(&again.0, 7), Ok(true));
+        stop(again);
+        let book = verify(&place.database).unwrap();
+        assert_eq!((book.open_slot(), book.root() == after.root()), (8, false));
+        if place.server.is_none() {
+            let copied = StateDir::new(&place.dir.path().join("copy"));
+            assert_eq!(place.database.copy_to(&copied).unwrap(), book);
+        }
+        // The hash of each slot is there, and what comes after the base must fit to it.
+        let root = "update settlement set root = 'x' || root where slot = 2";
+        let back = "update settlement set root = substr(root, 2) where slot = 2";
+        for (wrong, right) in [
+            (root, back),
+            ("update snapshot set book = replace(book, 'gw-1', 'gw-0')", ""),
+            ("delete from snapshot", ""),
+        ] {
+            place.tamper(wrong).unwrap();
+            let error = verify(&place.database).unwrap_err().to_string();
+            assert!(error.starts_with("event "), "{wrong}: {error}");
+            if !right.is_empty() {
+                place.tamper(right).unwrap();
+                verify(&place.database).unwrap();
+            }
+        }
+        assert!(Keeper::start(place.database.clone()).is_err(), "without its base it is no market");
     }
 }
 

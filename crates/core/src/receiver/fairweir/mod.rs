@@ -19,7 +19,8 @@
 //!
 //! This needs a bottleneck that queues, and a queue that follows the windows. Where packets are lost
 //! although none waits, the capacity is what is not lost (`loss`); where others keep the queue full,
-//! what this host gets beside them is divided (`rivals`). In both, classes hold the shares.
+//! what this host gets beside them is divided (`rivals`). In both, classes hold the shares, and so they
+//! do where less may pass than the link carries (`held`).
 //!
 //! | module | contains |
 //! |---|---|
@@ -27,6 +28,7 @@
 //! | `loss` | the capacity, by losses |
 //! | `assumption` | a link that may have been full when the control began |
 //! | `rivals` | what this host gets while others fill the queue |
+//! | `held` | a bound from outside |
 //! | `group` | demand of a group |
 //! | `rhythm` | groups that pause and come back |
 //! | `asked` | receivers beneath that divide by themselves |
@@ -54,6 +56,7 @@ mod assumption;
 mod contest;
 mod drain;
 mod group;
+mod held;
 mod link;
 mod loss;
 mod lost;
@@ -70,6 +73,7 @@ use assumption::Assumption;
 use contest::Contest;
 use drain::Drain;
 use group::{Connections, Group, NO_CORRECTION};
+use held::Held;
 use link::{Link, Tick, Verdict};
 use loss::Losses;
 use rivals::{Course, Rivals};
@@ -90,8 +94,8 @@ pub struct FairweirSpec {
 
 /// The control's state.
 ///
-/// Invariants: the shares never sum to more than the capacity; while the capacity is unknown
-/// nothing is enforced.
+/// Invariants: the shares never sum to more than the capacity, nor the capacity to more than a bound;
+/// while neither is known nothing is enforced.
 #[derive(Clone, Debug)]
 pub struct Fairweir {
     enforce: Enforce,
@@ -105,6 +109,7 @@ pub struct Fairweir {
     connections: Connections,
     delay: DelayEstimator,
     link: Link,
+    held: Option<Held>,
     assumption: Assumption,
     losses: Losses,
     contest: Contest,
@@ -143,6 +148,7 @@ impl Fairweir {
             connections: Connections::new(),
             delay: DelayEstimator::default(),
             link: Link::new(capacity),
+            held: None,
             assumption: Assumption::new(),
             losses: Losses::new(),
             contest: Contest::new(),
@@ -179,7 +185,7 @@ impl Fairweir {
         let is_answered = observation.probe.is_some_and(|probe| probe.answered > 0);
         let drained = self.finish_drain(total, is_answered);
         let before = self.mean_base();
-        let delay = self.delay.handle_observation(observation, drained, self.losses.is_limiting());
+        let delay = self.delay.handle_observation(observation, drained, self.has_tight_classes());
         self.follow_bases(before, self.mean_base());
         self.noise = delay.map_or(self.noise, |d| d.noise);
         self.see_connections(observation, delay.map_or(Span::ZERO, |d| d.value));
@@ -218,6 +224,7 @@ impl Fairweir {
             is_lossy: observation.connections.iter().any(|c| c.holes > 0),
         });
         let act = self.act_on(verdict, observation.at, total);
+        self.keep_to_bound();
         self.assume(observation.at, total);
         if act == Act::Rest {
             self.correct_groups(total);
@@ -406,7 +413,12 @@ impl Fairweir {
 
     /// Whether the bottleneck has a queue that follows the windows; if not, classes hold the shares.
     fn is_queue_ours(&self) -> bool {
-        !self.losses.is_limiting() && !self.rivals.are_there()
+        !self.has_tight_classes() && !self.rivals.are_there()
+    }
+
+    /// Whether classes limit connections whose windows are bounded too.
+    fn has_tight_classes(&self) -> bool {
+        self.losses.is_limiting() || self.is_held()
     }
 
     /// Whether a group would take more.
@@ -419,9 +431,10 @@ impl Fairweir {
 
     /// Divides the capacity and queues the commands for the enforcer.
     fn divide(&mut self) {
+        let bound = self.bound();
         let capacity = match self.course {
-            Course::Release => None,
-            Course::Divide(due) => Some(due),
+            Course::Release => bound,
+            Course::Divide(due) => Some(bound.map_or(due, |bound| due.min(bound))),
             Course::Alone | Course::Try(_) | Course::Accept(_) => self.link.capacity(),
         };
         let Some(capacity) = capacity else {
@@ -482,7 +495,7 @@ impl Fairweir {
         }
         // Commands that were not drained are out of date.
         self.commands.clear();
-        if self.enforce != Enforce::Window {
+        if self.enforce != Enforce::Window || bound.is_some() {
             let classes = self.groups.iter().zip(self.weights.weights());
             let classes = classes.map(|(g, weight)| ClassRate {
                 rate: g.ceil,
@@ -492,7 +505,7 @@ impl Fairweir {
                 excess: g.excess,
             });
             let classes = classes.collect();
-            self.commands.push(Command::SetRates(Allocation { total: None, classes }));
+            self.commands.push(Command::SetRates(Allocation { total: bound, classes }));
         }
         if self.enforce != Enforce::Htb {
             let windows = match self.rivals.are_there() {
@@ -504,24 +517,28 @@ impl Fairweir {
     }
 
     fn conclude(&mut self, at: Time, act: Act, delay: Option<super::DelaySample>) {
+        let bound = self.bound();
         let capacity = match self.course {
-            Course::Divide(due) => Some(due),
+            Course::Divide(due) => Some(bound.map_or(due, |bound| due.min(bound))),
             _ => self.link.capacity(),
         };
-        let enforcing = capacity.is_some() && self.course != Course::Release;
+        let is_released = self.course == Course::Release && bound.is_none();
+        let enforcing = capacity.is_some() && !is_released;
+        let has_classes = enforcing && (self.enforce != Enforce::Window || bound.is_some());
         let groups = self.groups.iter().map(|g| GroupDecision {
             rate: g.rate,
             demand: g.demand,
             share: g.share,
-            ceil: (enforcing && self.enforce != Enforce::Window).then_some(g.ceil),
+            ceil: has_classes.then_some(g.ceil),
             state: g.state,
         });
         let groups = groups.collect();
         let act = match self.course {
-            Course::Release => Act::Yield,
+            Course::Release if bound.is_none() => Act::Yield,
             Course::Divide(_) => Act::Divide,
             _ if capacity.is_none() => Act::Bootstrap,
             _ if self.losses.is_limiting() => Act::Limit,
+            _ if self.is_held() => Act::Hold,
             _ => act,
         };
         self.decision = Decision { at, act, capacity, enforcing, delay, groups };

@@ -277,6 +277,88 @@ fn while_the_capacity_is_unknown_a_guarantee_enforces_nothing() {
     assert!(control.poll_command().is_some());
 }
 
+/// The last allocation that was commanded, if everything was not released.
+fn allocated(control: &mut Fairweir) -> Option<Allocation> {
+    let mut last = None;
+    while let Some(command) = control.poll_command() {
+        match command {
+            Command::SetRates(allocation) => last = Some(allocation),
+            Command::Release => last = None,
+            Command::SetWindows(_) => {}
+        }
+    }
+    last
+}
+
+#[test]
+fn a_bound_holds_an_unknown_link_and_lets_go_when_it_ends() {
+    let m = Rate::mbit;
+    for enforce in Enforce::ALL {
+        let mut control = control(&[3, 1], None);
+        control.handle_spec(enforce, QUEUE);
+        assert!(control.hold(Some(m(8)), Time::ZERO));
+        assert!(!control.hold(Some(m(8)), Time::ZERO), "the same once more");
+        let allocation = allocated(&mut control).unwrap();
+        assert_eq!(allocation.total, Some(m(8)), "{enforce:?}");
+        assert!(allocation.classes.iter().all(|class| class.ceil <= m(8)), "{allocation:?}");
+        control.handle_observation(&busy_tick(1, &[m(6), m(2)], Span::ZERO));
+        let decision = control.decision().clone();
+        assert_eq!((decision.capacity, decision.act), (Some(m(8)), Act::Hold));
+        // The next slot has bought more.
+        control.hold(Some(m(20)), Time::ZERO);
+        assert_eq!(allocated(&mut control).unwrap().total, Some(m(20)));
+        control.hold(None, Time::ZERO);
+        assert_eq!(allocated(&mut control), None, "{enforce:?}");
+        control.handle_observation(&busy_tick(2, &[m(6), m(2)], Span::ZERO));
+        let decision = control.decision();
+        assert_eq!((decision.capacity, decision.enforcing), (None, false));
+    }
+}
+
+#[test]
+fn a_bound_that_ends_leaves_what_was_known_or_was_measured_beneath_it() {
+    let m = Rate::mbit;
+    let mut control = learned();
+    let before = control.link.capacity();
+    control.hold(Some(m(8)), Time::ZERO);
+    assert_eq!(control.link.capacity(), Some(m(8)));
+    control.hold(Some(m(2)), Time::ZERO);
+    control.hold(None, Time::ZERO);
+    assert_eq!(control.link.capacity(), before);
+    control.hold(Some(m(28)), Time::ZERO);
+    for tick in LEARNED_TICKS + 1..LEARNED_TICKS + 50 {
+        control.handle_observation(&busy_tick(tick, &[m(9), m(3)], MS * 12));
+    }
+    let measured = control.link.capacity();
+    assert!(measured.is_some_and(|c| c < m(20)), "{measured:?}");
+    control.hold(None, Time::ZERO);
+    assert_eq!(control.link.capacity(), measured);
+    // Who says it may be wrong.
+    control.hold(Some(m(1_000)), Time::ZERO);
+    assert_eq!(control.link.capacity(), measured.map(|known| known * 8));
+}
+
+/// Whatever arrives, and whatever else the control concludes.
+#[test]
+fn under_a_bound_nothing_more_is_believed_or_let_through() {
+    let m = Rate::mbit;
+    let mut state = 7;
+    let mut number = |below: u64| (random(&mut state) * below as f64) as u64;
+    for known in [None, Some(m(5)), Some(m(60))] {
+        let mut control = control(&[5, 1], known);
+        control.hold(Some(m(12)), Time::ZERO);
+        allocated(&mut control);
+        for tick in 1..3_000 {
+            let rates = [0, 1].map(|_| Rate::kbit(number(40_000)));
+            let queue = MS * (number(3) * 20);
+            control.handle_observation(&busy_tick(tick, &rates, queue));
+            let capacity = control.decision().capacity;
+            assert!(capacity.is_some_and(|c| c <= m(12)), "tick {tick}: {capacity:?}");
+            assert_eq!(allocated(&mut control).unwrap().total, Some(m(12)), "tick {tick}");
+        }
+    }
+}
+
 #[test]
 fn a_busy_link_is_learned_and_shared_by_weight() {
     let control = learned();

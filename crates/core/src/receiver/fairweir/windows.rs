@@ -127,7 +127,7 @@ impl Fairweir {
                 wire_window(share, base * part, Span::ZERO)
             }
             // Behind a class that limits it, a connection needs packets that wait there.
-            false if self.losses.is_limiting() => wire_window(share, base, self.queue_target() * 2),
+            false if self.has_tight_classes() => wire_window(share, base, self.queue_target() * 2),
             false => wire_window(share, base, self.queue_target()),
         };
         connection.sample.framing().payload(wire)

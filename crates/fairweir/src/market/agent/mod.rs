@@ -226,6 +226,9 @@ impl Agent {
         let (clock, rules) = (&answers.clock, &answers.clock.rules);
         let left_ms = clock.open_until_s.saturating_mul(1_000).saturating_sub(clock.now_ms);
         let slot = Span::secs(rules.slot_s);
+        if clock.paused {
+            return slot.clamp(Span::secs(1), RETRY_MAX);
+        }
         if left_ms == 0 {
             // The server is about to close it.
             return (slot / 10).clamp(Span::millis(50), Span::secs(1));
@@ -279,6 +282,12 @@ impl Agent {
         Ok(format!("{times} times of the week"))
     }
 
+    /// Whether a daemon at home lets no more through than the lease.
+    fn is_told_to_hold(&self, now: Time) -> bool {
+        let told = self.household.guarantee(self.market_ms(now));
+        told.is_some_and(|told| told.hold) && self.teller.is_followed()
+    }
+
     fn reasons(&self, now: Time) -> Vec<String> {
         let mut said = self.household.reasons();
         let current = self.household.now(self.market_s(now));
@@ -290,6 +299,9 @@ impl Agent {
                     true => format!(
                         "A rate of {rate} was bought for another {left_s} s, but the operator's policer has refused \
                          the rates of this slot: nothing is guaranteed."
+                    ),
+                    false if self.is_told_to_hold(now) => format!(
+                        "The rate is {rate} for another {left_s} s, and this gateway holds itself to it."
                     ),
                     false => format!("The rate is {rate} for another {left_s} s."),
                 }
@@ -358,8 +370,11 @@ impl Service for Agent {
         }
         let guarantee = self.household.guarantee(self.market_ms(now));
         self.teller.handle_tick(&self.config.told, guarantee, now);
-        // What is told ends with its slot: the next one's lease follows at once, where it is known.
-        let left = guarantee.map_or(TICK_TELLING, |told| Span::millis(told.for_ms));
+        // The next slot's rate is told when it begins.
+        let market_ms = self.market_ms(now);
+        let left =
+            |until_s: u64| Span::millis(until_s.saturating_mul(1_000).saturating_sub(market_ms));
+        let left = self.household.now(market_ms / 1_000).until_s.map_or(TICK_TELLING, left);
         let tick = if self.config.told.is_empty() { TICK } else { TICK_TELLING.min(left) };
         self.tick_at = match self.is_asking {
             true => now + TICK_ASKED,

@@ -206,6 +206,11 @@ impl Access {
         round_trips(echo, &socket, Duration::from_millis(20), span)
     }
 
+    /// The internet's server, which sends without end on each connection.
+    pub fn server(&self) -> SocketAddr {
+        SocketAddr::new(SERVER4.parse().unwrap(), self.port)
+    }
+
     /// Starts a download of one of the subscribers' hosts.
     pub fn download(&self, host: &str) -> Download {
         let host: IpAddr = host.parse().unwrap();

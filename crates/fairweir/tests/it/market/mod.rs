@@ -23,6 +23,7 @@ mod clock;
 mod day;
 mod home;
 mod operator;
+mod street;
 use crate::common::access::{ALICE4, Access as Network, BOB4, SPAN};
 use crate::common::{FAIRWEIR, fairweir};
 

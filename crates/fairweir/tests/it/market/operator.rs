@@ -87,6 +87,66 @@ fn households_are_listed_shown_changed_and_removed_and_leave() {
     assert!(market.verify().contains("1 gateways, 10000000 micro-credits"));
 }
 
+/// Nothing is closed and nothing bid for until the market goes on with the next slot; a restart changes
+/// nothing of that. Then its old slots are removed while it runs.
+#[test]
+fn a_market_is_paused_resumed_and_pruned() {
+    let mut market = Market::found_at(1, "40mbit");
+    market.start();
+    let socket = market.run.to_str().unwrap().to_owned();
+    let tell = |what: &str| {
+        let (code, said) = run(&[what, "--run-dir", &socket, "--json"]);
+        assert_eq!(code, 0, "{said}");
+        serde_json::from_str::<Value>(&said).unwrap()
+    };
+    let (client, name) = market.enrol("one");
+    let wait_for = |market: &Market, slot: u64| {
+        let begun = Instant::now();
+        while market.status().unwrap()["open_slot"].as_u64() < Some(slot) {
+            assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", market.status());
+            thread::sleep(Duration::from_millis(100));
+        }
+    };
+    wait_for(&market, 3);
+    let open = tell("pause")["open_slot"].as_u64().unwrap();
+    assert_eq!(tell("pause")["changed"], false);
+    bid(&client, &name, open + 1, 1).unwrap_err();
+    assert_eq!(client.ask("GET", "/v1/clock", None).unwrap()["paused"], true);
+    let said = run(&["status", "--run-dir", &socket]).1;
+    assert!(said.contains("paused before slot"), "{said}");
+    market.kill();
+    market.start();
+    thread::sleep(Duration::from_secs(3));
+    let status = market.status().unwrap();
+    assert_eq!((&status["open_slot"], &status["paused"]), (&json!(open), &json!(true)), "{status}");
+    assert!(status["doubt"].is_null(), "{status}");
+    let resumed = tell("resume")["open_slot"].as_u64().unwrap();
+    assert!(resumed > open + 1, "{resumed}");
+    bid(&client, &name, resumed + 5, 1).unwrap();
+    wait_for(&market, resumed + 2);
+    assert!(market.verify().contains("1 gateways, 10000000 micro-credits"));
+    // What was before the pause can go, and what was in it never was.
+    let before = market.events().len();
+    let (code, said) = run(&["prune", "--before", "0", "--state-dir", &market.path("state")]);
+    assert!(code == 1 && said.contains("slot 0 is not"), "{code} {said}");
+    let first = resumed.to_string();
+    let pruned: Value =
+        serde_json::from_str(&market.tell("prune", &["--before", &first, "--json"])).unwrap();
+    assert!(pruned["events"].as_u64() > Some(5), "{pruned}");
+    assert!(market.events().len() < before);
+    wait_for(&market, resumed + 4);
+    let backup = market.path("backup");
+    market.tell("backup", &[&backup]);
+    market.kill();
+    market.verify();
+    fs::remove_dir_all(market.path("state")).unwrap();
+    market.tell("restore", &[&backup]);
+    market.start();
+    wait_for(&market, resumed + 6);
+    market.kill();
+    market.verify();
+}
+
 /// A backup is made while a gateway bids, and is put where the market was lost: its gateways go on with the
 /// bids that it has.
 #[test]

@@ -1,0 +1,72 @@
+//! A bound from outside: no more may pass, whatever the link carries.
+//!
+//! The problem: a household of the credit market keeps to what it has bought, and its link carries more.
+//! There is no queue at the link that windows could follow, and nothing to learn there. The method: one
+//! class for all with the bound as its rate, in which tight classes hold the shares. The link is believed
+//! to carry what the bound lets through until it shows less; then it is controlled as without a bound.
+//! When the bound ends, what was known before is believed again: if that was nothing, everything passes.
+
+use super::{Fairweir, NO_CORRECTION};
+use crate::market::guarantee::believed_under;
+use crate::receiver::{Command, Enforce};
+use crate::units::{Rate, Time};
+
+/// A bound, and what it stands before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Held {
+    /// What may pass at most.
+    bound: Rate,
+    /// What the link is believed to carry because of it.
+    supposed: Rate,
+    /// What it was believed to carry without it.
+    known: Option<Rate>,
+}
+
+impl Fairweir {
+    /// No more than this passes from `now` on; none ends that. Returns whether that is another bound.
+    pub(in super::super) fn hold(&mut self, bound: Option<Rate>, now: Time) -> bool {
+        if bound == self.bound() {
+            return false;
+        }
+        // What was measured beneath the bound is known; what was supposed is not.
+        let capacity = self.link.capacity();
+        let supposed = self.held.filter(|held| capacity == Some(held.supposed));
+        let known = supposed.map_or(capacity, |held| held.known);
+        let held = |bound| Held { bound, supposed: believed_under(bound, known), known };
+        self.held = bound.map(held);
+        match self.held.map(|held| held.supposed).or(known) {
+            Some(capacity) => self.link.suppose(capacity),
+            None => self.link.forget(),
+        }
+        self.losses.suppose_another(now);
+        (self.drain.ticks_left, self.opening) = (0, NO_CORRECTION);
+        self.divide();
+        if bound.is_none() && self.enforce == Enforce::Window {
+            // The command that is drained first: windows hold alone again.
+            self.commands.push(Command::Release);
+        }
+        let capacity = self.link.capacity();
+        (self.decision.capacity, self.decision.enforcing) = (capacity, capacity.is_some());
+        true
+    }
+
+    /// What may pass at most.
+    pub(in super::super) fn bound(&self) -> Option<Rate> {
+        self.held.map(|held| held.bound)
+    }
+
+    /// Whether the link is believed to carry all that may pass.
+    pub(super) fn is_held(&self) -> bool {
+        self.held.is_some_and(|held| self.link.capacity() == Some(held.bound))
+    }
+
+    /// More than may pass is not believed: that it fits has been seen in what no bound held.
+    pub(super) fn keep_to_bound(&mut self) {
+        if let Some(held) = &mut self.held
+            && self.link.capacity().is_none_or(|capacity| capacity > held.bound)
+        {
+            held.supposed = held.bound;
+            self.link.suppose(held.bound);
+        }
+    }
+}
