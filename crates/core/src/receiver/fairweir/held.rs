@@ -35,7 +35,7 @@ impl Fairweir {
         let held = |bound| Held { bound, supposed: believed_under(bound, known), known };
         self.held = bound.map(held);
         match self.held.map(|held| held.supposed).or(known) {
-            Some(capacity) => self.link.suppose(capacity),
+            Some(capacity) => self.link.accept(capacity, now),
             None => self.link.forget(),
         }
         self.losses.suppose_another(now);
