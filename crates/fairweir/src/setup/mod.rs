@@ -15,7 +15,7 @@ use fairweir_config::{FileKind, isp, sender, text};
 use fairweir_core::policy::Match;
 use fairweir_core::units::{Bytes, Rate, Span};
 use fairweir_daemon::{Access, Client, Error, Request};
-use fairweir_linux::{Router, Talker, Who, network};
+use fairweir_linux::{Router, Talker, Who};
 
 use crate::cli::{SetupArgs, SetupRole};
 use crate::device::check_named;
@@ -123,27 +123,27 @@ fn place(args: &SetupArgs, machine: &Machine, questions: &mut Questions) -> anyh
         return Err(Usage(what.to_owned()).into());
     }
     let no_route = "no interface has a default route; name one with --dev";
-    let ask = |given: &Option<String>, questions: &mut Questions, what, found, none| match given {
-        Some(dev) => Ok(dev.clone()),
-        None => questions.name(what, found, none),
+    let ask = |given: &Option<String>, questions: &mut Questions, what: &str, found, none: &str| {
+        match given {
+            Some(dev) => Ok(dev.clone()),
+            None => questions.name(what, found, none),
+        }
     };
-    let found = network::default_device()?;
+    let found = machine.uplinks.first().cloned();
     let dev = ask(&args.dev, questions, "Which interface faces the Internet?", found, no_route)?;
     check_named(&dev)?;
-    let inner = || machine.inner().map(|link| link.name.clone());
-    let lan = match role {
+    let behind = match role {
         SetupRole::Host | SetupRole::Sender => None,
-        SetupRole::Router => {
-            let none = "no interface of devices was found; name it with --lan";
-            let what = "Behind which interface are the devices?";
-            Some(ask(&args.lan, questions, what, inner(), none)?)
-        }
-        SetupRole::Isp => {
-            let none = "no interface of subscribers was found; name it with --lan";
-            let what = "Behind which interface are the subscribers?";
-            Some(ask(&args.lan, questions, what, inner(), none)?)
-        }
+        SetupRole::Router => Some("devices"),
+        SetupRole::Isp => Some("subscribers"),
     };
+    let lan = behind.map(|those| {
+        let found = machine.inner().map(|link| link.name.clone());
+        let none = format!("no interface of {those} was found; name it with --lan");
+        let what = format!("Behind which interface are the {those}?");
+        ask(&args.lan, questions, &what, found, &none)
+    });
+    let lan = lan.transpose()?;
     if let Some(lan) = &lan {
         check_named(lan)?;
         if *lan == dev {

@@ -15,6 +15,27 @@ use netlink_sys::{
 
 use crate::Error;
 
+/// Hands the payload of each object of nftables to `take`, as [`Netlink::dump`] does. `message` is
+/// `NFT_MSG_GET…`. There are none if the kernel has no nftables, or none with such objects.
+///
+/// # Errors
+/// If the kernel refuses.
+pub(crate) fn dump_nftables(
+    attempted: &str,
+    message: u16,
+    take: impl FnMut(&[u8]),
+) -> Result<(), Error> {
+    let header = [libc::AF_UNSPEC as u8, 0, 0, 0];
+    let request = Request::new(NFNL_SUBSYS_NFTABLES << 8 | message, 0, &header);
+    let asked =
+        Netlink::open_netfilter().and_then(|mut netlink| netlink.dump(attempted, request, take));
+    let missing = [libc::EINVAL, libc::ENOENT, libc::EOPNOTSUPP, libc::EPROTONOSUPPORT];
+    match asked {
+        Err(e) if e.errno().is_some_and(|errno| missing.contains(&errno)) => Ok(()),
+        asked => asked,
+    }
+}
+
 /// One message to the kernel.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
@@ -365,6 +386,9 @@ const ALIGN: usize = 4;
 pub(crate) const TCMSG_BYTES: usize = 20;
 const HEADER_BYTES: usize = 16;
 const ATTRIBUTE_HEADER_BYTES: usize = 4;
+/// What precedes the attributes of a message of netfilter. Source: linux/netfilter/nfnetlink.h.
+pub(crate) const NFGENMSG_BYTES: usize = 4;
+const NFNL_SUBSYS_NFTABLES: u16 = 10;
 /// An error's code and the header of the request that it answers.
 const ERROR_BYTES: usize = 4 + HEADER_BYTES;
 /// The kernel's dumps fill at most 32 KiB per datagram.

@@ -6,7 +6,9 @@ use fairweir_core::packet::Mac;
 
 use crate::Error;
 use crate::net::link;
-use crate::net::netlink::{Netlink, Request, attribute, text, u32_at};
+use crate::net::netlink::{
+    NFGENMSG_BYTES, Netlink, Request, attribute, dump_nftables, text, u32_at,
+};
 
 /// A name for the network behind `dev`, by which its capacity can be remembered: `gateway ` and
 /// the hardware address of the default route's next hop. `None` if there is no such route, or
@@ -59,20 +61,9 @@ pub fn default_devices() -> Result<Vec<String>, Error> {
 /// # Errors
 /// If the kernel refuses.
 pub fn has_nat() -> Result<bool, Error> {
-    let lacks_it = |error: &Error| {
-        let missing = [libc::EINVAL, libc::ENOENT, libc::EOPNOTSUPP, libc::EPROTONOSUPPORT];
-        error.errno().is_some_and(|errno| missing.contains(&errno))
-    };
-    let mut netlink = match Netlink::open_netfilter() {
-        Err(e) if lacks_it(&e) => return Ok(false),
-        netlink => netlink?,
-    };
     let mut found = false;
-    let request = Request::new(GET_CHAIN, 0, &[libc::AF_UNSPEC as u8, 0, 0, 0]);
-    match netlink.dump("list the chains", request, |payload| found |= is_source_nat(payload)) {
-        Err(e) if lacks_it(&e) => Ok(false),
-        asked => asked.map(|()| found),
-    }
+    dump_nftables("list the chains", GET_CHAIN, |payload| found |= is_source_nat(payload))?;
+    Ok(found)
 }
 
 /// Whether a chain of nftables, as the kernel lists it, translates what leaves.
@@ -198,9 +189,8 @@ fn hardware_address(
     Ok(found)
 }
 
-/// `NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_GETCHAIN`. Source: linux/netfilter/nf_tables.h.
-const GET_CHAIN: u16 = 10 << 8 | 4;
-const NFGENMSG_BYTES: usize = 4;
+/// `NFT_MSG_GETCHAIN`. Source: linux/netfilter/nf_tables.h.
+const GET_CHAIN: u16 = 4;
 const NFTA_CHAIN_HOOK: u16 = 4;
 const NFTA_CHAIN_TYPE: u16 = 7;
 const NFTA_HOOK_HOOKNUM: u16 = 1;

@@ -12,7 +12,8 @@
 use crate::Error;
 use crate::net::link::{self, Link};
 use crate::net::netlink::{
-    Netlink, Request, TCMSG_BYTES, attribute, attributes, tcmsg, text, u32_at,
+    NFGENMSG_BYTES, Netlink, Request, TCMSG_BYTES, attribute, attributes, dump_nftables, tcmsg,
+    text, u32_at,
 };
 use crate::shape::htb;
 
@@ -115,27 +116,11 @@ impl Flowtable {
 
 /// All flowtables; none if the kernel has no nftables.
 fn flowtables() -> Result<Vec<Flowtable>, Error> {
-    let mut netlink = match Netlink::open_netfilter() {
-        Err(e) if lacks_it(&e) => return Ok(Vec::new()),
-        netlink => netlink?,
-    };
     let mut found = Vec::new();
-    let header = [libc::AF_UNSPEC as u8, 0, 0, 0];
-    let request = Request::new(GET_FLOWTABLE, 0, &header);
-    match netlink.dump("list the flowtables", request, |payload| {
+    dump_nftables("list the flowtables", GET_FLOWTABLE, |payload| {
         found.extend(Flowtable::parse(payload));
-    }) {
-        Err(e) if lacks_it(&e) => Ok(Vec::new()),
-        asked => asked.map(|()| found),
-    }
-}
-
-/// Whether the kernel has no nftables, or none with flowtables.
-fn lacks_it(error: &Error) -> bool {
-    matches!(
-        error.errno(),
-        Some(libc::EINVAL | libc::ENOENT | libc::EOPNOTSUPP | libc::EPROTONOSUPPORT)
-    )
+    })?;
+    Ok(found)
 }
 
 /// The devices to which the filters at a device's ingress redirect what arrives.
@@ -185,9 +170,8 @@ const TCA_MIRRED_PARMS: u16 = 2;
 const TCA_EGRESS_REDIR: u32 = 1;
 const TCA_INGRESS_REDIR: u32 = 3;
 
-/// `NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_GETFLOWTABLE`.
-const GET_FLOWTABLE: u16 = 10 << 8 | 23;
-const NFGENMSG_BYTES: usize = 4;
+/// `NFT_MSG_GETFLOWTABLE`.
+const GET_FLOWTABLE: u16 = 23;
 const NFTA_FLOWTABLE_TABLE: u16 = 1;
 const NFTA_FLOWTABLE_NAME: u16 = 2;
 const NFTA_FLOWTABLE_HOOK: u16 = 3;
