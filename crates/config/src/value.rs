@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use fairweir_core::policy::{Match, MatchError};
-use fairweir_core::receiver::{CAPACITY_MIN_RBM, Control, LATENCY_RANGE};
+use fairweir_core::receiver::{CAPACITY_MIN, CAPACITY_MIN_RBM, Control, LATENCY_RANGE};
 use fairweir_core::units::{Rate, Span};
 
 use nix::unistd::User;
@@ -100,6 +100,18 @@ pub fn parse_capacity(text: &str) -> Result<Rate, String> {
         return Ok(rate);
     }
     Err(format!("capacity {rate} is out of range ({CAPACITY_MIN_RBM} to {CAPACITY_MAX})"))
+}
+
+/// Reads what a group may receive at most.
+///
+/// # Errors
+/// Says what is allowed.
+pub fn parse_max(text: &str) -> Result<Rate, String> {
+    let rate: Rate = text.parse().map_err(|e| format!("{e}"))?;
+    if (CAPACITY_MIN..=CAPACITY_MAX).contains(&rate) {
+        return Ok(rate);
+    }
+    Err(format!("max {rate} is out of range ({CAPACITY_MIN} to {CAPACITY_MAX})"))
 }
 
 const MATCH_KINDS: [&str; 8] = ["app", "unit", "cgroup", "user", "ip", "port", "local-port", "web"];

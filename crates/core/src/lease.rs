@@ -342,10 +342,12 @@ mod tests {
     }
 
     fn policy(groups: &[&[&str]]) -> Policy {
-        let group = |(i, matches): (usize, &&[&str])| Group {
-            name: format!("g{i}"),
-            weight: Weight::ONE,
-            matches: matches.iter().map(|m| m.parse().unwrap()).collect(),
+        let group = |(i, matches): (usize, &&[&str])| {
+            Group::new(
+                format!("g{i}"),
+                Weight::ONE,
+                matches.iter().map(|m| m.parse().unwrap()).collect(),
+            )
         };
         Policy::new(groups.iter().enumerate().map(group).collect()).unwrap()
     }

@@ -22,7 +22,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::host_name::{Site, SiteError};
 use crate::packet::{Mac, MacError, Side, Transport};
-use crate::share::{DEPTH_MAX, Node, Tree, Weight};
+use crate::share::{Cap, DEPTH_MAX, Node, Tree, Weight};
+use crate::units::Rate;
 
 /// The most flow groups that a policy may have, the default group included.
 pub const GROUPS_MAX: usize = 256;
@@ -69,6 +70,16 @@ pub struct Group {
     /// What belongs to it; any of these suffices. Empty for the default group.
     #[serde(rename = "match")]
     pub matches: Vec<Match>,
+    /// What it may receive at most.
+    #[serde(rename = "max_bps", default, skip_serializing_if = "Option::is_none")]
+    pub max: Option<Rate>,
+}
+
+impl Group {
+    /// A group without a cap.
+    pub fn new(name: impl Into<String>, weight: Weight, matches: Vec<Match>) -> Group {
+        Group { name: name.into(), weight, matches, max: None }
+    }
 }
 
 /// One criterion for belonging to a group. serde form: the text that users write, `app:steam`.
@@ -190,11 +201,11 @@ impl Policy {
         complete(&mut branches, &mut Vec::new())?;
         let mut leaves = Leaves::default();
         let (nodes, default) = leaves.add(&branches, "");
-        let Leaves { groups, within } = leaves;
+        let Leaves { groups, within, caps } = leaves;
         if groups.len() > GROUPS_MAX {
             return Err(PolicyError::TooManyGroups(groups.len()));
         }
-        Ok(Policy { branches, groups, within, tree: Tree::new(nodes), default })
+        Ok(Policy { branches, groups, within, tree: Tree::new(nodes).with_caps(caps), default })
     }
 
     /// The leaves in the user's order, depth first. A leaf `default` beneath a group has the matches of
@@ -208,7 +219,7 @@ impl Policy {
         self.default
     }
 
-    /// How the leaves share, in the order of the groups.
+    /// How the leaves share a download, in the order of the groups.
     pub fn weights(&self) -> Tree {
         self.tree.clone()
     }
@@ -283,7 +294,7 @@ fn complete(branches: &mut Vec<Branch>, above: &mut Vec<String>) -> Result<(), P
     }
     if !branches.iter().any(Branch::is_default) {
         let name = DEFAULT_GROUP.to_owned();
-        branches.push(Group { name, weight: Weight::ONE, matches: Vec::new() }.into());
+        branches.push(Group::new(name, Weight::ONE, Vec::new()).into());
     }
     for branch in branches.iter_mut().filter(|branch| !branch.beneath.is_empty()) {
         above.push(branch.group.name.clone());
@@ -298,6 +309,7 @@ fn complete(branches: &mut Vec<Branch>, above: &mut Vec<String>) -> Result<(), P
 struct Leaves {
     groups: Vec<Group>,
     within: Vec<Option<usize>>,
+    caps: Vec<Cap>,
 }
 
 impl Leaves {
@@ -307,6 +319,7 @@ impl Leaves {
         for branch in branches {
             let Branch { group, beneath } = branch;
             let name = format!("{path}{}", group.name);
+            let first = self.groups.len();
             let leaf = if beneath.is_empty() {
                 nodes.push(Node::Leaf(group.weight));
                 self.groups.push(Group { name, ..group.clone() });
@@ -318,6 +331,8 @@ impl Leaves {
                 self.groups[leaf].matches.clone_from(&group.matches);
                 leaf
             };
+            let cap = |max| Cap { leaves: first..self.groups.len(), max };
+            self.caps.extend(group.max.map(cap));
             leaves.push(leaf);
             if branch.is_default() {
                 default = leaf;
@@ -600,11 +615,11 @@ mod tests {
     use super::*;
 
     fn group(name: &str, matches: &[&str]) -> Group {
-        Group {
-            name: name.to_owned(),
-            weight: Weight::ONE,
-            matches: matches.iter().map(|m| m.parse().unwrap()).collect(),
-        }
+        Group::new(
+            name.to_owned(),
+            Weight::ONE,
+            matches.iter().map(|m| m.parse().unwrap()).collect(),
+        )
     }
 
     #[test]
@@ -676,7 +691,7 @@ mod tests {
             groups in vec((1..=Weight::MAX, vec(matches(), 0..4)), 0..8)
         ) {
             let group = |(i, (weight, matches)): (usize, (u32, Vec<Match>))| {
-                Group { name: format!("g{i}"), weight: Weight::new(weight).unwrap(), matches }
+                Group::new(format!("g{i}"), Weight::new(weight).unwrap(), matches)
             };
             let policy = Policy::new(groups.into_iter().enumerate().map(group).collect()).unwrap();
             let text = serde_json::to_string(&policy).unwrap();

@@ -119,8 +119,9 @@ impl Rows {
                 (true, Some(above)) => format!("all other traffic of {above}"),
             };
             let percent = 100.0 * part.as_bps() as f64 / WHOLE.as_bps() as f64;
-            self.rows[at] =
-                vec![name, group.weight.to_string(), format!("{percent:.1} %"), matches];
+            let most = group.max.map(|max| format!(", at most {max}")).unwrap_or_default();
+            let part_of_all = format!("{percent:.1} %{most}");
+            self.rows[at] = vec![name, group.weight.to_string(), part_of_all, matches];
             sum += part;
         }
         sum

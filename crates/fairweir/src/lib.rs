@@ -141,6 +141,8 @@ fn run(command: Subcommand) -> anyhow::Result<()> {
         Subcommand::Suggest(args) => page::history::suggest::run(&args),
         Subcommand::Reload(args) => host::reload::run(None, &args),
         Subcommand::Set(args) => host::set::run(None, &args),
+        Subcommand::Boost(args) => host::timing::boost(None, &args),
+        Subcommand::Pause(args) => host::timing::pause(None, &args),
         Subcommand::Off(args) => off::run(&args),
         Subcommand::Check(args) => check::run(&args),
         Subcommand::Init(args) => init::run(&args),

@@ -174,6 +174,9 @@ impl<'s> Layout<'s> {
             let name = quoted(&group.name);
             let weight = group.weight.as_u32() * factor;
             let _ = writeln!(text, "[[group]]\nname = {name}\nweight = {weight}");
+            if let Some(max) = group.max {
+                let _ = writeln!(text, "max = \"{}bit\"", max.as_bps());
+            }
             if group.name != DEFAULT_GROUP {
                 let _ = writeln!(text, "match = [{}]", self.matches(i).join(", "));
             }

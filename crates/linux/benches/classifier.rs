@@ -117,7 +117,7 @@ fn table() -> u64 {
 
 fn trial(matches: &[String]) -> Trial {
     let matches = matches.iter().map(|m| m.parse().unwrap()).collect();
-    let group = Group { name: "a".to_owned(), weight: Weight::ONE, matches };
+    let group = Group::new("a", Weight::ONE, matches);
     let mut trial = Trial::new(&Policy::new(vec![group]).unwrap(), false).unwrap();
     // All rounds together last longer than a heartbeat counts.
     trial.enforce(monotonic_now() + Span::secs(60)).unwrap();

@@ -84,10 +84,8 @@ fn measure(connections: usize, receiving: usize) -> (f64, f64) {
 }
 
 fn host() -> Host {
-    let group = |i: usize| Group {
-        name: format!("g{i}"),
-        weight: Weight::ONE,
-        matches: vec![format!("port:{}", i + 1).parse().unwrap()],
+    let group = |i: usize| {
+        Group::new(format!("g{i}"), Weight::ONE, vec![format!("port:{}", i + 1).parse().unwrap()])
     };
     let policy = Policy::new((1..GROUPS).map(group).collect()).unwrap();
     let spec =

@@ -49,6 +49,7 @@ type Row = (Hook, &'static str, fn(&Segment) -> Vec<u8>);
 /// A device, with a group for each match within.
 fn device(number: u16, within: &[&str]) -> Branch {
     let group = |name: String, matched: &str| Group {
+        max: None,
         name,
         weight: Weight::ONE,
         matches: vec![matched.parse().unwrap()],

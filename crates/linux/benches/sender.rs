@@ -67,7 +67,7 @@ fn pair(listener: &TcpListener) -> (TcpStream, TcpStream) {
 
 fn sender() -> Sender {
     let matches = vec![format!("local-port:tcp/{PORT}").parse().unwrap()];
-    let group = Group { name: "stunts".to_owned(), weight: Weight::ONE, matches };
+    let group = Group::new("stunts", Weight::ONE, matches);
     Sender::attach(&Policy::new(vec![group]).unwrap()).unwrap()
 }
 

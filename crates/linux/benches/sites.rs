@@ -122,7 +122,7 @@ fn means(trials: [&Trial; 2], run: impl Fn(&Trial, u32) -> Span) -> [u64; 2] {
 
 fn trial(matches: &[&str]) -> Trial {
     let matches = matches.iter().map(|m| m.parse().unwrap()).collect();
-    let group = Group { name: "a".to_owned(), weight: Weight::ONE, matches };
+    let group = Group::new("a", Weight::ONE, matches);
     Trial::new(&Policy::new(vec![group]).unwrap(), false).unwrap()
 }
 

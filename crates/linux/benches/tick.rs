@@ -31,10 +31,8 @@ fn main() {
 fn measure(groups: usize) -> (f64, f64) {
     link::create_ifb("wan", "").unwrap();
     link::set_up("wan").unwrap();
-    let group = |i: usize| Group {
-        name: format!("g{i}"),
-        weight: Weight::ONE,
-        matches: vec![format!("app:g{i}").parse().unwrap()],
+    let group = |i: usize| {
+        Group::new(format!("g{i}"), Weight::ONE, vec![format!("app:g{i}").parse().unwrap()])
     };
     let policy = Policy::new((1..groups).map(group).collect()).unwrap();
     let spec =

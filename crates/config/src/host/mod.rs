@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use fairweir_core::policy::{Branch, GROUPS_MAX, Group, Match, Policy, PolicyError};
-use fairweir_core::receiver::{Control, Enforce, LATENCY};
+use fairweir_core::receiver::{Control, ControllerError, Enforce, LATENCY};
 use fairweir_core::units::{Rate, Span};
 
 use crate::FileKind;
@@ -276,12 +276,27 @@ impl<'t> Draft<'t> {
             self.refuse_shared_matches()?;
         }
         let mut warnings = self.warnings();
+        self.refuse_caps_without_control()?;
         let host = self.host.finish(&self.set)?;
         let mut groups = self.groups.into_iter().map(|g| g.value).collect();
         warnings.extend(self.set.apply_weights(&mut groups));
         // What can still fail: there is no room for the default group that is added.
         let policy = Policy::nested(groups).map_err(|e| last.unwrap_or(main.start()).error(e))?;
         Ok(Config { host, policy, relayed: self.relayed, files, warnings })
+    }
+
+    /// A control that cannot hold a cap.
+    fn refuse_caps_without_control(&self) -> Result<(), ConfigError> {
+        fn has_cap(branch: &Branch) -> bool {
+            branch.group.max.is_some() || branch.beneath.iter().any(has_cap)
+        }
+        let control = self.host.control();
+        match self.groups.iter().find(|group| has_cap(&group.value)) {
+            Some(group) if !control.holds_caps() => {
+                Err(group.place.error(ControllerError::NoCaps(control)))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// A device has one class, so its address leads to one.

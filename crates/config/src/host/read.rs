@@ -16,7 +16,7 @@ use crate::error::ConfigError;
 use crate::table::{Place, Placed, Source, Table};
 use crate::value::{
     in_range, parse_capacity, parse_control, parse_dev, parse_inner_match, parse_latency,
-    parse_match, parse_router_match,
+    parse_match, parse_max, parse_router_match,
 };
 use crate::words::did_you_mean;
 
@@ -198,6 +198,7 @@ fn group<'t>(
     })?;
     let weight = u32::try_from(weight.value).ok().and_then(Weight::new);
     let weight = weight.expect("invariant: the range was checked");
+    let max = table.parsed_by("max", parse_max)?;
     let mut matches = Vec::new();
     for text in table.texts("match")?.into_iter().flat_map(|texts| texts.value) {
         matches.push(kind.parse()(&text.value).map_err(|what| text.place.error(what))?);
@@ -220,7 +221,8 @@ fn group<'t>(
         }
     }
     table.finish()?;
-    Ok(Placed { value: Branch { group: Group { name, weight, matches }, beneath }, place })
+    let max = max.map(|max| max.value);
+    Ok(Placed { value: Branch { group: Group { name, weight, matches, max }, beneath }, place })
 }
 
 impl<'t> HostKeys<'t> {

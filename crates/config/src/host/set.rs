@@ -100,7 +100,7 @@ impl<'t> SetKeys<'t> {
             {
                 Some(siblings) => {
                     let (name, weight) = (name.to_owned(), *weight);
-                    siblings.push(Group { name, weight, matches: Vec::new() }.into());
+                    siblings.push(Group::new(name, weight, Vec::new()).into());
                 }
                 None => warnings.push(format!(
                     "{place}: set.{WEIGHT}.{path}: no effect, because there is no group `{path}`"

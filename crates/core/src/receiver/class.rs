@@ -67,7 +67,7 @@ impl Allocation {
 /// HTB refuses zero.
 const RATE_MIN: Rate = Rate::kbit(8);
 /// As good as unbounded: the most that the kernel's 32 bits of bytes/s carry, rounded.
-const RATE_UNBOUNDED: Rate = Rate::mbit(34_000);
+pub(super) const RATE_UNBOUNDED: Rate = Rate::mbit(34_000);
 /// A leaf holds 2·ceil·50 ms. Source: CRAB §4, `2·C·RTT` of a common RTT.
 const QUEUE_DELAY: Span = Span::millis(50);
 /// A TCP flow with less than six packets cannot recover by fast retransmit. Source: CRAB §4.

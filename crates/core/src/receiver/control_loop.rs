@@ -14,6 +14,7 @@
 
 use std::fmt;
 
+use super::class::RATE_UNBOUNDED;
 use super::supervisor::{self, Supervisor, Verdict};
 use super::{
     Act, Allocation, Command, Controller, ControllerSpec, Decision, GroupSample, GroupState,
@@ -42,6 +43,11 @@ pub trait Decider: fmt::Debug {
     fn supervised_target(&self) -> Option<Span> {
         None
     }
+
+    /// What holds while everything else passes; `None` is nothing.
+    fn kept(&self) -> Option<(Allocation, Windows)> {
+        None
+    }
 }
 
 impl<D: Decider + ?Sized> Decider for Box<D> {
@@ -59,6 +65,10 @@ impl<D: Decider + ?Sized> Decider for Box<D> {
 
     fn supervised_target(&self) -> Option<Span> {
         (**self).supervised_target()
+    }
+
+    fn kept(&self) -> Option<(Allocation, Windows)> {
+        (**self).kept()
     }
 }
 
@@ -81,6 +91,13 @@ impl Decider for Controller {
             Controller::Fairweir(fairweir) => {
                 fairweir.bound().is_none().then(|| fairweir.queue_target())
             }
+            Controller::Fixed(_) | Controller::Crab(_) | Controller::Rbm(_) => None,
+        }
+    }
+
+    fn kept(&self) -> Option<(Allocation, Windows)> {
+        match self {
+            Controller::Fairweir(fairweir) => fairweir.caps_alone(),
             Controller::Fixed(_) | Controller::Crab(_) | Controller::Rbm(_) => None,
         }
     }
@@ -141,6 +158,8 @@ pub struct ControlLoop<D = Controller> {
     allocation: Option<Allocation>,
     /// `None` is without bounds.
     windows: Option<Windows>,
+    /// What holds while everything else passes for the sake of a comparison.
+    pub(super) kept: Option<(Allocation, Windows)>,
     are_rates_stale: bool,
     are_windows_stale: bool,
     pub(super) totals: Vec<GroupTotals>,
@@ -159,6 +178,7 @@ impl<D: Decider> ControlLoop<D> {
             controller,
             allocation: None,
             windows: None,
+            kept: None,
             are_rates_stale: false,
             are_windows_stale: false,
             totals: vec![GroupTotals::default(); groups],
@@ -185,7 +205,10 @@ impl<D: Decider> ControlLoop<D> {
 
     /// Whether anything is to be enforced.
     pub fn is_enforcing(&self) -> bool {
-        !self.is_released && (self.allocation.is_some() || self.windows.is_some())
+        match self.is_released {
+            true => self.kept.is_some(),
+            false => self.allocation.is_some() || self.windows.is_some(),
+        }
     }
 
     // --------------------------------------------------------------------------------------------
@@ -242,13 +265,20 @@ impl<D: Decider> ControlLoop<D> {
             self.is_released = is_released;
             self.handle_lost_state();
         }
+        let kept = is_released.then(|| self.controller.kept()).flatten();
+        if kept != self.kept {
+            self.kept = kept;
+            self.handle_lost_state();
+        }
         match verdict {
             Verdict::Enforce => return,
             Verdict::Compare => self.decision.act = Act::Compare,
             Verdict::LetGo => self.decision.act = Act::LetGo,
         }
-        self.decision.enforcing = false;
-        self.decision.groups.iter_mut().for_each(|g| g.ceil = None);
+        self.decision.enforcing = self.kept.is_some();
+        let classes = self.kept.iter().flat_map(|(allocation, _)| &allocation.classes);
+        let mut ceils = classes.map(|class| Some(class.ceil).filter(|&ceil| ceil < RATE_UNBOUNDED));
+        self.decision.groups.iter_mut().for_each(|g| g.ceil = ceils.next().flatten());
     }
 
     /// Passes to the enforcer what has changed since the last call.
@@ -257,14 +287,16 @@ impl<D: Decider> ControlLoop<D> {
     /// The enforcer's; what it did not apply stays stale.
     pub fn enforce<E: Enforcer>(&mut self, enforcer: &mut E) -> Result<(), E::Error> {
         if self.are_rates_stale {
-            match self.allocation.as_ref().filter(|_| !self.is_released) {
+            let kept = self.kept.as_ref().map(|(allocation, _)| allocation);
+            match if self.is_released { kept } else { self.allocation.as_ref() } {
                 Some(allocation) => enforcer.apply(allocation)?,
                 None => enforcer.release()?,
             }
             self.are_rates_stale = false;
         }
         if self.are_windows_stale {
-            match self.windows.as_ref().filter(|_| !self.is_released) {
+            let kept = self.kept.as_ref().map(|(_, windows)| windows);
+            match if self.is_released { kept } else { self.windows.as_ref() } {
                 Some(windows) => enforcer.apply_windows(windows)?,
                 None => enforcer.release_windows()?,
             }
@@ -334,7 +366,7 @@ impl ControlLoop {
             return;
         }
         if bound.is_some() && self.is_released && !self.is_delegated {
-            (self.supervisor, self.is_released) = (Supervisor::new(), false);
+            (self.supervisor, self.is_released, self.kept) = (Supervisor::new(), false, None);
             self.handle_lost_state();
         }
         self.decision.clone_from(self.controller.decision());
@@ -359,7 +391,7 @@ impl ControlLoop {
         let continued =
             |old: &Option<usize>| old.map_or_else(GroupTotals::default, |i| self.totals[i]);
         self.totals = kept.iter().map(continued).collect();
-        (self.allocation, self.windows) = (None, None);
+        (self.allocation, self.windows, self.kept) = (None, None, None);
         self.handle_lost_state();
         // Commands that were not drained are for the old groups too.
         while self.controller.poll_command().is_some() {}

@@ -149,6 +149,8 @@ pub enum GroupState {
     Rising,
     /// It uses all it may.
     Saturating,
+    /// It would use more than its cap, or that of what it is in.
+    Capped,
     /// It uses less than it may.
     NonSaturating,
     /// It lends what it does not use, and uses as much as it said.
@@ -166,6 +168,7 @@ impl fmt::Display for GroupState {
             GroupState::Growing => "growing",
             GroupState::Rising => "rising",
             GroupState::Saturating => "saturating",
+            GroupState::Capped => "capped",
             GroupState::NonSaturating => "non saturating",
             GroupState::Lending => "lending",
             GroupState::Unresponsive => "unresponsive",
@@ -349,6 +352,7 @@ mod tests {
             GroupState::Growing,
             GroupState::Rising,
             GroupState::Saturating,
+            GroupState::Capped,
             GroupState::NonSaturating,
             GroupState::Lending,
             GroupState::Unresponsive,

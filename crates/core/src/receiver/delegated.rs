@@ -12,6 +12,7 @@ impl<D: Decider> ControlLoop<D> {
     pub fn set_delegated(&mut self, is_delegated: bool) {
         if self.is_delegated != is_delegated {
             (self.is_delegated, self.is_released) = (is_delegated, is_delegated);
+            self.kept = None;
             self.supervisor = Supervisor::new();
             self.handle_lost_state();
         }

@@ -106,6 +106,11 @@ impl Control {
         }
     }
 
+    /// Whether it holds caps of groups, or enforces nothing at all.
+    pub const fn holds_caps(self) -> bool {
+        matches!(self, Control::None | Control::Static | Control::Fairweir)
+    }
+
     /// Whether the user has to give it the capacity, since it does not learn it.
     pub const fn needs_capacity(self) -> bool {
         matches!(self, Control::Static | Control::Borrow | Control::Chokepoint | Control::Rbm)
@@ -189,6 +194,11 @@ pub enum ControllerError {
     /// A capacity at which no class can work.
     #[error("a capacity of {0} is too low: at least {1}")]
     CapacityTooLow(Rate, Rate),
+    /// A cap that the control would not hold.
+    #[error(
+        "the control `{0}` does not hold `max` of a group; allowed with `max`: fairweir, static or none"
+    )]
+    NoCaps(Control),
 }
 
 /// Below this no class can work. A class needs at least 0.1 Mbit/s; a modem
@@ -228,6 +238,9 @@ impl Controller {
         let weights = weights.into();
         if weights.is_empty() {
             return Err(ControllerError::NoGroups);
+        }
+        if weights.has_caps() {
+            spec.check_caps()?;
         }
         spec.check_capacity(spec.capacity())?;
         spec.check_capacity(remembered)?;

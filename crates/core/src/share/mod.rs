@@ -19,7 +19,7 @@ use crate::units::Rate;
 
 mod tree;
 
-pub use tree::{Claims, DEPTH_MAX, Node, Tree};
+pub use tree::{Cap, Claims, DEPTH_MAX, Node, Tree};
 
 /// How much of the capacity an entry deserves relative to the others: a whole number, 1 to
 /// [`Weight::MAX`]. serde form: that number; others are refused.

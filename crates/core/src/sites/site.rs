@@ -146,10 +146,12 @@ mod tests {
     use crate::share::Weight;
 
     pub(crate) fn policy(groups: &[(&str, &[&str])]) -> Policy {
-        let group = |&(name, matches): &(&str, &[&str])| Group {
-            name: name.to_owned(),
-            weight: Weight::ONE,
-            matches: matches.iter().map(|m| m.parse().unwrap()).collect(),
+        let group = |&(name, matches): &(&str, &[&str])| {
+            Group::new(
+                name.to_owned(),
+                Weight::ONE,
+                matches.iter().map(|m| m.parse().unwrap()).collect(),
+            )
         };
         Policy::new(groups.iter().map(group).collect()).unwrap()
     }
@@ -182,7 +184,7 @@ mod tests {
     /// A device for each list, with a group for each pattern.
     fn devices(lists: &[Vec<String>]) -> Policy {
         let group = |name: String, matches: Vec<Match>| {
-            Branch::from(Group { name, weight: Weight::ONE, matches })
+            Branch::from(Group::new(name, Weight::ONE, matches))
         };
         let device = |(i, patterns): (usize, &Vec<String>)| {
             let inner = patterns.iter().enumerate().map(|(j, pattern)| {

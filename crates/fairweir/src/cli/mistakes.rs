@@ -40,6 +40,14 @@ fn better(error: &clap::Error, root: &Command, args: &[String]) -> Option<String
             let says = if is_value { unknown } else { no_command };
             Some(says(command, &path, word))
         }
+        ErrorKind::MissingRequiredArgument if path.ends_with("boost") => {
+            Some("a group and a time are missing, such as `fairweir boost video 2h`".to_owned())
+        }
+        ErrorKind::MissingRequiredArgument if path.ends_with("pause") => Some(
+            "a group and a time are missing, such as `fairweir pause backup 30m`; for all traffic use \
+             `fairweir set paused=true`"
+                .to_owned(),
+        ),
         ErrorKind::ValueValidation => {
             let (arg, cause) = (said(ContextKind::InvalidArg)?, std::error::Error::source(error)?);
             Some(format!("{}: {cause}", arg.split(' ').next().unwrap_or(arg)))
@@ -124,7 +132,7 @@ fn no_command(command: &Command, path: &str, word: &str) -> String {
 }
 
 /// Words that people know from other programs, and what they are here.
-const INSTEAD: [(&str, &str); 18] = [
+const INSTEAD: [(&str, &str); 17] = [
     ("completions", "`fairweir generate completions SHELL`"),
     ("completion", "`fairweir generate completions SHELL`"),
     ("man", "`fairweir generate man --out DIR`"),
@@ -141,8 +149,7 @@ const INSTEAD: [(&str, &str); 18] = [
     ("config", "`fairweir check`"),
     ("validate", "`fairweir check`"),
     ("verify", "`fairweir check`"),
-    ("pause", "`fairweir set paused=true`"),
-    ("resume", "`fairweir set paused=`"),
+    ("resume", "`fairweir set paused=`, or `fairweir pause --end GROUP`"),
     ("show", "`fairweir status`"),
     ("log", "`journalctl -u fairweir@DEV`"),
     ("version", "`fairweir --version`"),

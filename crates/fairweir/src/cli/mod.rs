@@ -91,6 +91,12 @@ pub(crate) enum Subcommand {
     /// Change weights, the latency target, or pause a running daemon.
     #[command(after_help = host::cli::SET_EXAMPLES)]
     Set(host::cli::SetArgs),
+    /// Give a group of a running daemon a larger weight for a time.
+    #[command(after_help = host::cli::BOOST_EXAMPLES)]
+    Boost(host::cli::BoostArgs),
+    /// Leave a group of a running daemon next to nothing for a time.
+    #[command(after_help = host::cli::PAUSE_EXAMPLES)]
+    Pause(host::cli::TimedArgs),
     /// Stop the daemons and remove everything they attached.
     #[command(after_help = OFF_EXAMPLES)]
     Off(OffDevArgs),
@@ -221,7 +227,7 @@ pub(crate) enum PageCommand {
 #[derive(Debug, Args)]
 pub(crate) struct HistoryArgs {
     /// How long ago it begins, such as 90s, 2h or 31d.
-    #[arg(long, value_name = "SPAN", default_value = "1h", value_parser = parse_days)]
+    #[arg(long, value_name = "SPAN", default_value = "1h", value_parser = host::cli::parse_days)]
     pub(crate) since: Span,
     /// Only this group.
     #[arg(long, value_name = "GROUP")]
@@ -230,7 +236,7 @@ pub(crate) struct HistoryArgs {
     #[arg(long, value_parser = instance::parse)]
     pub(crate) dev: Option<String>,
     /// The length of a step; if it begins more than an hour ago, whole minutes.
-    #[arg(long, value_name = "SPAN", value_parser = parse_days)]
+    #[arg(long, value_name = "SPAN", value_parser = host::cli::parse_days)]
     pub(crate) step: Option<Span>,
     /// Print JSON (docs/host/history.md).
     #[arg(long, conflicts_with = "csv")]
@@ -258,15 +264,6 @@ pub(crate) struct SuggestArgs {
     /// Directory of the page's own socket.
     #[arg(long, value_name = "DIR", default_value = "/run/fairweir-page")]
     pub(crate) page_dir: PathBuf,
-}
-
-/// A span, also in days.
-fn parse_days(text: &str) -> Result<Span, String> {
-    match text.strip_suffix('d').map(str::parse::<u64>) {
-        Some(Ok(days @ 0..=366)) => Ok(Span::secs(days * 24 * 3_600)),
-        Some(_) => Err("a number of days is from 0d to 366d".to_owned()),
-        None => text.parse::<Span>().map_err(|e| format!("{e}, or days such as 31d")),
-    }
 }
 
 /// 0, or what SQLite can work with.
@@ -413,7 +410,10 @@ pub(crate) struct DoctorArgs {
 /// The commands of the first screen, by what they are for.
 pub(crate) const GROUPS: &[(&str, &[&str])] = &[
     ("Daemons", &["host", "router", "isp", "sender", "proxy", "market", "page"]),
-    ("Look and change", &["status", "top", "set", "reload", "off", "history", "suggest"]),
+    (
+        "Look and change",
+        &["status", "top", "set", "boost", "pause", "reload", "off", "history", "suggest"],
+    ),
     ("Configure", &["setup", "init", "check", "doctor", "extension"]),
     (
         "Research",

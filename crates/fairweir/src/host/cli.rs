@@ -6,7 +6,8 @@ use clap::Args;
 use fairweir_config::host;
 use fairweir_config::value::{parse_capacity, parse_control};
 use fairweir_core::receiver::Control;
-use fairweir_core::units::Rate;
+use fairweir_core::share::Weight;
+use fairweir_core::units::{Rate, Span};
 
 use crate::daemon_args::{OFF_EXAMPLES, OffDevArgs, RunDir, ServiceArgs};
 use crate::instance;
@@ -63,6 +64,12 @@ pub(crate) enum HostCommand {
     /// Change weights, the latency target, or pause.
     #[command(after_help = SET_EXAMPLES)]
     Set(SetArgs),
+    /// Give a group a larger weight for a time.
+    #[command(after_help = BOOST_EXAMPLES)]
+    Boost(BoostArgs),
+    /// Leave a group next to nothing for a time.
+    #[command(after_help = PAUSE_EXAMPLES)]
+    Pause(TimedArgs),
     /// Stop the daemon and remove everything it attached.
     #[command(after_help = OFF_EXAMPLES)]
     Off(OffDevArgs),
@@ -106,6 +113,52 @@ pub(crate) struct SetArgs {
     pub(crate) dev: Option<String>,
     #[command(flatten)]
     pub(crate) run_dir: RunDir,
+}
+
+/// `fairweir pause`, and what `fairweir boost` has in common with it.
+#[derive(Debug, Args)]
+pub(crate) struct TimedArgs {
+    /// The group; on a router a device, or a group within it as tv/video.
+    #[arg(value_name = "GROUP")]
+    pub(crate) group: String,
+    /// For how long, such as 90s, 30m, 2h or 3d; 31 days at most.
+    #[arg(value_name = "SPAN", value_parser = parse_days, required_unless_present = "end")]
+    pub(crate) span: Option<Span>,
+    /// End it now.
+    #[arg(long, conflicts_with = "span")]
+    pub(crate) end: bool,
+    /// The interface; required if several daemons run.
+    #[arg(long, value_parser = instance::parse)]
+    pub(crate) dev: Option<String>,
+    #[command(flatten)]
+    pub(crate) run_dir: RunDir,
+}
+
+/// `fairweir boost`.
+#[derive(Debug, Args)]
+pub(crate) struct BoostArgs {
+    #[command(flatten)]
+    pub(crate) timed: TimedArgs,
+    /// The weight meanwhile, larger than the configured one; without it four times that.
+    #[arg(long, value_name = "N", value_parser = parse_weight, conflicts_with = "end")]
+    pub(crate) weight: Option<Weight>,
+}
+
+fn parse_weight(text: &str) -> Result<Weight, String> {
+    let weight = text.parse().ok().and_then(Weight::new);
+    weight.ok_or_else(|| format!("expected a whole number from 1 to {}", Weight::MAX))
+}
+
+/// A span, also in days, and with `m` for minutes.
+pub(crate) fn parse_days(text: &str) -> Result<Span, String> {
+    if let Some(Ok(minutes)) = text.strip_suffix('m').map(str::parse::<u32>) {
+        return Ok(Span::secs(u64::from(minutes) * 60));
+    }
+    match text.strip_suffix('d').map(str::parse::<u64>) {
+        Some(Ok(days @ 0..=366)) => Ok(Span::secs(days * 24 * 3_600)),
+        Some(_) => Err("a number of days is from 0d to 366d".to_owned()),
+        None => text.parse::<Span>().map_err(|e| format!("{e}, or days such as 31d")),
+    }
 }
 
 /// `fairweir status`.
@@ -193,3 +246,16 @@ pub(crate) const SET_EXAMPLES: &str = "Examples:
   sudo fairweir set paused=             resume
 
 The values take effect at once and are stored in conf.d/zz-set.toml.";
+
+pub(crate) const BOOST_EXAMPLES: &str = "Examples:
+  sudo fairweir boost video 2h
+  sudo fairweir boost video 30m --weight 20
+  sudo fairweir boost --end video
+
+It ends by itself, also if the daemon or the machine starts again meanwhile.";
+
+pub(crate) const PAUSE_EXAMPLES: &str = "Examples:
+  sudo fairweir pause backup 30m
+  sudo fairweir pause --end backup
+
+A paused group keeps its connections and receives 100 kbit/s at most. It ends by itself.";

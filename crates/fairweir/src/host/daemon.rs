@@ -12,7 +12,7 @@ use fairweir_core::market::guarantee::{Guarantee, Step, Term};
 use fairweir_core::receiver::{Act, Control, ControlLoop, Decision, Observation, TICK};
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 use fairweir_daemon::StateDir;
-use fairweir_linux::{Error, Health, Mode, UploadSample, monotonic_now, network};
+use fairweir_linux::{Error, Health, Mode, UploadSample, boottime_now, monotonic_now, network};
 use tracing::{Level, debug, info, trace, warn};
 
 use super::delay::Delay;
@@ -24,11 +24,13 @@ use super::point::Point;
 use super::settings::Settings;
 use super::sites::SiteControl;
 use super::stored::put;
+use super::timed::{LENGTH_MAX, LENGTH_MIN, TimedChanges, TimedFile, left_in_words};
 use super::upload::Upload;
 use super::via::{self, Teller};
 use super::windows::WindowControl;
 use super::wire::{
     CLAIMS_VERSION, Change, Changed, ClaimsReply, ClaimsRequest, GroupRate, Remembered,
+    TimedChange, TimedStatus,
 };
 use crate::words::chained;
 
@@ -71,6 +73,8 @@ pub(super) struct Daemon {
     pub(super) sites: SiteControl,
     /// For the next daemon; a dry run keeps nothing.
     kept: Option<KeptFile>,
+    /// What changes groups for a time; a dry run keeps nothing.
+    timed: Option<TimedFile>,
     /// Which device has which name, on a router.
     pub(super) leases: Option<LeaseControl>,
     /// The last acts other than to measure, oldest first.
@@ -122,9 +126,12 @@ impl Daemon {
     pub(super) fn start(
         mut settings: Settings,
         (memories, leases, teller): (Memories, Option<LeaseControl>, Option<Teller>),
-        kept: Option<KeptFile>,
+        (kept, timed): (Option<KeptFile>, Option<TimedFile>),
         told_capacity: Option<Rate>,
     ) -> anyhow::Result<Daemon> {
+        if let Some(file) = &timed {
+            settings = settings.continued(file);
+        }
         let mut host = Point::attach(&settings)?;
         let connections = kept.as_ref().and_then(KeptFile::take);
         // Packets are counted from here on.
@@ -135,6 +142,7 @@ impl Daemon {
             control: ControlLoop::new(settings.controller(told_capacity)?, groups, now),
             sites: SiteControl::new(&mut host, settings.policy(), connections)?,
             kept,
+            timed,
             leases,
             upload: Upload::of(&settings),
             settings,
@@ -190,6 +198,7 @@ impl Daemon {
         if let Some(step) = self.guarantee.handle_tick(now) {
             self.follow_guarantee(&step, now);
         }
+        self.end_timed(now);
         self.listen(now);
         self.delay.follow(self.settings.probe().filter(|_| self.host.is_some()), now);
         self.observe(now);
@@ -342,8 +351,96 @@ impl Daemon {
         put(&dir, changes, set::path_of, || self.handle_reload(false, now).map(drop))
     }
 
+    /// Changes a group for a time, or ends that; what fails changes nothing.
+    ///
+    /// # Errors
+    /// Why nothing was changed.
+    pub(super) fn handle_timed(
+        &mut self,
+        path: &str,
+        change: Option<(TimedChange, Span)>,
+        now: Time,
+    ) -> Result<String, String> {
+        let Some(configured) = self.settings.weight_of(path) else {
+            let names = self.settings.policy().groups().iter().map(|g| g.name.as_str());
+            return Err(format!("no group `{path}`{}", did_you_mean(path, names)));
+        };
+        let control = self.settings.control();
+        let before = self.settings.timed.of(path).map(|timed| timed.change);
+        let words = match (change, before) {
+            (Some(_), _) if control == Control::None => {
+                return Err("the control `none` enforces nothing".to_owned());
+            }
+            (Some((TimedChange::Boost { weight: Some(weight) }, _)), _) if weight <= configured => {
+                return Err(format!(
+                    "weight {weight} is no boost: `{path}` has {configured}; use a larger one"
+                ));
+            }
+            (Some((_, span)), _) if !(LENGTH_MIN..=LENGTH_MAX).contains(&span) => {
+                return Err(format!(
+                    "a time of {span} is out of range ({LENGTH_MIN} to {LENGTH_MAX})"
+                ));
+            }
+            (Some((change, span)), _) => {
+                let length = left_in_words(span.as_secs_f64() as u64);
+                format!("{path}: {} for {length}", change.in_words(configured))
+            }
+            (None, Some(change)) => format!("{path}: ended: {}", change.in_words(configured)),
+            (None, None) => return Err(format!("`{path}` is neither boosted nor paused")),
+        };
+        let change = change.map(|(change, span)| (change, boottime_now() + span));
+        let timed = self.settings.timed.with(path, change);
+        let new = self.settings.with_timed(timed).map_err(|e| chained(&e))?;
+        self.store_timed(&new.timed).map_err(|e| e.to_string())?;
+        let old = self.settings.timed.clone();
+        if let Err(e) = self.take_over(new, now) {
+            if let Err(e) = self.store_timed(&old) {
+                warn!("a boost or pause that failed is still stored: {e}");
+            }
+            return Err(chained(&e));
+        }
+        Ok(words)
+    }
+
+    fn store_timed(&self, timed: &TimedChanges) -> Result<(), fairweir_daemon::Error> {
+        self.timed.as_ref().map_or(Ok(()), |file| file.write(timed))
+    }
+
+    /// Ends what changed groups for a time that is over.
+    fn end_timed(&mut self, now: Time) {
+        let timed = self.settings.timed.at(boottime_now());
+        if timed == self.settings.timed {
+            return;
+        }
+        let old = self.settings.timed.clone();
+        let ended = old.0.iter().filter(|change| !timed.0.contains(change));
+        ended.for_each(|change| info!(group = change.group, "a boost or pause has ended"));
+        let new = self.settings.with_timed(timed);
+        match new.and_then(|new| self.take_over(new, now)) {
+            Ok(_) => {
+                if let Err(e) = self.store_timed(&self.settings.timed) {
+                    warn!("a boost or pause that has ended is still stored: {e}");
+                }
+            }
+            // The next tick tries again.
+            Err(e) => self.open(now, chained(&e)),
+        }
+    }
+
+    /// What changes the group of this path for a time.
+    pub(super) fn timed_status(&self, path: &str) -> Option<TimedStatus> {
+        let timed = self.settings.timed.of(path)?;
+        let left = timed.ends.since(boottime_now());
+        Some(TimedStatus {
+            change: timed.change,
+            configured_weight: self.settings.weight_of(path)?,
+            left_s: left.as_secs_f64().ceil() as u64,
+        })
+    }
+
     fn take_over(&mut self, new: Settings, now: Time) -> anyhow::Result<&'static str> {
         if new.config == self.settings.config {
+            self.settings = new;
             return Ok("nothing changed");
         }
         let (spec, start) = (new.spec()?, self.starting_capacity());
@@ -401,6 +498,9 @@ impl Daemon {
         self.store_capacity(now, true);
         if let Some(leases) = &mut self.leases {
             leases.store(monotonic_now(), true);
+        }
+        if let Err(e) = self.store_timed(&self.settings.timed) {
+            warn!("what is left of boosts and pauses is not stored: {e}");
         }
         if let Some(file) = &self.kept {
             file.write(&self.sites.kept(self.settings.policy()));

@@ -60,10 +60,14 @@ impl DividerControl {
         now: Time,
     ) -> bool {
         let choice = settings.config.host.divider;
-        let (Some(host), true) = (host, may_ask(settings)) else {
+        let Some(host) = host else {
             self.asked = None;
             return false;
         };
+        if !may_ask(settings) {
+            self.stop(Some(host), now);
+            return false;
+        }
         // The network shows up late where the daemon starts with the link.
         let has_moved =
             self.network.is_some() && network.is_some_and(|to| self.network.as_ref() != Some(to));
@@ -111,6 +115,10 @@ impl DividerControl {
 
     /// `None` if no divider is to be asked.
     pub(super) fn status(&self, settings: &Settings, now: Time) -> Option<DividerStatus> {
+        if settings.marks() && settings.policy().weights().has_caps() {
+            let words = "this host divides: another cannot hold `max`".to_owned();
+            return Some(DividerStatus { words, ..DividerStatus::default() });
+        }
         if let (Some((obstacle, _)), None) = (&self.obstacle, &self.asked) {
             let words = format!("this host divides: {obstacle}");
             return Some(DividerStatus { words, ..DividerStatus::default() });
@@ -156,7 +164,8 @@ impl DividerControl {
 
 /// Whether another may divide what this daemon would divide.
 fn may_ask(settings: &Settings) -> bool {
-    settings.marks() && settings.policy().groups().len() > 1
+    let policy = settings.policy();
+    settings.marks() && policy.groups().len() > 1 && !policy.weights().has_caps()
 }
 
 impl Asked {

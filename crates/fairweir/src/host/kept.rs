@@ -130,10 +130,12 @@ mod tests {
     use super::*;
 
     fn policy(groups: &[&str]) -> Policy {
-        let group = |site: &&str| Group {
-            name: (*site).to_owned(),
-            weight: Weight::ONE,
-            matches: vec![format!("web:{site}").parse().unwrap()],
+        let group = |site: &&str| {
+            Group::new(
+                (*site).to_owned(),
+                Weight::ONE,
+                vec![format!("web:{site}").parse().unwrap()],
+            )
         };
         Policy::new(groups.iter().map(group).collect()).unwrap()
     }

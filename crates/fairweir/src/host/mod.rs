@@ -40,6 +40,8 @@ pub(crate) mod show;
 mod sites;
 pub(crate) mod status;
 pub(crate) mod stored;
+mod timed;
+pub(crate) mod timing;
 #[cfg(feature = "top")]
 pub(crate) mod top;
 mod upload;
@@ -53,8 +55,9 @@ use kept::KeptFile;
 use leases::LeaseControl;
 use memory::Memories;
 use settings::Settings;
+use timed::TimedFile;
 use via::Teller;
-use wire::{GroupStatus, HostRequest, Status, UploadStatus};
+use wire::{GroupStatus, HostRequest, Status, TimedChange, UploadStatus};
 
 /// The longest request, in bytes.
 const REQUEST_MAX: usize = 1_024;
@@ -91,6 +94,8 @@ fn ask(role: Role, command: &HostCommand, off: Off) -> anyhow::Result<()> {
         HostCommand::Top(args) => top::run(Some(role), args),
         HostCommand::Reload(args) => reload::run(Some(role), args),
         HostCommand::Set(args) => set::run(Some(role), args),
+        HostCommand::Boost(args) => timing::boost(Some(role), args),
+        HostCommand::Pause(args) => timing::pause(Some(role), args),
         HostCommand::Off(args) => off(role, args),
     }
 }
@@ -117,7 +122,8 @@ fn serve(settings: Settings, state_dir: &Path, args: &LoopArgs) -> anyhow::Resul
         let is_router = settings.role == Role::Router && !args.dry_run;
         let teller = is_router.then(|| Teller::start(&spec.run_dir)).transpose()?;
         let kept = (!args.dry_run).then(|| KeptFile::new(&spec.run_dir, &spec.name));
-        let daemon = Daemon::start(settings, (memories, leases, teller), kept, told)?;
+        let timed = (!args.dry_run).then(|| TimedFile::new(StateDir::new(state_dir), &spec.name));
+        let daemon = Daemon::start(settings, (memories, leases, teller), (kept, timed), told)?;
         info!(dev, control = %daemon.settings.control(), "attached");
         for warning in &daemon.settings.config.warnings {
             tracing::warn!("configuration: {warning}");
@@ -152,7 +158,10 @@ impl Service for HostService {
         match request {
             HostRequest::Claims(_) => Access::Claim,
             HostRequest::Connections { .. } => Access::Read,
-            HostRequest::Set { .. } | HostRequest::Guarantee(_) => Access::Change,
+            HostRequest::Set { .. }
+            | HostRequest::Timed { .. }
+            | HostRequest::EndTimed { .. }
+            | HostRequest::Guarantee(_) => Access::Change,
         }
     }
 
@@ -210,6 +219,11 @@ impl Service for HostService {
                 }
                 Err(e) => Answer::error(e),
             },
+            HostRequest::Timed { group, change, for_s } => {
+                let change = Some((change, Span::secs(for_s.min(u64::from(u32::MAX)))));
+                self.answer_timed(&group, change, peer, now)
+            }
+            HostRequest::EndTimed { group } => self.answer_timed(&group, None, peer, now),
             HostRequest::Guarantee(told) => {
                 Answer::outcome(self.daemon.handle_guarantee(told, now))
             }
@@ -256,6 +270,22 @@ impl Service for HostService {
 
     fn end(&mut self) -> Result<(), String> {
         self.daemon.end().map_err(|e| e.to_string())
+    }
+}
+
+impl HostService {
+    fn answer_timed(
+        &mut self,
+        group: &str,
+        change: Option<(TimedChange, Span)>,
+        peer: Peer,
+        now: Time,
+    ) -> Answer {
+        let outcome = self.daemon.handle_timed(group, change, now);
+        if let Ok(words) = &outcome {
+            info!(uid = peer.uid, pid = peer.pid, "{words}");
+        }
+        Answer::outcome(outcome)
     }
 }
 

@@ -11,7 +11,7 @@ use super::sites::evidence_status;
 use super::windows::{Count, Seen};
 use super::wire::{
     ConnectionStatus, Connections, DelayStatus, EvidenceStatus, GroupStatus, LimitedBy, Status,
-    WithinStatus,
+    TimedStatus, WithinStatus,
 };
 
 /// What fairweir does not cover, wherever it runs.
@@ -88,9 +88,11 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
     // After a reload the decision is of the old groups until the next tick.
     let decided = Some(&decision.groups).filter(|d| d.len() == groups.len());
     let count = |i: usize| daemon.windows.counts.get(i).copied().unwrap_or_default();
-    let within = within(settings.policy());
+    let timed = |path: &str| daemon.timed_status(path);
+    let within = within(settings.policy(), &timed);
     let group = |(i, group): (usize, &Group)| GroupStatus {
         within: within[i].clone(),
+        timed: timed(&group.name),
         ..group_status(group, decided.map(|d| d[i]), &daemon.control.totals()[i], count(i))
     };
     let mut host_limits = daemon.host.as_ref().map(Point::limits).unwrap_or_default();
@@ -145,20 +147,31 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
 }
 
 /// What each leaf of `policy` is in.
-fn within(policy: &Policy) -> Vec<Vec<WithinStatus>> {
-    fn add(branches: &[Branch], above: &[WithinStatus], all: &mut Vec<Vec<WithinStatus>>) {
+fn within(policy: &Policy, timed: &dyn Fn(&str) -> Option<TimedStatus>) -> Vec<Vec<WithinStatus>> {
+    fn add(
+        branches: &[Branch],
+        above: &[WithinStatus],
+        timed: &dyn Fn(&str) -> Option<TimedStatus>,
+        all: &mut Vec<Vec<WithinStatus>>,
+    ) {
         for Branch { group, beneath } in branches {
             if beneath.is_empty() {
                 all.push(above.to_vec());
                 continue;
             }
             let path = above.last().map(|above| format!("{}/", above.name)).unwrap_or_default();
-            let own = WithinStatus { name: path + &group.name, weight: group.weight };
-            add(beneath, &[above, &[own]].concat(), all);
+            let name = path + &group.name;
+            let own = WithinStatus {
+                timed: timed(&name),
+                name,
+                weight: group.weight,
+                max_bps: group.max,
+            };
+            add(beneath, &[above, &[own]].concat(), timed, all);
         }
     }
     let mut all = Vec::new();
-    add(policy.branches(), &[], &mut all);
+    add(policy.branches(), &[], timed, &mut all);
     all
 }
 
@@ -171,6 +184,8 @@ fn group_status(
     GroupStatus {
         name: group.name.clone(),
         weight: group.weight,
+        max_bps: group.max,
+        timed: None,
         within: Vec::new(),
         matches: group.matches.clone(),
         // A group is measured also while nothing is decided.

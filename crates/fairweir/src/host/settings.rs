@@ -5,28 +5,35 @@ use std::path::{Path, PathBuf};
 use anyhow::bail;
 use fairweir_config::host::{Config, DividerChoice, ProbeChoice, Role};
 use fairweir_config::value::CAPACITY_MAX;
-use fairweir_core::policy::Policy;
+use fairweir_core::policy::{Branch, Policy};
 use fairweir_core::probe::{INTERVAL_IDLE, Intervals};
 use fairweir_core::receiver::{
     CAPACITY_MIN, Control, Controller, ControllerError, ControllerSpec, CrabTuning, Enforce,
 };
+use fairweir_core::share::Weight;
 use fairweir_core::units::Rate;
 use fairweir_linux::Mode;
 use fairweir_linux::probe::{ProbeSpec, Reflector};
+use tracing::warn;
 
 use super::cli::LoopArgs;
+use super::timed::{TimedChanges, TimedFile};
 use crate::exit::Usage;
 
 /// The command line, and the configuration as it was last found good.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Settings {
     pub(super) role: Role,
     /// The interface that faces the Internet.
     pub(super) dev: String,
     /// The main file.
     pub(super) path: PathBuf,
-    /// What it said last.
+    /// What it said last, with what changes groups for a time.
     pub(super) config: Config,
+    /// What it said last.
+    pub(super) configured: Config,
+    /// What changes groups for a time.
+    pub(super) timed: TimedChanges,
     /// Touch nothing.
     pub(super) dry_run: bool,
     /// Probe the access link even so.
@@ -57,7 +64,9 @@ impl Settings {
             role,
             dev,
             path: path.to_owned(),
+            configured: config.clone(),
             config,
+            timed: TimedChanges::default(),
             dry_run: args.dry_run,
             probes_in_dry_run: args.probe,
             lacks_windows: false,
@@ -94,19 +103,41 @@ impl Settings {
         if config.host.metrics != self.config.host.metrics {
             bail!("`metrics` changed: that needs a restart");
         }
-        let settings = Settings {
-            role: self.role,
-            dev: self.dev.clone(),
-            path: self.path.clone(),
-            config,
-            dry_run: self.dry_run,
-            probes_in_dry_run: self.probes_in_dry_run,
-            lacks_windows: self.lacks_windows,
-            control_told: self.control_told,
-            dev_told: self.dev_told,
-        };
+        Settings { configured: config, ..self.clone() }.with_timed(self.timed.clone())
+    }
+
+    /// The same with other changes for a time.
+    ///
+    /// # Errors
+    /// If the control cannot hold them.
+    pub(super) fn with_timed(&self, timed: TimedChanges) -> anyhow::Result<Settings> {
+        let config = timed.applied_to(&self.configured);
+        let settings = Settings { config, timed, ..self.clone() };
         settings.controller(None)?;
         Ok(settings)
+    }
+
+    /// The same with what changed groups under an earlier daemon, as far as the control can hold it.
+    pub(super) fn continued(self, file: &TimedFile) -> Settings {
+        let timed = file.read();
+        match self.with_timed(timed.clone()) {
+            Ok(settings) => {
+                if let Err(e) = file.write(&timed) {
+                    warn!("boosts and pauses do not outlast this daemon: {e}");
+                }
+                settings
+            }
+            Err(e) => {
+                warn!("boosts and pauses are ignored: {e:#}");
+                self
+            }
+        }
+    }
+
+    /// The configured weight of the group or device of this path.
+    pub(super) fn weight_of(&self, path: &str) -> Option<Weight> {
+        let mut branches = self.configured.policy.branches().to_vec();
+        Branch::find_mut(&mut branches, path).map(|branch| branch.group.weight)
     }
 
     /// All interfaces that are attached to.

@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use fairweir_core::receiver::GroupState;
 use fairweir_core::units::{Bytes, Rate};
 
 use super::wire::{
@@ -55,6 +56,19 @@ pub(crate) fn notes(status: &Status) -> Vec<(&'static str, String)> {
         let of = format!("{}, {}", delay.source, count(delay.samples as usize, "sample"));
         notes.push(("queue at the ISP", format!("{:.1} ms ({of})", delay.mean_ms)));
     }
+    notes.extend(caps_note(status).map(|note| ("max", note)));
+    let mut timed: Vec<String> = Vec::new();
+    for group in &status.groups {
+        let within = group.within.iter().map(|within| (&within.name, &within.timed));
+        for (name, change) in within.chain([(&group.name, &group.timed)]) {
+            let Some(change) = change else { continue };
+            let note = format!("{name}: {}", change.in_words());
+            if !timed.contains(&note) {
+                timed.push(note);
+            }
+        }
+    }
+    notes.extend(timed.into_iter().map(|note| ("for a time", note)));
     if status.connections > 0 {
         let (all, bounded) = (status.connections, status.bounded_connections);
         notes.push(("connections", format!("{all}, {bounded} with a limited receive window")));
@@ -78,6 +92,34 @@ pub(crate) fn notes(status: &Status) -> Vec<(&'static str, String)> {
     notes.extend(status.probe.as_ref().map(|probe| ("probe", probe_note(probe))));
     notes.extend(status.limits.iter().map(|limit| ("limit", limit.clone())));
     notes
+}
+
+/// The caps, and which of them limit now.
+fn caps_note(status: &Status) -> Option<String> {
+    let mut caps: Vec<String> = Vec::new();
+    let mut add = |name: &str, max: Rate, limits: bool| {
+        let word = if limits { " (limits)" } else { "" };
+        let note = format!("{name} {}{word}", mbit(max.as_bps()));
+        if !caps.contains(&note) {
+            caps.push(note);
+        }
+    };
+    for group in &status.groups {
+        for WithinStatus { name, max_bps, .. } in &group.within {
+            let Some(max) = *max_bps else { continue };
+            let beneath =
+                || status.groups.iter().filter(|g| g.within.iter().any(|w| w.name == *name));
+            let sum: Rate = beneath().map(|g| g.decision.share).sum();
+            let is_capped = beneath().any(|g| g.decision.state == GroupState::Capped);
+            add(name, max, is_capped && sum >= max);
+        }
+        if let Some(max) = group.max_bps {
+            let is_capped = group.decision.state == GroupState::Capped;
+            add(&group.name, max, is_capped && group.decision.share >= max);
+        }
+    }
+    let held = if status.enforcing || caps.is_empty() { "" } else { "; not in force" };
+    (!caps.is_empty()).then(|| format!("{}{held}", caps.join(", ")))
 }
 
 /// By what connections were assigned to sites, and what cannot be.

@@ -165,10 +165,48 @@ pub(crate) enum HostRequest {
         /// See [`fairweir_config::host::set::Changes`].
         changes: Changes,
     },
+    /// Answered by a text: changes a group for a time, in place of what changes it already.
+    Timed {
+        /// Its path.
+        group: String,
+        /// How it is changed.
+        change: TimedChange,
+        /// For how many seconds.
+        for_s: u64,
+    },
+    /// Answered by a text: ends such a change.
+    EndTimed {
+        /// Of this group.
+        group: String,
+    },
     /// The rate that a slot of the credit market has bought, from the household's agent.
     Guarantee(Guarantee),
     /// What a browser's extension says; answered by [`ClaimsReply`].
     Claims(ClaimsRequest),
+}
+
+/// How a group is changed for a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub(crate) enum TimedChange {
+    /// It has more.
+    Boost {
+        /// Its weight meanwhile; null is four times the configured one.
+        weight: Option<Weight>,
+    },
+    /// It has next to nothing.
+    Pause,
+}
+
+/// A change of a group that ends by itself.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct TimedStatus {
+    /// How the group is changed.
+    pub(crate) change: TimedChange,
+    /// Its weight before and after.
+    pub(crate) configured_weight: Weight,
+    /// Until it ends, in seconds.
+    pub(crate) left_s: u64,
 }
 
 /// The connections of the last tick.
@@ -353,8 +391,14 @@ pub(crate) struct Changed {
 pub(crate) struct GroupStatus {
     /// As configured; of a group within a device the path, `tv/video`.
     pub(crate) name: String,
-    /// As configured, among the groups beside it.
+    /// In force, among the groups beside it.
     pub(crate) weight: Weight,
+    /// What it may receive at most; null without a cap. While it limits, `state` is `capped`.
+    #[serde(default)]
+    pub(crate) max_bps: Option<Rate>,
+    /// What changes it for a time; null if nothing does.
+    #[serde(default)]
+    pub(crate) timed: Option<TimedStatus>,
     /// The device and the group that it is in, with their weights, the device first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) within: Vec<WithinStatus>,
@@ -378,12 +422,18 @@ pub(crate) struct GroupStatus {
 }
 
 /// A device or group that has groups beneath it.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct WithinStatus {
     /// Its path.
     pub(crate) name: String,
-    /// As configured.
+    /// In force.
     pub(crate) weight: Weight,
+    /// What all beneath it may receive together at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) max_bps: Option<Rate>,
+    /// What changes it for a time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) timed: Option<TimedStatus>,
 }
 
 /// Of [`ClaimsRequest`] and [`ClaimsReply`].

@@ -17,6 +17,7 @@ use axum::response::{Html, IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use fairweir_config::host::set::Changes;
+use fairweir_config::not_one_of;
 use fairweir_daemon::{Access, Client};
 use fairweir_linux::monotonic_now;
 use futures_util::stream::{self, Stream};
@@ -31,7 +32,8 @@ use super::past::{self, PastSpan, PastView, Recorded};
 use super::sessions::{Sessions, SignedIn, Undo};
 use super::shown::{DaemonView, View};
 use super::view::Watcher;
-use crate::host::wire::{Changed, HostRequest};
+use crate::host::cli::parse_days;
+use crate::host::wire::{Changed, HostRequest, TimedChange};
 use crate::instance::PROXY;
 use crate::isp;
 use crate::page::history::record::History;
@@ -189,6 +191,7 @@ pub(super) fn router(state: Arc<State>) -> Router {
         .route("/status", get(status))
         .route("/subscribers", get(subscribers))
         .route("/set", post(set))
+        .route("/timed", post(timed))
         .route("/undo", post(undo))
         .route("/assets/{name}", get(asset))
         .with_state(state)
@@ -340,6 +343,46 @@ async fn set(
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
+struct TimedForm {
+    csrf: String,
+    daemon: String,
+    group: String,
+    change: String,
+    span: String,
+}
+
+impl TimedForm {
+    fn request(&self) -> Result<HostRequest, String> {
+        let group = self.group.clone();
+        let change = match self.change.as_str() {
+            "boost" => TimedChange::Boost { weight: None },
+            "pause" => TimedChange::Pause,
+            "end" => return Ok(HostRequest::EndTimed { group }),
+            other => return Err(not_one_of(other, &["boost", "pause", "end"])),
+        };
+        let span = parse_days(self.span.trim())?;
+        Ok(HostRequest::Timed { group, change, for_s: span.as_secs_f64() as u64 })
+    }
+}
+
+/// Boosts or pauses a group for a time, or ends that.
+async fn timed(
+    FromState(state): Shared,
+    who: SignedIn,
+    headers: HeaderMap,
+    Form(form): Form<TimedForm>,
+) -> Response {
+    let changed = async {
+        state.may_change(&who, &form.csrf)?;
+        let request = form.request().map_err(refused)?;
+        state.ask(&form.daemon, move |client| client.tell(&request, &mut |_, _| ())).await
+    };
+    let changed = changed.await;
+    state.outcome(&who, &headers, changed).await
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 struct UndoForm {
     csrf: String,
 }
@@ -391,6 +434,15 @@ impl State {
     }
 
     async fn change(self: &Arc<State>, daemon: &str, changes: Changes) -> Result<Changed, Refusal> {
+        self.ask(daemon, |client| client.ask(&HostRequest::Set { changes })).await
+    }
+
+    /// Has a daemon change something.
+    async fn ask<T: Send + 'static>(
+        self: &Arc<State>,
+        daemon: &str,
+        ask: impl FnOnce(&mut Client) -> Result<T, fairweir_daemon::Error> + Send + 'static,
+    ) -> Result<T, Refusal> {
         // What a client names is looked up, and never becomes a path.
         let names = fairweir_daemon::instances(&self.run_dir).unwrap_or_default();
         let Some(name) = names.into_iter().find(|name| name == daemon) else {
@@ -399,7 +451,7 @@ impl State {
         let state = Arc::clone(self);
         let changed = spawn_blocking(move || {
             let mut client = Client::connect(&state.run_dir, &name, Access::Change, PATIENCE)?;
-            let changed = client.ask(&HostRequest::Set { changes });
+            let changed = ask(&mut client);
             state.watcher.forget();
             changed
         });

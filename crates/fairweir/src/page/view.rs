@@ -161,13 +161,13 @@ fn group_view(group: &GroupStatus, status: &Status) -> GroupView {
         } else {
             matches.join(" ")
         },
-        weight: group.weight.as_u32(),
+        weight: group.timed.as_ref().map_or(group.weight, |t| t.configured_weight).as_u32(),
         rate_bps: decision.rate.as_bps(),
         share_bps: decision.share.as_bps(),
         demand_bps: decision.demand.map(Rate::as_bps),
         received_bytes: group.received_bytes.as_u64(),
         connections: group.connections,
-        state: sentence(decision.state).to_owned(),
+        state: state(group),
     }
 }
 
@@ -183,6 +183,18 @@ fn match_text(rule: &Match, status: &Status) -> String {
     }
 }
 
+/// What keeps it from more, or what it does with its share.
+fn state(group: &GroupStatus) -> String {
+    let caps = group.within.iter().filter_map(|within| within.max_bps).chain(group.max_bps);
+    let most = caps.min().map(|max| format!(" It may have at most {}.", mbit(max.as_bps())));
+    let within = group.within.iter().filter_map(|within| within.timed.as_ref());
+    let timed: String = within
+        .chain(&group.timed)
+        .map(|timed| format!(" For a time: {}.", timed.in_words()))
+        .collect();
+    format!("{}{}{timed}", sentence(group.decision.state), most.unwrap_or_default())
+}
+
 fn sentence(state: GroupState) -> &'static str {
     match state {
         GroupState::Idle => "It receives nothing.",
@@ -190,6 +202,7 @@ fn sentence(state: GroupState) -> &'static str {
         GroupState::Growing => "It had lent a part of its share and takes it back.",
         GroupState::Rising => "Its rate rises towards its share.",
         GroupState::Saturating => "It uses its whole share and may want more.",
+        GroupState::Capped => "A cap limits it.",
         GroupState::NonSaturating => "It gets all that it asks for.",
         GroupState::Lending => "It lends the part of its share that it does not use.",
         GroupState::Unresponsive => "It keeps its rate although its packets are dropped.",

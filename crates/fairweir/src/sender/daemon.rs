@@ -217,7 +217,7 @@ pub(super) fn policy(bundles: &[BundleConfig]) -> anyhow::Result<(Policy, Vec<(u
         let stunts = bundle.stunts.iter().enumerate().map(|(i, s)| (Rule::Stunt(i), &s.matches));
         for (rule, matches) in free.chain(stunts) {
             let name = format!("{nth}-{}", rules.len());
-            groups.push(Group { name, weight: Weight::ONE, matches: matches.clone() });
+            groups.push(Group::new(name, Weight::ONE, matches.clone()));
             rules.push((nth, rule));
         }
     }

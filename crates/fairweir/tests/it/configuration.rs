@@ -183,6 +183,21 @@ fn wrong_by_hand() -> Vec<(String, usize, &'static str)> {
         (group("weight = 1.5"), 5, "found the number 1.5, expected a whole"),
         (group("weight = \"5\""), 5, "found the text \"5\", expected a whole"),
         (group("weight = 99999999999999999999"), 5, "expected a whole number"),
+        (
+            group("weight = 1\nmax = \"99kbit\""),
+            6,
+            "max 99kbit is out of range (100kbit to 400gbit)",
+        ),
+        (group("weight = 1\nmax = 20"), 6, "group.max: found the number 20"),
+        (group("weight = 1\nmax = \"20\""), 6, "group.max: "),
+        (
+            format!(
+                "version = 1\n[host]\ncontrol = \"crab\"\n{}max = \"1mbit\"\nmatch = [\"app:x\"]\n",
+                "[[group]]\nname = \"a\"\nweight = 1\n"
+            ),
+            5,
+            "the control `crab` does not hold `max` of a group; allowed with `max`: fairweir, static or none",
+        ),
         (group("wieght = 5"), 5, "did you mean `weight`?"),
         (group("weight = 5"), 2, "group.match: missing; expected a rule for group `a`"),
         (group("weight = 5\nmatch = []"), 2, "group.match: missing"),

@@ -106,6 +106,78 @@ fn a_reload_under_load_changes_shares_and_keeps_connections() {
     assert!(!download.is_broken() && !other.is_broken(), "no connection is lost");
 }
 
+/// The default control; the server's group has a cap.
+fn capped() -> String {
+    format!(
+        "version = 1\n[host]\nprobe = \"off\"\n\
+         [[group]]\nname = \"server\"\nweight = 1\nmax = \"8mbit\"\nmatch = [\"ip:{}\"]\n",
+        SERVERS[0]
+    )
+}
+
+/// Payload of 8 Mbit/s, of what that leaves of the link, and of a paused group, in Mbit/s.
+const CAP: std::ops::Range<f64> = 7.4..7.8;
+const BESIDE_CAP: std::ops::Range<f64> = 26.0..31.0;
+const PAUSED: std::ops::Range<f64> = 0.0..0.3;
+
+/// The same daemon plays on: a cap alone and beside others, a pause over a restart, a boost that ends.
+#[test]
+fn a_cap_holds_and_pauses_and_boosts_end_by_themselves() {
+    if !privileged() {
+        return;
+    }
+    const PATIENCE: Duration = Duration::from_secs(20);
+    let stage = Stage::new();
+    stage.configure(&capped());
+    let daemon = stage.start(&[]);
+    let capped = stage.download(SERVERS[0]);
+    // The capacity is not known yet.
+    daemon.wait_for("capped", PATIENCE, |s| s["groups"][0]["state"] == "capped");
+    capped.wait_for_rate(CAP, PATIENCE);
+    let other = stage.download(SERVERS[1]);
+    other.wait_for_rate(BESIDE_CAP, PATIENCE);
+    capped.wait_for_rate(CAP, PATIENCE);
+    let status = daemon.status();
+    assert_eq!(status["groups"][0]["max_bps"], 8_000_000);
+    assert_eq!(status["groups"][0]["drops"], 0, "what has a window is not dropped");
+    let shown = String::from_utf8(stage.fairweir("host status").stdout).unwrap();
+    assert!(shown.contains("max: server 8.00 Mbit/s (limits)"), "{shown}");
+
+    let said = |args: &str| {
+        let output = stage.fairweir(args);
+        let text = if output.status.success() { output.stdout } else { output.stderr };
+        String::from_utf8(text).unwrap()
+    };
+    assert_eq!(said("pause default 60m"), "default: paused for 1 h\n");
+    other.wait_for_rate(PAUSED, PATIENCE);
+    // It outlasts the daemon, also one that is killed.
+    drop(daemon);
+    let daemon = stage.start(&[]);
+    let timed = daemon.status()["groups"][1]["timed"].clone();
+    assert_eq!((&timed["change"], &timed["configured_weight"]), (&"pause".into(), &1.into()));
+    assert!((3_300..3_600).contains(&timed["left_s"].as_u64().unwrap()), "{timed}");
+    other.wait_for_rate(PAUSED, PATIENCE);
+    assert_eq!(said("host pause --end default"), "default: ended: paused\n");
+    other.wait_for_rate(BESIDE_CAP, PATIENCE);
+    // One that ends by itself.
+    assert_eq!(said("boost server 4s"), "server: boosted to weight 4 for 4 s\n");
+    daemon.wait_for("boosted", PATIENCE, |s| s["groups"][0]["weight"] == 4);
+    daemon.wait_for("as before", PATIENCE, |s| s["groups"][0]["timed"].is_null());
+    assert_eq!(daemon.status()["groups"][0]["weight"], 1);
+    assert!(!stage.path("state/timed-host-wan.json").exists());
+    assert!(!capped.is_broken() && !other.is_broken(), "no connection is lost");
+    for (args, wrong) in [
+        ("pause servr 1h", "no group `servr` (did you mean `server`?)"),
+        ("boost server 1h --weight 1", "weight 1 is no boost: `server` has 1; use a larger one"),
+        ("pause server 32d", "out of range (1s to"),
+        ("pause --end server", "`server` is neither boosted nor paused"),
+    ] {
+        let error = said(args);
+        assert!(error.contains(wrong) && error.lines().count() == 1, "{args}: {error}");
+    }
+    assert!(daemon.status()["groups"].as_array().unwrap().iter().all(|g| g["timed"].is_null()));
+}
+
 #[test]
 fn a_killed_daemon_leaves_the_full_rate_and_the_next_one_cleans_up() {
     if !privileged() {

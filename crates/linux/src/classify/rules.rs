@@ -191,10 +191,12 @@ mod tests {
     use fairweir_core::share::Weight;
 
     fn policy(groups: &[(&str, &[&str])]) -> Policy {
-        let group = |&(name, matches): &(&str, &[&str])| Group {
-            name: name.to_owned(),
-            weight: Weight::ONE,
-            matches: matches.iter().map(|m| m.parse().unwrap()).collect(),
+        let group = |&(name, matches): &(&str, &[&str])| {
+            Group::new(
+                name.to_owned(),
+                Weight::ONE,
+                matches.iter().map(|m| m.parse().unwrap()).collect(),
+            )
         };
         Policy::new(groups.iter().map(group).collect()).unwrap()
     }
@@ -219,16 +221,8 @@ mod tests {
 
     #[test]
     fn leaves_are_looked_for_in_the_class_above_them() {
-        let video = Group {
-            name: "video".to_owned(),
-            weight: Weight::ONE,
-            matches: vec!["port:443".parse().unwrap()],
-        };
-        let tv = Group {
-            name: "tv".to_owned(),
-            weight: Weight::ONE,
-            matches: vec!["ip:192.168.7.1".parse().unwrap()],
-        };
+        let video = Group::new("video".to_owned(), Weight::ONE, vec!["port:443".parse().unwrap()]);
+        let tv = Group::new("tv".to_owned(), Weight::ONE, vec!["ip:192.168.7.1".parse().unwrap()]);
         let tv = Branch { group: tv, beneath: vec![video.into()] };
         let policy = Policy::nested(vec![tv]).unwrap();
         let slots = assign_slots(&policy, &BTreeMap::new());

@@ -38,10 +38,8 @@ fn the_kernel_classifies_frames_as_the_reference_reads_them() {
     if !is_root() {
         return;
     }
-    let group = |matched: &&str| Group {
-        name: matched.replace([':', '/'], "-"),
-        weight: Weight::ONE,
-        matches: vec![matched.parse().unwrap()],
+    let group = |matched: &&str| {
+        Group::new(matched.replace([':', '/'], "-"), Weight::ONE, vec![matched.parse().unwrap()])
     };
     let policy = Policy::new(MATCHES.iter().map(group).collect()).unwrap();
     let trial = Trial::new(&policy, false).unwrap();

@@ -568,7 +568,12 @@ impl Scenario {
                 Demand::Endless => None,
                 Demand::Unknown => return None,
             };
-            Some(Entry { weight: self.groups[group].weight, demand })
+            let Group { weight, max, .. } = self.groups[group];
+            let demand = match (demand, max) {
+                (Some(demand), Some(max)) => Some(demand.min(max)),
+                (demand, max) => demand.or(max),
+            };
+            Some(Entry { weight, demand })
         };
         groups.iter().map(entry).collect()
     }

@@ -655,3 +655,35 @@ fn nearly_all_cold_starts_use_the_link() {
     // Wanted is none; before the bases were settled by what can tell, it was 45.
     assert!(failed.len() <= 4);
 }
+
+// ------------------------------------------------------------------------------------------------
+// Caps
+
+/// A cap holds within 2 % whatever the link carries, and what it leaves is divided by weight.
+#[test]
+fn a_capped_group_has_its_cap_and_the_others_the_rest_by_weight() {
+    let endless = |group| flow(group, "bulk", "");
+    let capped = group("capped", 5) + "max = \"6mbit\"\n";
+    let text = capped + &group("a", 1) + &group("b", 3);
+    let text = text + &endless("capped") + &endless("a") + &endless("b");
+    for played in play_seeds("cap", &scenario(24, 8, LINK_30, &text), 5) {
+        let rates = ["capped", "a", "b"].map(|group| played.rate(group));
+        let is_cap = |rate: f64| (5.82..=6.12).contains(&rate);
+        let is_weighted = (rates[2] / rates[1] / 3.0 - 1.0).abs() < 0.06;
+        assert!(is_cap(rates[0]) && is_weighted, "{rates:?}");
+        assert!(played.utilization() > 0.97, "{}", played.utilization());
+        assert!(played.error() < 0.03, "{}", played.error());
+    }
+}
+
+/// A cap holds also where the link is never full, so that its capacity is not known.
+#[test]
+fn a_cap_holds_where_nothing_else_is_enforced() {
+    let capped = group("capped", 1) + "max = \"6mbit\"\n";
+    let alone =
+        scenario(24, 8, LINK_30, &(capped.clone() + &flow("capped", "bulk", "connections = 3")));
+    for played in play_seeds("cap alone", &alone, 5) {
+        let rate = played.rate("capped");
+        assert!((5.82..=6.12).contains(&rate), "{rate}");
+    }
+}

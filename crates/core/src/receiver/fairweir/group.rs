@@ -23,6 +23,8 @@ pub(super) struct Group {
     /// What it may take at once: its share, or what that would be if it wanted all.
     pub(super) bound: Rate,
     pub(super) ceil: Rate,
+    /// Whether a cap keeps it from more.
+    pub(super) is_capped: bool,
     /// What its class does with more than that.
     pub(super) excess: Excess,
     /// What waits in its class.
@@ -92,6 +94,7 @@ impl Group {
             share: Rate::ZERO,
             bound: Rate::ZERO,
             ceil: Rate::ZERO,
+            is_capped: false,
             excess: Excess::Delay,
             backlog: Bytes::ZERO,
             state: GroupState::Idle,
@@ -170,6 +173,19 @@ impl Group {
         if !is_about_filled || self.is_unresponsive() {
             self.correction = (self.correction * 9 + NO_CORRECTION) / 10;
         }
+        if self.is_capped && self.state == GroupState::Saturating {
+            self.state = GroupState::Capped;
+        }
+    }
+
+    /// Takes in whether a cap keeps it from more: then it wants nothing of the link.
+    pub(super) fn see_cap(&mut self, is_capped: bool) {
+        self.is_capped = is_capped;
+        self.state = match (self.state, is_capped) {
+            (GroupState::Saturating | GroupState::Lending, true) => GroupState::Capped,
+            (GroupState::Capped, false) => GroupState::Saturating,
+            (state, _) => state,
+        };
     }
 
     /// Whether it has been a stream of short connections for some time. What a tick sees of it is chance,
@@ -219,6 +235,7 @@ impl Group {
     /// Whether it has taken all it may for some time, by connections whose windows are bounded.
     pub(super) fn is_steady(&self) -> bool {
         self.about_filled_ticks.length() >= GROUP_STEADY_TICKS
+            && !self.is_capped
             && self.unbounded < self.rate / 5
             && self.share > Rate::ZERO
             && self.rate > Rate::ZERO
@@ -227,6 +244,11 @@ impl Group {
     /// Whether what its connections lose is not lost in its own class.
     pub(super) fn is_clean(&self) -> bool {
         self.clean_ticks.length() >= CLEAN_TICKS
+    }
+
+    /// Whether most of what arrives comes by connections whose windows can be bounded.
+    pub(super) fn has_windows(&self) -> bool {
+        self.unbounded <= self.rate * UNBOUNDED
     }
 
     pub(super) fn is_unresponsive(&self) -> bool {
@@ -308,6 +330,8 @@ const LENDING: Part = Part::percent(108);
 const RECOVERING: Part = Part::of(11, 8);
 /// The same for a group that others may hold back.
 const UNKNOWN: Part = Part::of(5, 4);
+/// Part of a group's rate beyond which what has no window counts.
+const UNBOUNDED: Part = Part::of(1, 5);
 /// Ticks after which a series of short connections is a stream.
 const STREAM_TICKS: u32 = 8;
 /// Ticks in a row in which its class holds a stream back, after which it wants all it can have.

@@ -8,7 +8,7 @@
 
 use super::{Fairweir, NO_CORRECTION};
 use crate::market::guarantee::believed_under;
-use crate::receiver::{Command, Enforce};
+use crate::receiver::Command;
 use crate::units::{Rate, Time};
 
 /// A bound, and what it stands before.
@@ -41,12 +41,13 @@ impl Fairweir {
         self.losses.suppose_another(now);
         (self.drain.ticks_left, self.opening) = (0, NO_CORRECTION);
         self.divide();
-        if bound.is_none() && self.enforce == Enforce::Window {
+        if !self.has_classes() {
             // The command that is drained first: windows hold alone again.
             self.commands.push(Command::Release);
         }
         let capacity = self.link.capacity();
-        (self.decision.capacity, self.decision.enforcing) = (capacity, capacity.is_some());
+        self.decision.capacity = capacity;
+        self.decision.enforcing = capacity.is_some() || self.weights.has_caps();
         true
     }
 

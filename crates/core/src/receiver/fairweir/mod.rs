@@ -29,6 +29,7 @@
 //! | `assumption` | a link that may have been full when the control began |
 //! | `rivals` | what this host gets while others fill the queue |
 //! | `held` | a bound from outside |
+//! | `caps` | bounds of groups |
 //! | `group` | demand of a group |
 //! | `rhythm` | groups that pause and come back |
 //! | `asked` | receivers beneath that divide by themselves |
@@ -45,7 +46,7 @@
 use super::delay::{DelayEstimator, Queue};
 use super::{
     Act, Allocation, ClassRate, Command, Decision, Enforce, Excess, GroupDecision, GroupState,
-    Observation, TICK, Windows,
+    Observation, TICK,
 };
 use crate::market::guarantee::Step;
 use crate::share::{Claims, Tree};
@@ -53,6 +54,7 @@ use crate::units::{Bytes, Part, Rate, Span, Time};
 
 mod asked;
 mod assumption;
+mod caps;
 mod contest;
 mod drain;
 mod group;
@@ -426,6 +428,11 @@ impl Fairweir {
         self.groups.iter().any(|g| g.state == GroupState::Saturating)
     }
 
+    /// Whether classes enforce too, once something is enforced.
+    fn has_classes(&self) -> bool {
+        self.enforce != Enforce::Window || self.bound().is_some() || self.weights.has_caps()
+    }
+
     // --------------------------------------------------------------------------------------------
     // What follows
 
@@ -442,7 +449,7 @@ impl Fairweir {
             if self.link.capacity().is_none() {
                 self.groups.iter_mut().for_each(|group| group.share = Rate::ZERO);
             }
-            if self.decision.enforcing {
+            if !self.divide_by_caps() && self.decision.enforcing {
                 self.commands.push(Command::Release);
             }
             return;
@@ -452,34 +459,35 @@ impl Fairweir {
         let demand = |g: &Group| if g.is_unresponsive() { Some(Rate::ZERO) } else { g.demand };
         let mut demands: Vec<Option<Rate>> = self.groups.iter().map(demand).collect();
         let shares = self.weights.divide(capacity, Claims { demands: &demands, taken: &taken });
+        let capped = self.weights.capped(&demands, &shares);
+        let bounds: Vec<Option<Rate>> = (0..self.groups.len())
+            .map(|i| self.groups[i].demand.map(|_| self.bound_of(capacity, &mut demands, i)))
+            .collect();
         let floors = self.floors();
         let is_testing = self.losses.is_testing() || self.assumption.is_made();
         let is_queue_ours = self.is_queue_ours();
-        let are_windows_free = self.enforce == Enforce::Htb || self.rivals.are_there();
+        let has_rivals = self.rivals.are_there();
         let sum_smoothed: Rate = self.groups.iter().map(|g| g.rate_smoothed).sum();
         let sum_smoothed = sum_smoothed.as_bps();
         for (i, group) in self.groups.iter_mut().enumerate() {
+            let max = self.weights.max(i);
+            let at_most = max.unwrap_or(Rate::MAX);
+            group.see_cap(capped[i]);
             group.share = shares[i];
             if is_testing {
                 // All groups keep their parts: the sum is tested, not the division.
                 let wanted = group.rate_smoothed.scale(capacity.as_bps(), sum_smoothed.max(1));
-                group.share = wanted.max(capacity / 50);
+                group.share = wanted.max(capacity / 50).min(at_most);
             }
-            group.bound = if group.demand.is_none() || is_testing {
-                group.share
-            } else {
-                // A group that lends may take its share back at any time.
-                let wanted = demands[i].take();
-                let bound =
-                    self.weights.divide(capacity, Claims { demands: &demands, taken: &[] })[i];
-                demands[i] = wanted;
-                bound
-            };
-            let has_no_window = are_windows_free || group.unbounded > group.rate * UNBOUNDED;
-            let is_tight = has_no_window || !is_queue_ours || floors[i] > group.bound;
+            // A group that lends may take its share back at any time.
+            group.bound = bounds[i].filter(|_| !is_testing).unwrap_or(group.share);
+            let is_free = self.enforce == Enforce::Htb || (has_rivals && max.is_none());
+            let has_no_window = is_free || !group.has_windows();
+            let is_tight =
+                has_no_window || !is_queue_ours || group.is_capped || floors[i] > group.bound;
             // What arrives has crossed the link already: what has a window waits for its turn.
             group.excess = if has_no_window { Excess::Drop } else { Excess::Delay };
-            let is_overfull = self.is_overfull && !self.rivals.are_there();
+            let is_overfull = self.is_overfull && !has_rivals;
             let margin = match (is_overfull, is_tight) {
                 (true, _) => DRAINING,
                 (false, true) => TIGHT,
@@ -491,11 +499,11 @@ impl Fairweir {
                 true => Rate::ZERO,
                 false => group.ceil * CEIL_FALL,
             };
-            group.ceil = ceil.max(falling);
+            group.ceil = ceil.max(falling).min(at_most);
         }
         // Commands that were not drained are out of date.
         self.commands.clear();
-        if self.enforce != Enforce::Window || bound.is_some() {
+        if self.has_classes() {
             let classes = self.groups.iter().zip(self.weights.weights());
             let classes = classes.map(|(g, weight)| ClassRate {
                 rate: g.ceil,
@@ -508,8 +516,12 @@ impl Fairweir {
             self.commands.push(Command::SetRates(Allocation { total: bound, classes }));
         }
         if self.enforce != Enforce::Htb {
-            let windows = match self.rivals.are_there() {
-                true => Windows::free(self.groups.len()),
+            let windows = match has_rivals {
+                true => {
+                    let bound = |(i, g): (usize, &Group)| self.weights.max(i).map(|_| g.bound);
+                    let bounds: Vec<_> = self.groups.iter().enumerate().map(bound).collect();
+                    self.windows_beneath(&bounds)
+                }
                 false => self.windows(),
             };
             self.commands.push(Command::SetWindows(windows));
@@ -523,13 +535,14 @@ impl Fairweir {
             _ => self.link.capacity(),
         };
         let is_released = self.course == Course::Release && bound.is_none();
-        let enforcing = capacity.is_some() && !is_released;
-        let has_classes = enforcing && (self.enforce != Enforce::Window || bound.is_some());
-        let groups = self.groups.iter().map(|g| GroupDecision {
+        let divides = capacity.is_some() && !is_released;
+        let enforcing = divides || self.weights.has_caps();
+        let has_class = |i| self.has_classes() && (divides || self.weights.max(i).is_some());
+        let groups = self.groups.iter().enumerate().map(|(i, g)| GroupDecision {
             rate: g.rate,
             demand: g.demand,
             share: g.share,
-            ceil: has_classes.then_some(g.ceil),
+            ceil: has_class(i).then_some(g.ceil),
             state: g.state,
         });
         let groups = groups.collect();
@@ -551,8 +564,6 @@ const REMEMBERED: Part = Part::of(9, 10);
 const QUEUE_PACKETS: u64 = 2;
 /// Part of the noise by which the queue is longer, or it could not be seen whether it is empty.
 const NOISE_PART: Part = Part::of(1, 1);
-/// Part of a group's rate beyond which what has no window counts.
-const UNBOUNDED: Part = Part::of(1, 5);
 /// Ceil of a class relative to its group's bound, where windows hold.
 const LOOSE: Part = Part::percent(125);
 /// The same where windows do not hold.

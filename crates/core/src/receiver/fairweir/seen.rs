@@ -67,7 +67,8 @@ impl Fairweir {
             let received = sample.framing().wire(sample.received);
             let rtt = self.delay.rtt_base(sample.id).map(|base| base + queue).or(sample.rtt);
             // What waits in classes is part of the round trip.
-            let rtt = if self.has_tight_classes() { rtt.max(sample.rtt) } else { rtt };
+            let has_class = self.groups.get(sample.group).is_some_and(|group| group.is_capped);
+            let rtt = if has_class || self.has_tight_classes() { rtt.max(sample.rtt) } else { rtt };
             // What the window was at the beginning of the interval is what it could fill.
             let window = before.map_or(sample.window, |c| c.sample.window.min(sample.window));
             let arrived = Rate::from_volume(sample.received, observation.interval);

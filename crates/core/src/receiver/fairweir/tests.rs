@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::group::SeenConnections;
 use super::*;
 use crate::receiver::{ConnectionSample, GroupSample, ProbeSample, TransitSample, Windows};
-use crate::share::Weight;
+use crate::share::{Cap, Node, Tree, Weight};
 use crate::window::SEGMENTS_MIN;
 
 const MS: Span = Span::millis(1);
@@ -358,6 +358,53 @@ fn under_a_bound_nothing_more_is_believed_or_let_through() {
             assert_eq!(allocated(&mut control).unwrap().total, Some(m(12)), "tick {tick}");
         }
     }
+}
+
+/// Whatever arrives, and whatever else the control concludes.
+#[test]
+fn beneath_a_cap_nothing_more_is_let_through() {
+    let m = Rate::mbit;
+    let mut state = 11;
+    let mut number = |below: u64| (random(&mut state) * below as f64) as u64;
+    for known in [None, Some(m(5)), Some(m(60))] {
+        let leaf = |w| Node::Leaf(Weight::new(w).unwrap());
+        let branch = Node::Branch(Weight::new(6).unwrap(), vec![leaf(5), leaf(1)]);
+        let weights = Tree::new(vec![branch, leaf(2)]);
+        let caps = vec![Cap { leaves: 0..1, max: m(3) }, Cap { leaves: 0..2, max: m(7) }];
+        let mut control = control(&[5, 1, 2], known);
+        control.handle_policy(weights.with_caps(caps), &[Some(0), Some(1), Some(2)]);
+        assert!(allocated(&mut control).is_some(), "from the first moment");
+        for tick in 1..3_000 {
+            let rates = [0, 1, 2].map(|_| Rate::kbit(number(40_000)));
+            let queue = MS * (number(3) * 20);
+            control.handle_observation(&busy_tick(tick, &rates, queue));
+            let allocation = allocated(&mut control).unwrap();
+            let ceils = allocation.classes.iter().map(|class| class.ceil).collect::<Vec<_>>();
+            assert!(ceils[0] <= m(3) && ceils[1] <= m(7), "tick {tick}: {ceils:?}");
+            let decision = control.decision();
+            assert!(decision.enforcing);
+            let shares = &decision.groups;
+            assert!(shares[0].share <= m(3) && shares[1].share <= m(7), "{shares:?}");
+        }
+    }
+}
+
+/// A group at its cap leaves room: nothing of the link is concluded from it, and others' windows stay.
+#[test]
+fn a_capped_group_wants_nothing_of_the_link() {
+    let m = Rate::mbit;
+    let mut control = control(&[5, 1], Some(m(60)));
+    let weights = Tree::from([5, 1].map(|w| Weight::new(w).unwrap()).to_vec());
+    let caps = vec![Cap { leaves: 0..1, max: m(8) }];
+    control.handle_policy(weights.with_caps(caps), &[Some(0), Some(1)]);
+    let capacity = control.decision().capacity.or(control.link.capacity());
+    for tick in 1..600 {
+        control.handle_observation(&busy_tick(tick, &[m(8), Rate::ZERO], Span::ZERO));
+    }
+    let decision = control.decision();
+    assert_eq!(decision.groups[0].state, GroupState::Capped);
+    assert_eq!((decision.groups[0].share, decision.groups[0].ceil), (m(8), Some(m(8))));
+    assert_eq!((decision.capacity, control.opening), (capacity, NO_CORRECTION));
 }
 
 #[test]

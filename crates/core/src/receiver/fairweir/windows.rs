@@ -15,16 +15,21 @@ impl Fairweir {
     /// The window law for every connection.
     pub(super) fn windows(&self) -> Windows {
         let mut windows = Windows::default();
-        let rtt = self.delay.rtt_base_max().unwrap_or(RTT_GUESS).max(RTT_GUESS);
         let capacity = self.link.capacity().unwrap_or(Rate::ZERO);
         let by_weight = self.weights.by_weight(capacity);
         for ((index, group), by_weight) in self.groups.iter().enumerate().zip(by_weight) {
             self.bound_members(index, group, &mut windows.connections);
-            let first = wire_window(by_weight, rtt, self.queue_target());
-            windows.initial.push(Some(first.max(INITIAL_WINDOW)));
+            let first = self.weights.max(index).map_or(by_weight, |max| by_weight.min(max));
+            windows.initial.push(Some(self.first_window(first)));
         }
         windows.connections.sort_unstable_by_key(|c| c.id);
         windows
+    }
+
+    /// With what a connection of a group begins that may have `rate`.
+    pub(super) fn first_window(&self, rate: Rate) -> Bytes {
+        let rtt = self.delay.rtt_base_max().unwrap_or(RTT_GUESS).max(RTT_GUESS);
+        wire_window(rate, rtt, self.queue_target()).max(INITIAL_WINDOW)
     }
 
     /// What the least windows of each group's connections let through.
@@ -40,7 +45,12 @@ impl Fairweir {
     }
 
     /// Bounds the windows of one group's connections.
-    fn bound_members(&self, index: usize, group: &Group, windows: &mut Vec<ConnectionWindow>) {
+    pub(super) fn bound_members(
+        &self,
+        index: usize,
+        group: &Group,
+        windows: &mut Vec<ConnectionWindow>,
+    ) {
         let of_group = |(_, c): &(&u64, &Connection)| c.group == index;
         let members: Vec<(&u64, &Connection)> = self.connections.iter().filter(of_group).collect();
         let now = members.iter().map(|(_, c)| c.active_at).max().unwrap_or(Time::ZERO);
@@ -83,7 +93,7 @@ impl Fairweir {
                 Class::Short | Class::Interactive => part.max(group.bound / shorts),
                 Class::Idle => group.bound / (longs + shorts),
             };
-            let exact = self.window(part, group.correction, id, connection);
+            let exact = self.window(part, group, id, connection);
             let window = whole_segments(exact, connection.sample.framing(), &mut rest);
             windows.push(ConnectionWindow { id, window });
         }
@@ -118,9 +128,15 @@ impl Fairweir {
     }
 
     /// The window law, corrected by what the group really got and by how long the queue is.
-    fn window(&self, share: Rate, correction: u64, id: u64, connection: &Connection) -> Bytes {
+    fn window(&self, share: Rate, group: &Group, id: u64, connection: &Connection) -> Bytes {
         let base = self.base_of(id, connection);
-        let share = share.scale(correction * self.opening, NO_CORRECTION * NO_CORRECTION);
+        if group.is_capped {
+            // Its class holds it, whatever the queue at the link is.
+            let wire = wire_window(share, base, self.queue_target() * 2);
+            return connection.sample.framing().payload(wire);
+        }
+        let factor = group.correction * self.opening;
+        let share = share.scale(factor, NO_CORRECTION * NO_CORRECTION);
         let wire = match self.drain.ticks_left > 0 {
             true => {
                 let part = if self.drain.is_deep { DRAIN_DEEP } else { DRAIN_PART };

@@ -6,7 +6,7 @@ use super::super::{
 };
 use super::*;
 use crate::receiver::{Act, Allocation};
-use crate::share::Weight;
+use crate::share::{Cap, Tree, Weight};
 use crate::units::Bytes;
 
 const LINK: Rate = Rate::mbit(30);
@@ -103,18 +103,19 @@ proptest! {
 /// The last commands of an enforcer.
 #[derive(Debug, Default)]
 struct Told {
-    has_classes: bool,
+    /// Of the only group.
+    ceil: Option<Rate>,
     has_windows: bool,
 }
 
 impl Enforcer for Told {
     type Error = ();
-    fn apply(&mut self, _: &Allocation) -> Result<(), ()> {
-        self.has_classes = true;
+    fn apply(&mut self, allocation: &Allocation) -> Result<(), ()> {
+        self.ceil = Some(allocation.classes[0].ceil);
         Ok(())
     }
     fn release(&mut self) -> Result<(), ()> {
-        self.has_classes = false;
+        self.ceil = None;
         Ok(())
     }
     fn apply_windows(&mut self, _: &Windows) -> Result<(), ()> {
@@ -162,17 +163,18 @@ fn observe(at: Time, rate: Rate, queue: Span) -> Observation {
     }
 }
 
-#[test]
-fn while_it_lets_go_nothing_is_enforced_and_the_decision_says_so() {
+/// Plays a control that is broken: it takes two thirds of the link whenever it is in force.
+fn harmed(weights: impl Into<Tree>, mut see: impl FnMut(Act, &ControlLoop, &Told)) {
     let spec = ControllerSpec::new(Control::Fairweir, None).unwrap();
-    let controller = Controller::new(&spec, vec![Weight::new(1).unwrap()], None).unwrap();
+    let controller = Controller::new(&spec, weights, None).unwrap();
     let mut control = ControlLoop::new(controller, 1, Time::ZERO);
     let mut told = Told::default();
     let mut acts = Vec::new();
     for i in 0..2_000_u64 {
         let at = Time::ZERO + TICK * (i + 1);
-        // A control that is broken: it takes two thirds of the link whenever it is in force.
-        let is_free = !control.decision().enforcing || i < 100;
+        let decision = control.decision();
+        let lets_go = matches!(decision.act, Act::Compare | Act::LetGo);
+        let is_free = !decision.enforcing || lets_go || i < 100;
         let (rate, queue) = match is_free {
             true if i > 5 => (LINK, Span::millis(5)),
             true => (LINK / 50, Span::ZERO),
@@ -180,16 +182,35 @@ fn while_it_lets_go_nothing_is_enforced_and_the_decision_says_so() {
         };
         control.decide(&observe(at, rate, queue));
         control.enforce(&mut told).unwrap();
-        let act = control.decision().act;
-        if matches!(act, Act::Compare | Act::LetGo) {
-            assert!(!control.decision().enforcing && !control.is_enforcing());
-            assert!(!told.has_classes && !told.has_windows, "{act}");
-        } else if control.decision().enforcing {
-            assert!(told.has_classes && told.has_windows, "{act}");
-        }
-        acts.push(act);
+        see(control.decision().act, &control, &told);
+        acts.push(control.decision().act);
     }
     let count = |wanted: Act| acts.iter().filter(|&&act| act == wanted).count();
     assert!(count(Act::Compare) >= 15, "{} ticks", count(Act::Compare));
     assert!(count(Act::LetGo) >= 30 * 5, "{} ticks", count(Act::LetGo));
+}
+
+#[test]
+fn while_it_lets_go_nothing_is_enforced_and_the_decision_says_so() {
+    harmed(vec![Weight::ONE], |act, control, told| {
+        if matches!(act, Act::Compare | Act::LetGo) {
+            assert!(!control.decision().enforcing && !control.is_enforcing());
+            assert!(told.ceil.is_none() && !told.has_windows, "{act}");
+        } else if control.decision().enforcing {
+            assert!(told.ceil.is_some() && told.has_windows, "{act}");
+        }
+    });
+}
+
+#[test]
+fn while_it_lets_go_a_cap_holds_and_the_decision_says_so() {
+    let max = LINK * 2;
+    let weights = Tree::from(vec![Weight::ONE]).with_caps(vec![Cap { leaves: 0..1, max }]);
+    harmed(weights, |act, control, told| {
+        assert!(control.decision().enforcing && control.is_enforcing());
+        assert!(told.ceil.is_some_and(|ceil| ceil <= max) && told.has_windows, "{act}");
+        if matches!(act, Act::Compare | Act::LetGo) {
+            assert_eq!((told.ceil, control.decision().groups[0].ceil), (Some(max), Some(max)));
+        }
+    });
 }

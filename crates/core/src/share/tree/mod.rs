@@ -7,11 +7,14 @@
 //!
 //! Terms: a *leaf* is what is measured and enforced, a *branch* has leaves or branches beneath it.
 //! Leaves are numbered depth first. What a leaf *takes* reacts to nothing, so that it is not divided.
+//! A *cap* bounds what a node has: beyond it the node wants nothing, and the others divide the rest.
 //!
 //! Properties, all tested: without takers the parts sum to min(capacity, Σ demands) exactly; no part is
-//! above its demand; the leaves of a branch together have what the branch would have as one leaf with
+//! above its demand, and no node above its cap; the leaves of a branch together have what the branch would have as one leaf with
 //! their demand, so that nothing beneath a branch changes what others have; a tree without branches
 //! divides as [`fair`] does.
+
+use std::ops::Range;
 
 use super::{Entry, Weight, fair};
 use crate::units::Rate;
@@ -34,6 +37,16 @@ pub struct Tree {
     nodes: Vec<Node>,
     /// Each leaf's part of the whole by weight alone, as a fraction.
     fractions: Vec<(u64, u64)>,
+    caps: Vec<Cap>,
+}
+
+/// What a node has at most.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cap {
+    /// The leaves of the node.
+    pub leaves: Range<usize>,
+    /// What they have together at most.
+    pub max: Rate,
 }
 
 /// What the leaves of a tree would use.
@@ -53,7 +66,40 @@ impl Tree {
     pub fn new(nodes: Vec<Node>) -> Tree {
         let mut fractions = Vec::new();
         add_fractions(&nodes, (1, 1), DEPTH_MAX, &mut fractions);
-        Tree { nodes, fractions }
+        Tree { nodes, fractions, caps: Vec::new() }
+    }
+
+    /// The same tree with these caps and no others.
+    ///
+    /// # Panics
+    /// If a cap is not of the leaves of a node.
+    #[must_use]
+    pub fn with_caps(self, caps: Vec<Cap>) -> Tree {
+        let is_node = |cap: &Cap| is_of_node(&self.nodes, 0, &cap.leaves);
+        assert!(caps.iter().all(is_node), "a cap is of the leaves of a node");
+        Tree { caps, ..self }
+    }
+
+    /// Whether a node has a cap.
+    pub fn has_caps(&self) -> bool {
+        !self.caps.is_empty()
+    }
+
+    /// What a leaf may have at most by the caps above it.
+    pub fn max(&self, leaf: usize) -> Option<Rate> {
+        self.caps.iter().filter(|cap| cap.leaves.contains(&leaf)).map(|cap| cap.max).min()
+    }
+
+    /// Which leaves would have more than their `parts` without a cap.
+    pub fn capped(&self, demands: &[Option<Rate>], parts: &[Rate]) -> Vec<bool> {
+        let mut capped = vec![false; self.len()];
+        for Cap { leaves, max } in &self.caps {
+            let has: Rate = parts[leaves.clone()].iter().copied().sum();
+            for leaf in leaves.clone().filter(|_| has >= *max) {
+                capped[leaf] |= demands[leaf].is_none_or(|demand| demand > parts[leaf]);
+            }
+        }
+        capped
     }
 
     /// The first level.
@@ -102,7 +148,7 @@ impl Tree {
         assert_eq!(claims.demands.len(), self.len(), "each leaf has a demand");
         assert!(claims.taken.is_empty() || claims.taken.len() == self.len(), "or none takes");
         let mut parts = vec![Rate::ZERO; self.len()];
-        divide(capacity, &self.nodes, claims, &mut parts);
+        divide(capacity, &self.nodes, Level { claims, caps: &self.caps, first: 0 }, &mut parts);
         parts
     }
 }
@@ -129,22 +175,65 @@ impl Node {
     }
 }
 
-impl<'a> Claims<'a> {
+/// Consecutive leaves, of which `first` is the number of the first one in the tree.
+#[derive(Clone, Copy)]
+struct Level<'a> {
+    claims: Claims<'a>,
+    caps: &'a [Cap],
+    first: usize,
+}
+
+impl<'a> Level<'a> {
     fn taken(&self) -> Rate {
-        self.taken.iter().copied().sum()
+        self.claims.taken.iter().copied().sum()
     }
 
-    /// What all leaves want together, with what they take.
-    fn demand(&self) -> Option<Rate> {
-        let taken = |i: usize| self.taken.get(i).copied().filter(|&taken| taken > Rate::ZERO);
-        let all = self.demands.iter().enumerate();
-        all.map(|(i, demand)| taken(i).or(*demand)).sum()
+    /// What `node`, to which these leaves belong, wants, with what they take.
+    fn demand(&self, node: &Node) -> Option<Rate> {
+        let wanted = match node {
+            Node::Leaf(_) => {
+                let taken = self.claims.taken.first().copied();
+                match taken.filter(|&taken| taken > Rate::ZERO) {
+                    Some(taken) => return Some(taken),
+                    None => self.claims.demands[0],
+                }
+            }
+            Node::Branch(_, nodes) => {
+                ranges(nodes).map(|(node, at)| self.of(at).demand(node)).sum::<Option<Rate>>()
+            }
+        };
+        let leaves = self.first..self.first + self.claims.demands.len();
+        let own = self.caps.iter().filter(|cap| cap.leaves == leaves);
+        own.fold(wanted, |wanted, cap| Some(wanted.map_or(cap.max, |wanted| wanted.min(cap.max))))
     }
 
-    fn of(self, leaves: std::ops::Range<usize>) -> Claims<'a> {
-        let taken = if self.taken.is_empty() { self.taken } else { &self.taken[leaves.clone()] };
-        Claims { demands: &self.demands[leaves], taken }
+    fn of(self, leaves: Range<usize>) -> Level<'a> {
+        let Claims { demands, taken } = self.claims;
+        let taken = if taken.is_empty() { taken } else { &taken[leaves.clone()] };
+        let first = self.first + leaves.start;
+        Level { claims: Claims { demands: &demands[leaves], taken }, first, ..self }
     }
+}
+
+/// Whether one of `nodes`, or one beneath them, has exactly these leaves; their first one has the number `first`.
+fn is_of_node(nodes: &[Node], first: usize, leaves: &Range<usize>) -> bool {
+    ranges(nodes).any(|(node, at)| {
+        let at = first + at.start..first + at.end;
+        let is_beneath = match node {
+            Node::Leaf(_) => false,
+            Node::Branch(_, nodes) => is_of_node(nodes, at.start, leaves),
+        };
+        at == *leaves || is_beneath
+    })
+}
+
+/// The nodes of a level, each with its leaves.
+fn ranges(nodes: &[Node]) -> impl Iterator<Item = (&Node, Range<usize>)> {
+    nodes.iter().scan(0, |next, node| {
+        let first = *next;
+        *next += node.leaves();
+        Some((node, first..*next))
+    })
 }
 
 /// The product of the parts from the top to each leaf. With [`Weight::MAX`], 256 leaves and three levels
@@ -164,18 +253,10 @@ fn add_fractions(nodes: &[Node], above: (u64, u64), levels: usize, all: &mut Vec
     }
 }
 
-fn divide(capacity: Rate, nodes: &[Node], claims: Claims<'_>, parts: &mut [Rate]) {
-    let mut next = 0;
-    let beneath: Vec<(&Node, std::ops::Range<usize>)> = nodes
-        .iter()
-        .map(|node| {
-            let first = next;
-            next += node.leaves();
-            (node, first..next)
-        })
-        .collect();
+fn divide(capacity: Rate, nodes: &[Node], level: Level<'_>, parts: &mut [Rate]) {
+    let beneath: Vec<(&Node, Range<usize>)> = ranges(nodes).collect();
     // Leaves that take have no share; neither has a branch that takes more than its part.
-    let taken: Vec<Rate> = beneath.iter().map(|(_, at)| claims.of(at.clone()).taken()).collect();
+    let taken: Vec<Rate> = beneath.iter().map(|(_, at)| level.of(at.clone()).taken()).collect();
     let mut is_out: Vec<bool> = beneath
         .iter()
         .zip(&taken)
@@ -183,9 +264,9 @@ fn divide(capacity: Rate, nodes: &[Node], claims: Claims<'_>, parts: &mut [Rate]
         .collect();
     let shares = loop {
         let out: Rate = taken.iter().zip(&is_out).filter(|(_, out)| **out).map(|(t, _)| *t).sum();
-        let entry = |((node, at), &is_out): (&(&Node, std::ops::Range<usize>), &bool)| Entry {
+        let entry = |((node, at), &is_out): (&(&Node, Range<usize>), &bool)| Entry {
             weight: node.weight(),
-            demand: if is_out { Some(Rate::ZERO) } else { claims.of(at.clone()).demand() },
+            demand: if is_out { Some(Rate::ZERO) } else { level.of(at.clone()).demand(node) },
         };
         let entries: Vec<Entry> = beneath.iter().zip(&is_out).map(entry).collect();
         let shares = fair(capacity.saturating_sub(out), &entries);
@@ -198,7 +279,7 @@ fn divide(capacity: Rate, nodes: &[Node], claims: Claims<'_>, parts: &mut [Rate]
     for ((node, at), share) in beneath.into_iter().zip(shares) {
         match node {
             Node::Leaf(_) => parts[at.start] = share,
-            Node::Branch(_, nodes) => divide(share, nodes, claims.of(at.clone()), &mut parts[at]),
+            Node::Branch(_, nodes) => divide(share, nodes, level.of(at.clone()), &mut parts[at]),
         }
     }
 }

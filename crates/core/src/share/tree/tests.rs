@@ -151,4 +151,109 @@ proptest! {
             prop_assert!(*taken == Rate::ZERO || *part == Rate::ZERO);
         }
     }
+
+    /// Water-filling at each level by what is wanted beneath caps, written anew.
+    #[test]
+    fn caps_bound_nodes_and_the_others_have_the_rest(
+        (nodes, demands, caps) in capped(), capacity in 0..200_000_000u64,
+    ) {
+        let capacity = Rate::bps(capacity);
+        let tree = Tree::new(nodes.clone()).with_caps(caps.clone());
+        let parts = tree.divide(capacity, Claims { demands: &demands, taken: &[] });
+        prop_assert_eq!(&parts, &filled(capacity, &nodes, 0, (&demands, &caps)));
+        for (leaf, part) in parts.iter().enumerate() {
+            prop_assert!(demands[leaf].is_none_or(|demand| *part <= demand));
+            prop_assert!(tree.max(leaf).is_none_or(|max| *part <= max));
+        }
+        for Cap { leaves, max } in &caps {
+            prop_assert!(parts[leaves.clone()].iter().copied().sum::<Rate>() <= *max);
+        }
+    }
+
+    /// Caps change something only where a leaf is said to be capped, and a capped leaf is beneath a cap that
+    /// is used up.
+    #[test]
+    fn capped_are_those_that_a_cap_costs_something(
+        (nodes, demands, caps) in capped(), capacity in 0..200_000_000u64,
+    ) {
+        let capacity = Rate::bps(capacity);
+        let free = Tree::new(nodes);
+        let tree = free.clone().with_caps(caps.clone());
+        let claims = Claims { demands: &demands, taken: &[] };
+        let parts = tree.divide(capacity, claims);
+        let capped = tree.capped(&demands, &parts);
+        prop_assert!(capped.contains(&true) || parts == free.divide(capacity, claims));
+        for leaf in (0..capped.len()).filter(|&leaf| capped[leaf]) {
+            let is_full = |cap: &&Cap| {
+                cap.leaves.contains(&leaf)
+                    && parts[cap.leaves.clone()].iter().copied().sum::<Rate>() == cap.max
+            };
+            prop_assert!(caps.iter().any(|cap| is_full(&cap)));
+        }
+    }
+}
+
+/// A tree, a demand for each of its leaves, and caps of some nodes.
+fn capped() -> impl Strategy<Value = (Vec<Node>, Vec<Option<Rate>>, Vec<Cap>)> {
+    claimed().prop_flat_map(|(nodes, demands)| {
+        let mut all = Vec::new();
+        add_leaves(&nodes, 0, &mut all);
+        let max = proptest::option::of((0..60_000_000u64).prop_map(Rate::bps));
+        let caps = vec(max, all.len()).prop_map(move |maxima| {
+            let caps = all.iter().zip(maxima);
+            caps.filter_map(|(leaves, max)| Some(Cap { leaves: leaves.clone(), max: max? }))
+                .collect()
+        });
+        (Just(nodes), Just(demands), caps)
+    })
+}
+
+/// The leaves of each node.
+fn add_leaves(nodes: &[Node], mut first: usize, all: &mut Vec<std::ops::Range<usize>>) {
+    for node in nodes {
+        all.push(first..first + node.leaves());
+        if let Node::Branch(_, beneath) = node {
+            add_leaves(beneath, first, all);
+        }
+        first += node.leaves();
+    }
+}
+
+type Wanted<'a> = (&'a [Option<Rate>], &'a [Cap]);
+
+fn wanted(node: &Node, first: usize, (demands, caps): Wanted<'_>) -> Option<Rate> {
+    let mut wanted = match node {
+        Node::Leaf(_) => demands[first],
+        Node::Branch(_, nodes) => {
+            let mut next = first;
+            let of = |node: &Node| {
+                next += node.leaves();
+                wanted(node, next - node.leaves(), (demands, caps))
+            };
+            nodes.iter().map(of).sum()
+        }
+    };
+    for cap in caps.iter().filter(|cap| cap.leaves == (first..first + node.leaves())) {
+        wanted = Some(wanted.unwrap_or(cap.max).min(cap.max));
+    }
+    wanted
+}
+
+fn filled(capacity: Rate, nodes: &[Node], first: usize, of: Wanted<'_>) -> Vec<Rate> {
+    let mut at = first;
+    let mut entries = Vec::new();
+    for node in nodes {
+        entries.push(Entry { weight: node.weight(), demand: wanted(node, at, of) });
+        at += node.leaves();
+    }
+    let mut at = first;
+    let mut parts = Vec::new();
+    for (node, share) in nodes.iter().zip(fair(capacity, &entries)) {
+        match node {
+            Node::Leaf(_) => parts.push(share),
+            Node::Branch(_, nodes) => parts.extend(filled(share, nodes, at, of)),
+        }
+        at += node.leaves();
+    }
+    parts
 }

@@ -13,10 +13,12 @@ use crate::policy::{Group, Policy};
 use crate::share::Weight;
 
 pub(in super::super) fn sites(groups: &[&[&str]]) -> Sites {
-    let group = |(i, matches): (usize, &&[&str])| Group {
-        name: format!("g{i}"),
-        weight: Weight::ONE,
-        matches: matches.iter().map(|m| m.parse().unwrap()).collect(),
+    let group = |(i, matches): (usize, &&[&str])| {
+        Group::new(
+            format!("g{i}"),
+            Weight::ONE,
+            matches.iter().map(|m| m.parse().unwrap()).collect(),
+        )
     };
     Sites::of(&Policy::new(groups.iter().enumerate().map(group).collect()).unwrap())
 }

@@ -304,6 +304,7 @@ impl Html {
                       placeholder=\"5ms\" required></label> <button>Apply</button></form>",
             );
         }
+        self.timed(daemon, link, forms);
         if link.is_paused {
             self.form(daemon, "paused", forms);
             self.raw(
@@ -320,6 +321,24 @@ impl Html {
             );
         }
         self.raw("</div>");
+    }
+
+    /// A form that boosts or pauses a group for a time.
+    fn timed(&mut self, daemon: &str, link: &LinkView, forms: Forms<'_>) {
+        let (_, one) = headings(link.members);
+        self.raw("<details><summary>For a time</summary><form method=\"post\" action=\"/timed\">");
+        self.hidden("csrf", forms.csrf).hidden("daemon", daemon);
+        self.raw("<label>").raw(one).raw(" <select name=\"group\">");
+        for group in &link.groups {
+            self.raw("<option>").text(&group.name).raw("</option>");
+        }
+        self.raw(
+            "</select></label> <label>Change <select name=\"change\">\
+             <option value=\"boost\">boost</option><option value=\"pause\">pause</option>\
+             <option value=\"end\">end it now</option></select></label> \
+             <label>Time <input name=\"span\" size=\"6\" value=\"30m\"></label> \
+             <button>Change for a time</button></form></details>",
+        );
     }
 
     fn group(&mut self, daemon: &str, i: usize, group: &GroupView, forms: Option<Forms<'_>>) {
@@ -503,7 +522,7 @@ mod tests {
         let (view, recorded) = (view("video"), recorded("video"));
         assert!(!document(&view, &recorded, None, None).contains("<form"));
         let forms = Some(Forms { csrf: "x", undo: None });
-        assert_eq!(document(&view, &Recorded::default(), forms, None).matches("<form").count(), 3);
-        assert_eq!(document(&view, &recorded, forms, None).matches("<form").count(), 4);
+        assert_eq!(document(&view, &Recorded::default(), forms, None).matches("<form").count(), 4);
+        assert_eq!(document(&view, &recorded, forms, None).matches("<form").count(), 5);
     }
 }

@@ -159,6 +159,12 @@ impl Browser<'_> {
         self.post("/set", &self.body(key, value))
     }
 
+    fn timed(&self, group: &str, change: &str, span: &str) -> Answer {
+        let csrf = &self.csrf;
+        let form = format!("csrf={csrf}&daemon=host-wan&group={group}&change={change}&span={span}");
+        self.post("/timed", &form)
+    }
+
     fn body(&self, key: &str, value: &str) -> String {
         format!("csrf={}&daemon=host-wan&key={key}&value={value}", self.csrf)
     }
@@ -251,6 +257,40 @@ fn a_weight_is_changed_stored_and_undone_without_a_script() {
     assert_eq!(again.status()["groups"][0]["weight"], 5);
     let events = read_until(&mut browser.events(), "\"weight\":5");
     assert!(events.contains("data: {\"daemons\":[{\"name\":\"host-wan\""), "{events}");
+}
+
+#[test]
+fn a_group_is_boosted_and_paused_for_a_time_without_a_script() {
+    if !privileged() {
+        return;
+    }
+    let scene = Scene::new(&[]);
+    let browser = scene.sign_in();
+    assert!(browser.get("/").body.contains("action=\"/timed\""));
+    let timed = || scene.daemon.status()["groups"][0]["timed"].clone();
+    assert_eq!(browser.timed("server", "boost", "30m").status, 303);
+    assert_eq!(scene.weight(), 12, "four times the configured weight");
+    let document = browser.get("/").body;
+    assert!(document.contains("For a time: boosted to weight 12, "), "{document}");
+    // The form of the weight still shows what it changes.
+    assert!(document.contains("value=\"3\""), "{document}");
+    for (group, change, span) in [
+        ("x", "pause", "30m"),
+        ("server", "stop", "30m"),
+        ("server", "pause", ""),
+        ("server", "pause", "-1m"),
+        ("server", "pause", "0s"),
+        ("server", "pause", "9999999m"),
+        ("default", "end", ""),
+    ] {
+        let answer = browser.timed(group, change, span);
+        assert_eq!(answer.status, 422, "{group} {change} {span}: {}", answer.body);
+    }
+    assert_eq!(timed()["change"]["boost"]["weight"], serde_json::Value::Null, "unchanged");
+    assert_eq!(browser.timed("server", "pause", "1h").status, 303);
+    assert_eq!((scene.weight(), timed()["change"].as_str()), (3, Some("pause")));
+    assert_eq!(browser.timed("server", "end", "").status, 303);
+    assert_eq!((timed(), scene.set_file()), (serde_json::Value::Null, None));
 }
 
 #[test]
@@ -387,9 +427,12 @@ fn requests_that_are_not_of_this_page_are_refused() {
         let body = body.replace(&browser.csrf, csrf);
         assert_eq!(browser.post("/set", &body).status, 403, "{csrf}");
         assert_eq!(browser.post("/undo", &format!("csrf={csrf}")).status, 403, "{csrf}");
+        let timed = format!("csrf={csrf}&daemon=host-wan&group=server&change=pause&span=1h");
+        assert_eq!(browser.post("/timed", &timed).status, 403, "{csrf}");
     }
     assert_eq!(browser.post("/set", "daemon=host-wan&key=paused&value=true").status, 422);
     assert_eq!(browser.get("/set?key=paused&value=true&daemon=host-wan").status, 405);
+    assert!(scene.daemon.status()["groups"][0]["timed"].is_null());
     assert_eq!((scene.weight(), scene.set_file()), (3, None));
     // The same form, sent as the page sends it, is accepted.
     assert_eq!(browser.post("/set", &body).status, 303);
@@ -521,7 +564,8 @@ fn no_request_makes_an_error_of_the_server() {
         "192.0.2.1",
         &long,
     ];
-    let names = ["csrf", "daemon", "key", "value", "span", "find", "code", "other", ""];
+    let names =
+        ["csrf", "daemon", "key", "value", "group", "change", "span", "find", "code", "other", ""];
     let routes = [
         "/",
         "/status",
@@ -530,6 +574,7 @@ fn no_request_makes_an_error_of_the_server() {
         "/enter",
         "/set",
         "/undo",
+        "/timed",
         "/assets/x",
         "/none",
     ];
@@ -577,6 +622,7 @@ fn a_page_that_only_shows_changes_nothing() {
     let document = browser.get("/").body;
     assert!(document.contains("host-wan") && !document.contains("<form"), "{document}");
     assert_eq!(browser.set("weight.server", "8").status, 403);
+    assert_eq!(browser.timed("server", "boost", "1h").status, 403);
     assert_eq!((scene.weight(), scene.set_file()), (3, None));
 }
 

@@ -170,7 +170,7 @@ fn groups_share_within_their_device() {
     let home = Home::new();
     let other = Far::new(&home.stage, "other", "198.51.100.2", None);
     let [tv, desk, _] = &home.devices;
-    home.stage.configure(&format!(
+    let configuration = format!(
         "version = 1\n[router]\nlan = \"br-lan\"\nwan = \"wan\"\n\
          [[device]]\nname = \"tv\"\nweight = 2\nmatch = [\"mac:{}\"]\n\
          [[device.group]]\nname = \"video\"\nweight = 3\nmatch = [\"ip:2001:db8:8::1\"]\n\
@@ -179,7 +179,8 @@ fn groups_share_within_their_device() {
         tv.mac,
         other.address().port(),
         desk.mac
-    ));
+    );
+    home.stage.configure(&configuration);
     let daemon = home.stage.start_router(&[]);
     // Three of each: one that recovers from a loss for seconds is not all of its group.
     let three = |device: &Device, server| [0; 3].map(|_| device.download(server));
@@ -210,6 +211,17 @@ fn groups_share_within_their_device() {
     }
     assert!(sum > 0.9 * LINK_MBIT, "{sum} Mbit/s");
     assert!(said.lines().any(|line| line.starts_with("tv  ")), "the device has a line: {said}");
+    // A cap of the device holds for all of it, and the rest is the other's.
+    let capped = configuration.replace("weight = 2\n", "weight = 2\nmax = \"6mbit\"\n");
+    home.stage.configure(&capped);
+    daemon.wait_for("capped", PATIENCE, |s| s["groups"][1]["state"] == "capped");
+    thread::sleep(Duration::from_secs(4));
+    let all = rates([&backup, &desktop], Duration::from_secs(5));
+    let status = daemon.status();
+    note(&format!("{all:.2?} Mbit/s where the device may have 6"));
+    assert_eq!(status["groups"][1]["within"][0]["max_bps"], 6_000_000);
+    assert!((5.5..5.85).contains(&all[0]), "{all:?}\n{status:#}");
+    assert!(all[1] > 0.9 * (LINK_MBIT - 6.0), "{all:?}\n{status:#}");
 }
 
 #[test]

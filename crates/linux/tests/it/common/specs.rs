@@ -34,10 +34,12 @@ pub(crate) fn flat(rate: Rate, queues: u8, signal: Signal) -> Plan {
 
 /// Groups with their matches, each of weight 1.
 pub(crate) fn policy(groups: &[(&str, &[&str])]) -> Policy {
-    let group = |&(name, matches): &(&str, &[&str])| Group {
-        name: name.to_owned(),
-        weight: Weight::ONE,
-        matches: matches.iter().map(|m| m.parse().unwrap()).collect(),
+    let group = |&(name, matches): &(&str, &[&str])| {
+        Group::new(
+            name.to_owned(),
+            Weight::ONE,
+            matches.iter().map(|m| m.parse().unwrap()).collect(),
+        )
     };
     Policy::new(groups.iter().map(group).collect()).unwrap()
 }

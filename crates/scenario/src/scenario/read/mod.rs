@@ -15,6 +15,7 @@ use super::{
     Group, IPV6_MTU_MIN, Ip, Kind, Lie, Measurement, Reflector, Scenario, StartJitter, Told,
     Tuning,
 };
+use fairweir_config::value::parse_max;
 use fairweir_config::{ConfigError, Override, Place, Placed, Table, Text, VERSION, not_one_of};
 
 mod bundle;
@@ -216,6 +217,7 @@ fn groups<'t>(
             None if devices.is_empty() => {}
             None => return Err(table.missing("device", "the name of its device")),
         }
+        let max = table.parsed_by("max", parse_max)?.map(|max| max.value);
         let texts = table.texts("match")?;
         let mut matches = Vec::new();
         if let Some(Placed { value, place }) = texts {
@@ -227,7 +229,7 @@ fn groups<'t>(
             }
         }
         table.finish()?;
-        groups.push((Group { name: name.value, weight, matches }, name.place));
+        groups.push((Group { name: name.value, weight, matches, max }, name.place));
         check_policy(&groups)?;
     }
     Ok(groups)

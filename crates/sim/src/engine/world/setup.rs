@@ -1,7 +1,8 @@
 //! From a scenario to a world at time zero.
 
+use fairweir_core::policy::Group;
 use fairweir_core::receiver::{self, Controller, ControllerSpec, CrabTuning, Decider, LATENCY};
-use fairweir_core::share::Weight;
+use fairweir_core::share::{Cap, Tree, Weight};
 use fairweir_core::units::{Bytes, Span, Time};
 use fairweir_reference::CrabPrinted;
 use fairweir_scenario::app::{App, Chance};
@@ -79,17 +80,17 @@ impl<'s> World<'s> {
     fn add_stages(&mut self, control: Control, random: &mut SplitMix64) -> Result<(), PlayError> {
         let Scenario { groups, devices, device_of, .. } = self.scenario;
         if devices.is_empty() {
-            let weights = groups.iter().map(|g| g.weight).collect();
+            let weights = tree(groups.iter());
             let classes = (0..groups.len()).map(|group| (group, group));
             return self.add_stage(control, CrabTuning::HOST, weights, classes, random);
         }
-        let weights = devices.iter().map(|d| d.weight).collect();
+        let weights = devices.iter().map(|d| d.weight).collect::<Vec<_>>().into();
         let classes = device_of.iter().copied().enumerate();
         self.add_stage(control, CrabTuning::ROUTER, weights, classes, random)?;
         self.home.has_router = !self.home.stages.is_empty();
         for (index, device) in devices.iter().enumerate() {
             let members = || (0..groups.len()).filter(|&g| device_of[g] == index);
-            let weights = members().map(|g| groups[g].weight).collect();
+            let weights = tree(members().map(|g| &groups[g]));
             self.add_stage(device.control, CrabTuning::HOST, weights, members().zip(0..), random)?;
         }
         Ok(())
@@ -101,7 +102,7 @@ impl<'s> World<'s> {
         &mut self,
         control: Control,
         tuning: CrabTuning,
-        weights: Vec<Weight>,
+        weights: Tree,
         classes: impl Iterator<Item = (usize, usize)>,
         random: &mut SplitMix64,
     ) -> Result<(), PlayError> {
@@ -123,7 +124,7 @@ impl<'s> World<'s> {
                     .with_latency(latency.unwrap_or(LATENCY));
                 Box::new(Controller::new(&spec, weights, remembered)?)
             }
-            None => Box::new(CrabPrinted::new(&weights, remembered)?),
+            None => Box::new(CrabPrinted::new(&weights.weights(), remembered)?),
         };
         let stage = self.home.stages.len();
         // The daemon's clock knows nothing of the scenario's.
@@ -185,4 +186,12 @@ impl<'s> World<'s> {
         self.paths.push(Path { down, up, down_source, up_source });
         path
     }
+}
+
+/// How groups of one host share.
+fn tree<'g>(groups: impl Iterator<Item = &'g Group>) -> Tree {
+    let groups: Vec<&Group> = groups.collect();
+    let weights: Vec<Weight> = groups.iter().map(|group| group.weight).collect();
+    let cap = |(i, group): (usize, &&Group)| Some(Cap { leaves: i..i + 1, max: group.max? });
+    Tree::from(weights).with_caps(groups.iter().enumerate().filter_map(cap).collect())
 }
