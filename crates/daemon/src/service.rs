@@ -99,7 +99,15 @@ pub trait Service {
     /// Why they cannot be made.
     fn metrics(&mut self, top: usize, now: Time) -> Result<String, String>;
 
-    /// Removes everything from the kernel; called once more after an error or a request to stop.
+    /// Removes everything from the kernel, as a command wants; [`Service::end`] follows.
+    ///
+    /// # Errors
+    /// What could not be removed.
+    fn off(&mut self) -> Result<(), String> {
+        self.end()
+    }
+
+    /// Removes from the kernel what ends with the daemon; called once more after an error or a request to stop.
     ///
     /// # Errors
     /// What could not be removed.
@@ -293,7 +301,7 @@ impl<S: Service> Frame<'_, S> {
             Ok(Parsed::Common(Request::Off)) => {
                 info!(uid = peer.uid, pid = peer.pid, "told to stop");
                 self.stop = true;
-                let ended = self.service.end();
+                let ended = self.service.off();
                 Answer::outcome(ended.map(|()| "stopped, and removed everything".to_owned()))
             }
         }

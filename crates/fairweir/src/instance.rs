@@ -11,6 +11,9 @@ use fairweir_config::value::parse_dev;
 /// The instance of `fairweir proxy`, which a router and the page ask even if this binary cannot run it.
 pub(crate) const PROXY: &str = "proxy";
 
+/// The ISP's policer.
+pub(crate) const ISP: &str = "isp";
+
 /// The instance of the market's server.
 pub(crate) const MARKET: &str = "market";
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow, bail};
 use fairweir_daemon::{Access, Client, Error, Lock, Request, control_socket, instances};
 use fairweir_linux::divert::Divert;
-use fairweir_linux::{leftovers, sweep};
+use fairweir_linux::{kept, leftovers, open_kept, sweep};
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -22,7 +22,7 @@ use crate::daemon_args::{OffArgs, OffDevArgs};
 use crate::device::check_named;
 use crate::exit::{Exit, reworded};
 use crate::host::client::{device_of, devices_of, instance_of};
-use crate::instance::PROXY;
+use crate::instance::{ISP, PROXY};
 use crate::words::chained;
 use fairweir_config::host::Role;
 use fairweir_config::text;
@@ -127,6 +127,13 @@ fn each(run_dir: &Path, names: &[String], force: bool) -> anyhow::Result<()> {
         if name == PROXY {
             done.extend(clean_proxy(run_dir)?);
         }
+        if name == ISP {
+            for dev in kept()? {
+                let _lock = Lock::device(run_dir, &dev)?;
+                let is_open = open_kept(&dev)?;
+                done.extend(is_open.then(|| format!("removed the policer that went on at {dev}")));
+            }
+        }
         for line in &done {
             writeln!(out, "{name}: {line}")?;
         }
@@ -207,10 +214,11 @@ fn end(run_dir: &Path, name: &str, mut client: Client, force: bool) -> anyhow::R
 fn kill_or_tell(pid: i32, name: &str, force: bool, why: &str) -> anyhow::Result<Vec<String>> {
     let shown = if pid > 0 { format!("pid {pid}") } else { "of another pid namespace".to_owned() };
     if !force {
-        bail!(
-            "the daemon ({shown}) {why}; traffic passes unshaped meanwhile; `fairweir off --force` \
-             kills it"
-        );
+        let meanwhile = match name {
+            ISP => "subscribers may be policed",
+            _ => "traffic passes unshaped",
+        };
+        bail!("the daemon ({shown}) {why}; {meanwhile} meanwhile; `fairweir off --force` kills it");
     }
     if pid <= 0 {
         bail!("the daemon of {name} runs in another pid namespace, so it cannot be killed here");

@@ -95,7 +95,7 @@ fn counted(answer: &Value) -> Counted {
 fn configuration(layout: &Layout<'_>, police: &Police) -> String {
     let spec = &police.spec;
     let mut text = format!(
-        "version = 1\n[isp]\ndevice = \"{ISP_DEVICE}\"\n[[plan]]\nname = \"{SUBSCRIBER}\"\n\
+        "version = 1\n[isp]\ndevice = \"{ISP_DEVICE}\"\nwhen_gone = \"open\"\n[[plan]]\nname = \"{SUBSCRIBER}\"\n\
          download = \"{}bit\"\nrtt_max = \"{}us\"\nsignal = \"{}\"\n",
         spec.rate.as_bps(),
         spec.rtt_max.as_nanos() / 1_000,

@@ -46,6 +46,16 @@ static __always_inline __u64 read_clock(void)
 	return clock ? *clock : 0;
 }
 
+/* Whether the process that should say until when to police has not done so for too long;
+ * one less than 0 is the largest number. */
+static __always_inline int is_abandoned(__u64 now)
+{
+	__u32 zero = 0;
+	__u64 *until = bpf_map_lookup_elem(&deadline, &zero);
+
+	return until && *(volatile __u64 *)until - 1 < now - 1;
+}
+
 /* A packet's size on the wire; there is none without a byte. */
 static __always_inline __u32 wire_size(__u32 length)
 {
@@ -72,8 +82,8 @@ static __always_inline enum verdict police(const struct flow *flow, __u32 size, 
 		number = entry->plan & (POLICE_PLANS - 1);
 		seat = entry->plan >> POLICE_PLAN_BITS;
 		plan = find_plan(number);
-		if (plan && plan->kind != POLICE_KIND_NONE) {
-			arrival.now = read_clock();
+		arrival.now = read_clock();
+		if (plan && plan->kind != POLICE_KIND_NONE && !is_abandoned(arrival.now)) {
 			choice = find_choice(plan, flow);
 			if (has_clients() && plan->is_client) {
 				if (!settings.is_upload)

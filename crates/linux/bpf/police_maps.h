@@ -2,7 +2,7 @@
 /*
  * What the policer and user space share. A direction has its own addresses, prefixes and totals; plans
  * and slots are common. All live as long as the process that loaded them, or a program that is
- * attached.
+ * attached; a link that is pinned keeps its program. Slots and tallies may be those of a process before.
  */
 #pragma once
 
@@ -154,6 +154,16 @@ int police_types(struct xdp_md *xdp)
 	       bpf_core_type_id_local(struct police_tallies_16) + bpf_core_type_id_local(struct police_tallies_64) +
 	       bpf_core_type_id_local(struct police_client) + bpf_core_type_id_local(struct police_bindings);
 }
+
+/* Until when packets are policed, ns of CLOCK_MONOTONIC; 0 is for ever. Written by user space once a second through
+ * a mapping; read for each packet of a subscriber. It bounds what outlives its process. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, __u64);
+} deadline SEC(".maps");
 
 /* The time of test runs, ns. */
 struct {

@@ -1,4 +1,5 @@
 use std::io;
+use std::path::PathBuf;
 
 /// What was attempted on what, and why it did not work.
 #[derive(Debug, thiserror::Error)]
@@ -34,6 +35,19 @@ pub enum Error {
         found: String,
         /// The command that removes it.
         remedy: String,
+    },
+    /// What is pinned there could be another user's.
+    #[error(
+        "{} has owner {owner} and mode {mode:o}; it must belong to this user, and others may not write there",
+        dir.display()
+    )]
+    Untrusted {
+        /// Where.
+        dir: PathBuf,
+        /// Its user.
+        owner: u32,
+        /// Its permissions.
+        mode: u32,
     },
     /// Packets do not pass where fairweir counts and shapes them.
     #[error("packets are taken past the classifier: {found}; {remedy}")]

@@ -50,6 +50,7 @@ pub use clock::{boottime_now, monotonic_now};
 pub use error::Error;
 pub use host::{Host, HostSpec, trial};
 pub use net::{datagram, link, netns, network};
+pub use police::pins::{devices as kept, sweep as open_kept};
 pub use random::random;
 pub use router::{Router, RouterSpec, trial as router_trial};
 pub use shape::uplink::{Upload, UploadGroup, UploadSample};

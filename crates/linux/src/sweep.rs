@@ -4,6 +4,7 @@ use crate::Error;
 use crate::classify::ingress;
 use crate::net::link;
 use crate::net::netlink::Netlink;
+use crate::police::pins;
 use crate::shape::{htb, ifb};
 use crate::window::{self, expiry};
 
@@ -31,6 +32,9 @@ pub fn sweep(dev: &str) -> Result<Vec<String>, Error> {
     if let Some(old) = link::find_with(&mut netlink, &name)?.filter(|old| ifb::is_ours(old, dev)) {
         netlink.change(&format!("delete the old {name}"), link::deletion(old.index))?;
         swept.push(format!("the device {name} with its classes"));
+    }
+    if pins::sweep(dev)? {
+        swept.push(format!("the policer that went on at {dev}"));
     }
     match expiry::sweep(device) {
         Ok(0) => {}
@@ -63,6 +67,7 @@ pub fn leftovers() -> Result<Vec<String>, Error> {
             devices.push(link.name.clone());
         }
     }
+    devices.extend(pins::devices()?);
     devices.sort();
     devices.dedup();
     Ok(devices)

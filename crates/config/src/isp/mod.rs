@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
+use fairweir_core::units::Span;
 use ipnet::IpNet;
 use nix::unistd::{Gid, Group};
 use serde::{Deserialize, Serialize};
@@ -36,6 +37,10 @@ pub(crate) const FILE_SIZE_MAX: u64 = 256 << 20;
 /// Source: L2 overheads of access technologies, down to that of a device that counts what the
 /// wire does not carry.
 const OVERHEAD_RANGE: (i64, i64) = (-64, 256);
+
+/// The daemon is heard of once a second, and loads 100,000 subscribers in two.
+const WATCHDOG_RANGE: (Span, Span) = (Span::secs(5), Span::secs(86_400));
+const WATCHDOG_DEFAULT: Span = Span::secs(600);
 
 /// Source: the kernel's table has 256 entries, and a segment needs two.
 const SEGMENTS_MAX: usize = 128;
@@ -107,10 +112,24 @@ pub struct IspSection {
     pub hook: HookChoice,
     /// Bytes that each packet has on the wire beside those of its frame.
     pub overhead: i32,
+    /// What happens when the daemon ends without a command.
+    pub when_gone: WhenGone,
     /// Who may use the socket beside root.
     pub group: Option<(String, Gid)>,
     /// Where metrics are served by HTTP.
     pub metrics: Option<MetricsAt>,
+}
+
+/// What happens to traffic when the daemon ends without a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhenGone {
+    /// It is policed until the daemon is back, but no longer than this.
+    Keep {
+        /// Since the daemon was there.
+        watchdog: Span,
+    },
+    /// It passes.
+    Open,
 }
 
 /// Where packets are policed.
@@ -266,6 +285,7 @@ fn isp_section(mut table: TomlTable<'_>) -> Result<IspSection, ConfigError> {
     }
     let (least, most) = OVERHEAD_RANGE;
     let overhead = table.signed("overhead", least, most)?.map_or(0, |p| p.value as i32);
+    let when_gone = when_gone(&mut table)?;
     let group = match table.text("group")? {
         None => None,
         Some(Placed { value, place }) => match Group::from_name(&value) {
@@ -283,9 +303,30 @@ fn isp_section(mut table: TomlTable<'_>) -> Result<IspSection, ConfigError> {
         uplink: uplink.map(|p| p.value),
         hook: hook.map_or(HookChoice::Auto, |p| p.value),
         overhead,
+        when_gone,
         group,
         metrics: metrics.map(|p| p.value),
     })
+}
+
+fn when_gone(table: &mut TomlTable<'_>) -> Result<WhenGone, ConfigError> {
+    let words = [("keep", true), ("open", false)];
+    let keeps = table.word("when_gone", &words)?.is_none_or(|word| word.value);
+    let watchdog = table.parsed::<Span>("watchdog")?;
+    if let Some(Placed { value, place }) = &watchdog {
+        let (least, most) = WATCHDOG_RANGE;
+        if *value < least || *value > most {
+            let what = format!("watchdog {value} is out of range ({least} to {most})");
+            return Err(place.error(what));
+        }
+        if !keeps {
+            return Err(
+                place.error("with `when_gone` \"open\" there is nothing to end; remove one")
+            );
+        }
+    }
+    let watchdog = watchdog.map_or(WATCHDOG_DEFAULT, |placed| placed.value);
+    Ok(if keeps { WhenGone::Keep { watchdog } } else { WhenGone::Open })
 }
 
 fn dev<'t>(
@@ -365,6 +406,7 @@ plan = "home-50"
     fn a_file_and_its_table_make_one_list() {
         let file = load(GOOD, "name,addresses,plan\nbob,192.0.2.2,home-50\n").unwrap();
         assert_eq!((file.isp.device.as_str(), file.isp.overhead), ("eth1", -4));
+        assert_eq!(file.isp.when_gone, WhenGone::Keep { watchdog: Span::secs(600) });
         assert_eq!(file.plans.len(), 1);
         let names: Vec<_> = file.subscribers.iter().map(|(_, s)| s.name.as_str()).collect();
         assert_eq!(names, ["alice", "bob"]);
@@ -395,6 +437,18 @@ plan = "home-50"
                 "isp.toml:6: isp.hook: unknown value `xpd` (did you mean `xdp`?); allowed: auto",
             ),
             ("uplink = \"eth0\"", "", header, "isp.toml:6: isp.hook: XDP sees only what"),
+            (
+                "overhead = -4",
+                "watchdog = \"1s\"",
+                header,
+                "isp.toml:7: isp.watchdog: watchdog 1s is out of range (5s to",
+            ),
+            (
+                "overhead = -4",
+                "when_gone = \"open\"\nwatchdog = \"9s\"",
+                header,
+                "isp.toml:8: isp.watchdog: with `when_gone` \"open\" there is nothing to end",
+            ),
             ("-4", "1000", header, "isp.toml:7: isp.overhead: found the number 1000, expected"),
             (
                 "127.0.0.1",

@@ -107,7 +107,7 @@ fn left_behind(run_dir: &Path) -> Vec<(Finding, Option<Fix>)> {
     // A daemon that runs holds the lock of its device.
     let stale = devices.into_iter().filter(|dev| Lock::device(run_dir, dev).is_ok());
     let stale = stale.map(|dev| {
-        let detail = "a killed daemon left its classes or its classifier".to_owned();
+        let detail = "a daemon left its classes, classifier or policer".to_owned();
         let lost = "this interface: the next daemon has to remove them first";
         (finding(format!("left-overs at {dev}"), false, detail, lost), Some(Fix::Leftovers { dev }))
     });

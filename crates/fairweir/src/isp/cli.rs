@@ -73,7 +73,7 @@ pub(crate) enum IspCommand {
     /// Undo changes made by commands; the configuration file applies again.
     #[command(after_help = REVERT_EXAMPLES)]
     Revert(RevertArgs),
-    /// Stop the daemon; all traffic then passes.
+    /// Stop the daemon, or the policing that goes on without it; all traffic then passes.
     #[command(
         after_help = "Examples:\n  sudo fairweir isp off\n  sudo fairweir isp off --force     kill it if it does not answer"
     )]
@@ -281,7 +281,8 @@ pub(crate) const EXAMPLES: &str = "Examples:
   sudo fairweir isp add alice --plan home-50 --address 192.0.2.1 --address 2001:db8:1::/56
   sudo fairweir isp top                      show the busiest subscribers
 
-When the daemon exits for any reason, all traffic passes. SIGHUP reads the files again.";
+When the daemon ends by a signal or a crash, policing goes on until the next one is there, at most for `watchdog` (10 min).
+`fairweir isp off` ends it at once; so does any end with `when_gone = \"open\"`. SIGHUP reads the files again.";
 
 const ADD_EXAMPLES: &str = "Examples:
   sudo fairweir isp add alice --plan home-50 --address 192.0.2.1

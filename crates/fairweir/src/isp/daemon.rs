@@ -9,6 +9,7 @@ use anyhow::{Context, anyhow, bail};
 use fairweir_config::isp::{IspFile, IspSection, SegmentEntry, csv};
 use fairweir_core::units::{Span, Time};
 use fairweir_daemon::StateDir;
+use fairweir_linux::monotonic_now;
 use tracing::{info, warn};
 
 use super::SHRINK_MAX;
@@ -84,7 +85,7 @@ impl Daemon {
         if let Some(radius) = &mut radius {
             radius.restore(&registry);
         }
-        let mut kernel = Kernel::load()?;
+        let mut kernel = Kernel::load(&file.isp)?;
         let effects = Registry::default().effects_towards(&registry);
         kernel.apply(&effects, &registry, progress)?;
         let mut usage = file.usage.map(|section| Usage::new(section, state_dir, now));
@@ -92,7 +93,6 @@ impl Daemon {
             usage.learn(&effects.plans);
         }
         drop(effects);
-        kernel.attach(&file.isp)?;
         journal.tidy(&registry);
         let mut daemon = Daemon {
             path: file.path,
@@ -115,6 +115,11 @@ impl Daemon {
         };
         daemon.refresh_segments();
         daemon.read_leases(now);
+        // After everything that says who is policed: what polices until here may be a daemon's before.
+        daemon.kernel.attach(&daemon.isp, monotonic_now())?;
+        if let Some(usage) = &mut daemon.usage {
+            usage.begin(&daemon.kernel)?;
+        }
         daemon.follow_clients(now);
         daemon.measure(now);
         Ok(daemon)
@@ -127,8 +132,9 @@ impl Daemon {
 
     /// Once a [`TICK`].
     pub(super) fn handle_tick(&mut self, now: Time) {
+        self.kernel.beat(now);
         if !self.kernel.is_attached() {
-            let attached = self.kernel.attach(&self.isp);
+            let attached = self.kernel.attach(&self.isp, now);
             let reason = attached.err().map(|e| chained(&e));
             if reason != self.open_reason {
                 match &reason {
@@ -146,17 +152,39 @@ impl Daemon {
         self.measure(now);
     }
 
-    /// Detaches, and writes the last of what was used.
-    pub(super) fn end(&mut self) {
+    /// Lets all traffic pass, and leaves nothing in the kernel.
+    ///
+    /// # Errors
+    /// If something cannot be removed.
+    pub(super) fn open(&mut self) -> anyhow::Result<()> {
         if self.kernel.is_attached() {
-            self.kernel.detach();
             info!(device = self.isp.device, "policing stopped; all traffic passes");
         }
+        self.kernel.give_up()
+    }
+
+    /// Writes the last of what was used. Traffic passes, or is policed for some time.
+    ///
+    /// # Errors
+    /// If something cannot be removed from the kernel.
+    pub(super) fn end(&mut self) -> anyhow::Result<()> {
+        let ended = match self.kernel.keeps {
+            Some(watchdog) if self.kernel.is_attached() => {
+                self.kernel.beat(monotonic_now());
+                info!(
+                    device = self.isp.device,
+                    "policing goes on for {watchdog} without the daemon"
+                );
+                Ok(())
+            }
+            _ => self.open(),
+        };
         if let Some(usage) = &mut self.usage {
             // It was logged.
             let _ = usage.write(&self.kernel, &self.registry);
             usage.end();
         }
+        ended
     }
 
     /// Writes what was used until now; returns where to.
@@ -502,6 +530,7 @@ fn differing_key(runs: &IspSection, wanted: &IspSection) -> Option<&'static str>
         ("uplink", runs.uplink != wanted.uplink),
         ("hook", runs.hook != wanted.hook),
         ("overhead", runs.overhead != wanted.overhead),
+        ("when_gone", runs.when_gone != wanted.when_gone),
         ("group", runs.group != wanted.group),
         ("metrics", runs.metrics != wanted.metrics),
     ];

@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use anyhow::Context;
-use fairweir_config::isp::{Compiled, HookChoice, IspSection, PlanEntry};
-use fairweir_core::units::Bytes;
+use fairweir_config::isp::{Compiled, HookChoice, IspSection, PlanEntry, WhenGone};
+use fairweir_core::units::{Bytes, Span, Time};
 use fairweir_linux::police::{
     Algorithm, Counters, Direction, Hook, PLANS_MAX, PlanId, Police, PoliceSpec, SubscriberId,
     SubscriberSpec, Totals,
 };
+use fairweir_linux::{Error, open_kept};
 use ipnet::IpNet;
 use tracing::{info, warn};
 
@@ -43,6 +44,10 @@ pub(super) struct Kernel {
     /// Where packets are looked at.
     pub(super) attached: Vec<Attachment>,
     gone: Vec<Gone>,
+    /// How long it polices without a daemon, if it does.
+    pub(super) keeps: Option<Span>,
+    /// Why it does not although it should, if so.
+    pub(super) keep_error: Option<String>,
 }
 
 /// Hears of a subscriber, by its name, what was counted in a direction, by its index and class.
@@ -76,19 +81,47 @@ enum Done {
 }
 
 impl Kernel {
-    /// Loads the programs.
+    /// Makes the tables, beside those that a daemon before has left.
     ///
     /// # Errors
-    /// If the kernel refuses.
-    pub(super) fn load() -> anyhow::Result<Kernel> {
+    /// If the kernel refuses, or others may write where policing is kept.
+    pub(super) fn load(isp: &IspSection) -> anyhow::Result<Kernel> {
+        let spec = PoliceSpec::default();
+        let (police, keeps, keep_error) = match isp.when_gone {
+            WhenGone::Open => {
+                // It would police beside this one.
+                open_kept(&isp.device)?;
+                (Police::load(&spec)?, None, None)
+            }
+            WhenGone::Keep { watchdog } => match Police::load_kept(&spec, &isp.device) {
+                Ok(police) => (police, Some(watchdog), None),
+                Err(e @ Error::Untrusted { .. }) => {
+                    let remedy = "remove it, or write `when_gone = \"open\"` in [isp]";
+                    return Err(anyhow::Error::new(e).context(remedy));
+                }
+                Err(e) => {
+                    warn!("all traffic will pass when the daemon ends: {e}");
+                    (Police::load(&spec)?, None, Some(e.to_string()))
+                }
+            },
+        };
         Ok(Kernel {
-            police: Police::load(&PoliceSpec::default())?,
+            police,
             ids: BTreeMap::new(),
             ids_used: BTreeSet::new(),
             handles: Handles::default(),
             attached: Vec::new(),
             gone: Vec::new(),
+            keeps,
+            keep_error,
         })
+    }
+
+    /// The daemon is there.
+    pub(super) fn beat(&self, now: Time) {
+        if let Some(watchdog) = self.keeps {
+            self.police.extend_deadline(now + watchdog);
+        }
     }
 
     /// The kernel's number of a subscriber.
@@ -106,17 +139,34 @@ impl Kernel {
         &mut self.police
     }
 
-    /// Attaches wherever `isp` says, by the first way that works.
+    /// Attaches wherever `isp` says, by the way that a daemon before had, or the first that works.
     ///
     /// # Errors
     /// If no way works; then nothing is attached.
-    pub(super) fn attach(&mut self, isp: &IspSection) -> anyhow::Result<()> {
-        let ways = ways(isp);
+    pub(super) fn attach(&mut self, isp: &IspSection, now: Time) -> anyhow::Result<()> {
+        self.beat(now);
+        let mut ways = ways(isp);
+        let police = &self.police;
+        let is_kept = |one: &Attachment| police.is_kept(&one.device, one.hook, one.direction);
+        ways.sort_by_key(|way| !way.iter().all(is_kept));
         for (i, way) in ways.iter().enumerate() {
             self.detach();
-            match self.attach_all(way, isp.overhead) {
+            let mut attached = self.attach_all(way, isp.overhead);
+            let is_occupied = |e: &anyhow::Error| {
+                e.downcast_ref().is_some_and(|e| matches!(e, Error::Occupied { .. }))
+            };
+            if attached.as_ref().is_err_and(is_occupied) && i + 1 == ways.len() {
+                // By what a daemon before has left, perhaps.
+                self.detach();
+                self.police.settle()?;
+                attached = self.attach_all(way, isp.overhead);
+            }
+            match attached {
                 Ok(()) => {
                     self.attached.clone_from(way);
+                    if let Err(e) = self.police.settle() {
+                        warn!("the state of subscribers will not be kept: {e}");
+                    }
                     return Ok(());
                 }
                 Err(e) if i + 1 < ways.len() => {
@@ -143,6 +193,16 @@ impl Kernel {
     pub(super) fn detach(&mut self) {
         self.police.detach_all();
         self.attached.clear();
+    }
+
+    /// The same, and nothing is left in the kernel when this drops.
+    ///
+    /// # Errors
+    /// If something cannot be removed.
+    pub(super) fn give_up(&mut self) -> anyhow::Result<()> {
+        self.detach();
+        self.keeps = None;
+        Ok(self.police.give_up()?)
     }
 
     /// Whether packets are looked at wherever they should be.

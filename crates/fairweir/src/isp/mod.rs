@@ -2,7 +2,8 @@
 //!
 //! A service of [`fairweir_daemon`]. The kernel polices by itself; the daemon tells it which
 //! subscriber has which plan, and reads its counters. When the daemon ends, however it does, its
-//! programs end with it and all traffic passes.
+//! programs go on until the next daemon replaces them, a time is over, or a command ends them; with
+//! `when_gone = "open"` they end with it and all traffic passes.
 //!
 //! | module | its job |
 //! |---|---|
@@ -58,6 +59,7 @@ mod unpoliced;
 mod usage;
 mod wire;
 
+pub(crate) use crate::instance::ISP as NAME;
 pub(crate) use show::check;
 
 use cli::{DaemonArgs, IspArgs};
@@ -72,9 +74,6 @@ pub(crate) use wire::{Directions, Found, SegmentUse, Status};
 /// The most subscribers that a reload, or a file of leases, may lack without `--force`: this number, or this part of all
 /// if that is more.
 const SHRINK_MAX: (usize, usize) = (10, 10);
-
-/// The name of the instance.
-pub(crate) const NAME: &str = "isp";
 
 /// The longest request, in bytes: a table of two million subscribers.
 const REQUEST_MAX: usize = 512 << 20;
@@ -299,9 +298,12 @@ impl Service for Isp {
         report::metrics(&mut self.daemon, top, now).map_err(|e| chained(&e))
     }
 
+    fn off(&mut self) -> Result<(), String> {
+        self.daemon.open().map_err(|e| chained(&e))
+    }
+
     fn end(&mut self) -> Result<(), String> {
-        self.daemon.end();
-        Ok(())
+        self.daemon.end().map_err(|e| chained(&e))
     }
 }
 

@@ -38,6 +38,8 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
         pid: std::process::id(),
         enforcing: daemon.kernel.is_attached(),
         open_reason: daemon.open_reason.clone(),
+        watchdog_s: daemon.kernel.keeps.map(|watchdog| watchdog.as_secs_f64()),
+        keep_error: daemon.kernel.keep_error.clone(),
         hooks: daemon.kernel.attached.iter().map(hook_status).collect(),
         since_s: now.since(daemon.started).as_secs_f64(),
         subscribers: daemon.registry.subscribers().len(),

@@ -286,6 +286,15 @@ pub(crate) fn notes(status: &Status) -> Vec<String> {
     if let Some(reason) = &status.open_reason {
         notes.push(format!("all traffic passes: {reason}"));
     }
+    notes.push(match (status.watchdog_s, &status.keep_error) {
+        (Some(s), _) => format!(
+            "if the daemon ends, policing goes on for {s:.0} s; `fairweir isp off` opens at once"
+        ),
+        (None, None) => "if the daemon ends, all traffic passes".to_owned(),
+        (None, Some(e)) => {
+            format!("if the daemon ends, all traffic passes, although `when_gone` is \"keep\": {e}")
+        }
+    });
     if let Some(error) = &status.config_error {
         notes.push(format!("the file is not in force: {error}"));
     }

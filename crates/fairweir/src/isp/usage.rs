@@ -84,6 +84,19 @@ impl Usage {
         }
     }
 
+    /// What subscribers have counted when the daemon begins, is not told: a daemon before has told it, but for
+    /// what passed since.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub(super) fn begin(&mut self, kernel: &Kernel) -> anyhow::Result<()> {
+        kernel.counters_by_class_all(&mut |name, direction, counters| {
+            if counters.iter().any(|counted| *counted != Counters::default()) {
+                self.told.entry(Arc::clone(name)).or_default()[direction] = counters.into();
+            }
+        })
+    }
+
     /// Plans are new, have changed, or are gone.
     pub(super) fn learn(&mut self, plans: &[PlanEffect]) {
         for (name, _, after) in plans {

@@ -255,6 +255,12 @@ pub(crate) struct Status {
     pub(crate) enforcing: bool,
     /// Why everything passes although it should not, if so.
     pub(crate) open_reason: Option<String>,
+    /// How long it polices after the daemon ended without a command, in seconds; null if not at all.
+    #[serde(default)]
+    pub(crate) watchdog_s: Option<f64>,
+    /// Why not although it should, if so.
+    #[serde(default)]
+    pub(crate) keep_error: Option<String>,
     pub(crate) hooks: Vec<HookStatus>,
     pub(crate) since_s: f64,
     pub(crate) subscribers: usize,

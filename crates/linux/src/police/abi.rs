@@ -17,11 +17,30 @@ pub(crate) use crate::bpf::header::{
 
 use fairweir_core::agreement::bindings::BINDINGS;
 use fairweir_core::phantom::plan::{CLIENT_INNERS_MAX, CLIENT_LEAVES_MAX};
+use ipnet::IpNet;
 
+use super::is_whole;
 use crate::bpf::abi::{
     Plain, PoliceSlot1, PoliceSlot4, PoliceSlot16, PoliceSlot64, PoliceSlotBundle,
 };
 use crate::bpf::header;
+
+/// The compiled `bpf/police.bpf.c`.
+pub(crate) const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/police.bpf.o"));
+
+/// What leads to an address in its map.
+pub(crate) fn key_of(net: &IpNet) -> Vec<u8> {
+    let address: Vec<u8> = match net {
+        IpNet::V4(net) => net.network().octets().to_vec(),
+        IpNet::V6(net) => net.network().octets().to_vec(),
+    };
+    if is_whole(net) {
+        return address;
+    }
+    let mut key = u32::from(net.prefix_len()).to_ne_bytes().to_vec();
+    key.extend(address);
+    key
+}
 
 /// What a slot of any class begins with: the smallest slot.
 pub(crate) fn slot_header(slot: &[u8]) -> Option<PoliceSlot1> {

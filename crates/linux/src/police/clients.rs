@@ -11,12 +11,13 @@ use libbpf_rs::{MapCore, MapFlags};
 
 use super::abi::{self, CHUNK, CHUNKS, CLASS_CLIENT, CLIENT_CHUNK};
 use super::maps::OfClient;
-use super::plan::{self, Shapes};
+use super::plan::{self, CLIENT_SHAPES, Shapes};
 use super::slots::{Numbers, class_of, index_of};
 use super::{Direction, PlanId, Police, SubscriberId};
 use crate::Error;
 use crate::bpf::abi::Plain;
 use crate::bpf::{bpf_error, update};
+use crate::clock::monotonic_now;
 
 /// Whose downloads clients divide now.
 #[derive(Debug)]
@@ -24,7 +25,8 @@ pub(super) struct Clients {
     of: HashMap<SubscriberId, Live>,
     places: Numbers,
     numbers: Numbers,
-    /// The number of the last shape. Shapes of clients' plans are not remembered, since there is no end of them.
+    /// The number of the last shape. Shapes of clients' plans are not remembered, since there is no end of them; those
+    /// of another process are other numbers.
     shape: u32,
 }
 
@@ -51,7 +53,8 @@ impl Default for Clients {
     fn default() -> Clients {
         let all = CHUNKS * CLIENT_CHUNK;
         let (places, numbers) = (Numbers::new(1, all), Numbers::new(1, all));
-        Clients { of: HashMap::new(), places, numbers, shape: 0 }
+        let shape = (monotonic_now().as_nanos() >> CLIENT_SHAPE_SHIFT) as u32;
+        Clients { of: HashMap::new(), places, numbers, shape }
     }
 }
 
@@ -197,5 +200,5 @@ impl Police {
     }
 }
 
-/// Shapes of other plans are below.
-const CLIENT_SHAPES: u32 = 1 << 31;
+/// A process takes shapes more slowly than one each 2^17 ns, and another begins where time is.
+const CLIENT_SHAPE_SHIFT: u32 = 17;

@@ -1,6 +1,7 @@
 //! Where the policer sees packets.
 
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
 
 use libbpf_rs::Object;
 use libbpf_rs::query::{LinkInfo, LinkTypeInfo};
@@ -8,8 +9,10 @@ use libbpf_rs::query::{LinkInfo, LinkTypeInfo};
 use super::Direction;
 use super::abi::Settings;
 use super::maps::Maps;
+use super::pins::{self, Pins};
 use super::slots::Classes;
 use crate::Error;
+use crate::bpf::program_info;
 use crate::net::link::{self, Link};
 
 /// Where at a device packets are policed.
@@ -27,20 +30,21 @@ pub enum Hook {
     TcxEgress,
 }
 
-/// A program at a hook; dropping it, also by the process's end, takes it away.
+/// A program at a hook; dropping it, also by the process's end, takes it away if it is not pinned.
 #[derive(Debug)]
 pub(super) struct Attachment {
     pub(super) device: String,
     pub(super) hook: Hook,
     pub(super) direction: Direction,
     link: OwnedFd,
+    pub(super) pin: Option<PathBuf>,
     settings: Settings,
     /// Keeps the program's own maps.
     _object: Object,
 }
 
 impl Attachment {
-    /// Loads the program for a hook and attaches it.
+    /// Loads the program for a hook and attaches it: in place of the one that is pinned, if there is one.
     pub(super) fn new(
         maps: &Maps,
         device: &str,
@@ -48,6 +52,7 @@ impl Attachment {
         direction: Direction,
         overhead: i32,
         classes: Classes,
+        pins: Option<&Pins>,
     ) -> Result<Attachment, Error> {
         let found = link::find(device)?.ok_or_else(|| Error::NoDevice(device.to_owned()))?;
         let settings = Settings {
@@ -59,17 +64,27 @@ impl Attachment {
         };
         let object = maps.load(&[hook.program()], settings)?;
         let program = program_of(&object, hook);
-        let mut link = Err(Error::refused("attach", std::io::ErrorKind::Unsupported));
-        for &(attach_type, flags) in hook.ways() {
-            link = attach(program, &found, hook, attach_type, flags);
-            // A program of other software is no reason to try the other way.
-            if !matches!(&link, Err(e) if e.errno() != Some(libc::EBUSY)) {
-                break;
+        let pin = pins.map(|pins| pins.link(device, hook, direction));
+        let adopted = pin.as_deref().and_then(|pin| adopt(pin, &found, hook, program));
+        let link = match adopted {
+            Some(link) => link,
+            None => {
+                let link = attach_by_any(program, &found, hook)?;
+                pin.as_deref().map_or(Ok(()), |pin| pins::pin(link.as_fd(), pin))?;
+                link
             }
-        }
-        let link = link.map_err(|e| occupied(e, device))?;
+        };
         let device = device.to_owned();
-        Ok(Attachment { device, hook, direction, link, settings, _object: object })
+        Ok(Attachment { device, hook, direction, link, pin, settings, _object: object })
+    }
+
+    /// Takes the program away, also if it is pinned.
+    pub(super) fn detach(self) {
+        if let Some(pin) = &self.pin
+            && let Err(e) = pins::remove(pin)
+        {
+            tracing::warn!(self.device, "still attached: {e}");
+        }
     }
 
     /// Loads the program anew, for slots of these classes. It is not used until it replaces the one that is
@@ -82,27 +97,74 @@ impl Attachment {
     /// packet meets one or the other.
     pub(super) fn replace(&mut self, object: Object) -> Result<(), Error> {
         let program = program_of(&object, self.hook);
-        // SAFETY: both descriptors are open, and no options are wanted.
-        let result = unsafe {
-            libbpf_sys::bpf_link_update(self.link.as_raw_fd(), program, std::ptr::null())
-        };
-        if result < 0 {
-            let attempted = format!("replace the policer at {} ({:?})", self.device, self.hook);
-            return Err(Error::refused(attempted, std::io::Error::from_raw_os_error(-result)));
-        }
+        let attempted = || format!("replace the policer at {} ({:?})", self.device, self.hook);
+        replace(&self.link, program).map_err(|e| Error::refused(attempted(), e))?;
         self._object = object;
         Ok(())
     }
 
     /// Whether the program is still attached: the device may be gone, or another process may have
-    /// detached it.
+    /// detached or replaced it.
     pub(super) fn is_attached(&self) -> bool {
-        match LinkInfo::from_fd(self.link.as_fd()).map(|info| info.info) {
-            Ok(LinkTypeInfo::Tcx(tcx)) => tcx.ifindex != 0,
-            Ok(LinkTypeInfo::Xdp(xdp)) => xdp.ifindex != 0,
-            _ => false,
+        let program = self._object.progs().find(|program| program.name() == self.hook.program());
+        let id = program.and_then(|program| id_of(program.as_fd()).ok());
+        device_of(&self.link, self.hook)
+            .is_some_and(|(device, program)| device != 0 && id == Some(program))
+    }
+}
+
+/// The number of the device at which a link for this hook is, 0 if that is gone, and of its program.
+fn device_of(link: &OwnedFd, hook: Hook) -> Option<(u32, u32)> {
+    let info = LinkInfo::from_fd(link.as_fd()).ok()?;
+    match (info.info, hook) {
+        (LinkTypeInfo::Tcx(tcx), Hook::TcxIngress | Hook::TcxEgress) => {
+            Some((tcx.ifindex, info.prog_id))
+        }
+        (LinkTypeInfo::Xdp(xdp), Hook::Xdp | Hook::XdpNative | Hook::XdpGeneric) => {
+            Some((xdp.ifindex, info.prog_id))
+        }
+        _ => None,
+    }
+}
+
+fn id_of(program: BorrowedFd<'_>) -> std::io::Result<u32> {
+    let mut info = libbpf_sys::bpf_prog_info::default();
+    // SAFETY: no length is set.
+    unsafe { program_info(program, &mut info) }?;
+    Ok(info.id)
+}
+
+/// Puts a program in the place of that of the link that is pinned, if it is at this device.
+fn adopt(pin: &Path, device: &Link, hook: Hook, program: i32) -> Option<OwnedFd> {
+    let link = pins::open_link(pin)?;
+    if device_of(&link, hook)?.0 != device.index {
+        return None;
+    }
+    let replaced = replace(&link, program);
+    if let Err(e) = &replaced {
+        tracing::warn!(device = device.name, "cannot take a pinned policer over: {e}");
+    }
+    replaced.ok().map(|()| link)
+}
+
+fn replace(link: &OwnedFd, program: i32) -> std::io::Result<()> {
+    // SAFETY: both descriptors are open, and no options are wanted.
+    let result =
+        unsafe { libbpf_sys::bpf_link_update(link.as_raw_fd(), program, std::ptr::null()) };
+    if result < 0 { Err(std::io::Error::from_raw_os_error(-result)) } else { Ok(()) }
+}
+
+/// Attaches a program by the first way of its hook that works.
+fn attach_by_any(program: i32, device: &Link, hook: Hook) -> Result<OwnedFd, Error> {
+    let mut link = Err(Error::refused("attach", std::io::ErrorKind::Unsupported));
+    for &(attach_type, flags) in hook.ways() {
+        link = attach(program, device, hook, attach_type, flags);
+        // A program of other software is no reason to try the other way.
+        if !matches!(&link, Err(e) if e.errno() != Some(libc::EBUSY)) {
+            break;
         }
     }
+    link.map_err(|e| occupied(e, &device.name))
 }
 
 impl Hook {

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd};
+use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::atomic::AtomicU64;
 
@@ -13,7 +14,8 @@ use libbpf_rs::{
     AsRawLibbpf, MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, OpenObject,
 };
 
-use super::abi::{self, CHUNK, CLASS_ROOMS, CLASSES, CLIENT_CHUNK, Settings};
+use super::abi::{self, CHUNK, CHUNKS, CLASS_ROOMS, CLASSES, CLIENT_CHUNK, OBJECT, Settings};
+use super::pins;
 use crate::Error;
 use crate::bpf::abi::Plain;
 use crate::bpf::{bpf_error, listen_to_the_loader};
@@ -32,6 +34,8 @@ pub(super) struct Maps {
     clients: BTreeMap<u32, MapHandle>,
     /// Plans of clients' classes, and bindings.
     of_clients: [Vec<MapHandle>; 2],
+    /// Where chunks and tallies are pinned.
+    pinned_in: Option<PathBuf>,
 }
 
 /// What a client has beside its entry.
@@ -84,7 +88,58 @@ impl Maps {
         }
         let (chunks, tallies) = (Default::default(), BTreeMap::new());
         let (clients, of_clients) = (BTreeMap::new(), Default::default());
-        Ok(Maps { object, handles, chunk_types, chunks, tallies, clients, of_clients })
+        let pinned_in = None;
+        Ok(Maps { object, handles, chunk_types, chunks, tallies, clients, of_clients, pinned_in })
+    }
+
+    /// Uses the chunks and tallies that are pinned in `dir`, and pins there those that are made; how many slots
+    /// there are of each class.
+    ///
+    /// # Errors
+    /// If one is not like those that are made here; then no chunk is used.
+    pub(super) fn keep(&mut self, dir: &Path) -> Result<[u32; CLASSES], Error> {
+        self.pinned_in = Some(dir.to_owned());
+        let adopted = (0..CLASSES).try_for_each(|class| {
+            let room = CLASS_ROOMS[class];
+            let ats = (0..CHUNKS).take_while(|at| is_pinned(dir, SLOTS[class], *at));
+            let ats: Vec<u32> = ats.collect();
+            self.chunks[class] = self.adopt(dir, SLOTS[class], room.bytes, &ats)?;
+            let ats = ats.into_iter().filter(|at| is_pinned(dir, TALLIES[class], *at));
+            let ats: Vec<u32> = ats.collect();
+            let tallies = self.adopt(dir, TALLIES[class], room.tally_bytes(), &ats)?;
+            self.tallies.extend(ats.into_iter().map(|at| (class, at)).zip(tallies));
+            Ok(())
+        });
+        if adopted.is_err() {
+            (self.chunks, self.tallies) = Default::default();
+        }
+        adopted.map(|()| std::array::from_fn(|class| self.slot_count(class)))
+    }
+
+    /// Puts chunks that are pinned into their places of the map `name`.
+    fn adopt(
+        &self,
+        dir: &Path,
+        name: &str,
+        bytes: usize,
+        ats: &[u32],
+    ) -> Result<Vec<MapHandle>, Error> {
+        if ats.is_empty() {
+            return Ok(Vec::new());
+        }
+        let chunks = ats.iter().map(|at| pins::open(&dir.join(pin_name(name, *at))));
+        let chunks: Vec<MapHandle> = chunks.collect::<Result<_, _>>()?;
+        let fits = |chunk: &MapHandle| {
+            chunk.map_type() == MapType::Array
+                && chunk.value_size() as usize == bytes
+                && chunk.max_entries() == CHUNK
+        };
+        if !chunks.iter().all(fits) {
+            let source = std::io::Error::from(std::io::ErrorKind::InvalidData);
+            return Err(Error::refused(format!("use the pinned maps {name}"), source));
+        }
+        self.put(name, ats, &chunks)?;
+        Ok(chunks)
     }
 
     /// Loads the programs `names` with these maps.
@@ -209,13 +264,22 @@ impl Maps {
             .map(make)
             .collect::<Result<_, _>>()
             .map_err(|e| bpf_error(attempted(), &e))?;
+        if let Some(dir) = self.pinned_in.as_ref().filter(|_| !OF_CLIENTS.contains(&name)) {
+            for (at, chunk) in ats.iter().zip(&chunks) {
+                pins::pin(chunk.as_fd(), &dir.join(pin_name(name, *at)))?;
+            }
+        }
+        self.put(name, ats, &chunks)?;
+        Ok(chunks)
+    }
+
+    fn put(&self, name: &str, ats: &[u32], chunks: &[MapHandle]) -> Result<(), Error> {
         let keys: Vec<u8> = ats.iter().flat_map(|at| at.to_ne_bytes()).collect();
         let values: Vec<u8> =
             chunks.iter().flat_map(|chunk| chunk.as_fd().as_raw_fd().to_ne_bytes()).collect();
         self.map(name)
             .update_batch(&keys, &values, ats.len() as u32, MapFlags::ANY, MapFlags::ANY)
-            .map_err(|e| bpf_error(attempted(), &e))?;
-        Ok(chunks)
+            .map_err(|e| bpf_error(format!("make room for subscribers ({name})"), &e))
     }
 
     /// How many slots of a class the chunks hold.
@@ -293,6 +357,14 @@ unsafe impl Send for Shared {}
 // SAFETY: as above.
 unsafe impl Sync for Shared {}
 
+fn pin_name(name: &str, at: u32) -> String {
+    format!("{name}-{at}")
+}
+
+fn is_pinned(dir: &Path, name: &str, at: u32) -> bool {
+    dir.join(pin_name(name, at)).exists()
+}
+
 fn plain_options() -> libbpf_sys::bpf_map_create_opts {
     libbpf_sys::bpf_map_create_opts {
         sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
@@ -322,14 +394,12 @@ fn open(programs: &[&str]) -> Result<OpenObject, Error> {
     Ok(object)
 }
 
-/// The compiled `bpf/police.bpf.c`.
-const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/police.bpf.o"));
 /// What the name of the map with the constants ends in.
 const SETTINGS: &str = ".rodata.settings";
 /// What the name of a map ends in that is a pattern for chunks.
 const PATTERN: &str = "_chunk";
 /// Maps that both directions share, in addition to slots and tallies.
-const COMMON: [&str; 4] = ["plans", "places", "segments", "members"];
+const COMMON: [&str; 5] = ["plans", "places", "segments", "members", "deadline"];
 const OF_CLIENTS: [&str; 3] = ["clients", "client_plans", "client_bindings"];
 const SLOTS: [&str; CLASSES] = ["slots1", "slots4", "slots16", "slots64", "slotsb"];
 /// Empty for the first: a plan with one queue has one class.

@@ -5,8 +5,8 @@
 //! entry, by it the plan and the slot with the state, and decide under the slot's lock. User space
 //! writes entries and plans, each by one atomic step, and never a state that is in use.
 //!
-//! Properties: packets of unknown addresses pass untouched. Nothing is pinned: when the process ends,
-//! however it does, the programs are gone and everything passes. Adding, changing or removing a
+//! Properties: packets of unknown addresses pass untouched. When the process ends, however it does, the
+//! programs are gone and everything passes, unless it was told to pin them ([`Police::load_kept`]). Adding, changing or removing a
 //! subscriber affects no other. A subscriber keeps its state when its plan, or what the plan says, changes
 //! and the tree of classes, weights and queues remains; with another tree it begins empty. Counters
 //! are kept in any case.
@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use fairweir_core::units::Bytes;
+use fairweir_core::units::{Bytes, Time};
 use ipnet::IpNet;
 
 use crate::Error;
@@ -29,6 +29,7 @@ mod clients;
 mod counters;
 mod hook;
 mod maps;
+pub(crate) mod pins;
 mod plan;
 mod room;
 mod segment;
@@ -49,6 +50,7 @@ use abi::{CLASSES, MEMBERS, PLACES, PLANS};
 use clients::Clients;
 use hook::Attachment;
 use maps::Shared;
+use pins::{Old, Pins};
 use plan::{Encoded, Shapes};
 use slots::{Classes, Numbers, SLOTS_MAX, SlotKind};
 use subscribers::Subscriber;
@@ -88,15 +90,20 @@ impl SubscriberId {
     }
 }
 
-/// The policer: its tables in the kernel and its hooks. All of it goes when this drops.
+/// The policer: its tables in the kernel and its hooks. All of it goes when this drops, if it is not pinned.
 pub struct Police {
     spec: PoliceSpec,
+    pins: Option<Pins>,
+    /// What a process before has left, until its programs are replaced.
+    old: Option<Old>,
     attachments: Vec<Attachment>,
     /// The classes of slots that plans have had, by which the programs can decide.
     classes: Classes,
     tables: [Option<Tables>; 2],
     /// The place of each plan.
     places: Shared,
+    /// Until when packets are policed.
+    deadline: Shared,
     segments: Shared,
     members: Shared,
     member_numbers: Numbers,
@@ -157,13 +164,17 @@ impl Police {
     pub fn load(spec: &PoliceSpec) -> Result<Police, Error> {
         let download = Tables::make(*spec, None)?;
         let places = Shared::of(&download.maps, "places", PLANS as usize)?;
+        let deadline = Shared::of(&download.maps, "deadline", 1)?;
         let (segments, members) = segment::map(&download.maps)?;
         Ok(Police {
             spec: *spec,
+            pins: None,
+            old: None,
             attachments: Vec::new(),
             classes: Classes::default(),
             tables: [Some(download), None],
             places,
+            deadline,
             segments,
             members,
             member_numbers: Numbers::new(1, MEMBERS),
@@ -177,6 +188,67 @@ impl Police {
             carried: HashMap::new(),
             clients: Clients::default(),
         })
+    }
+
+    /// The same, of which the process's end takes nothing away: it polices until the time of the last
+    /// [`Police::extend_deadline`], or until [`open_kept`](crate::open_kept) for `device`. If a process before has left something for
+    /// `device`, that polices until [`Police::attach`] replaces it, and subscribers get the state that their addresses had.
+    ///
+    /// # Errors
+    /// As [`Police::load`]; [`Error::Untrusted`] if others may write where it is pinned; if another process
+    /// polices `device` so, or there is no BPF file system.
+    pub fn load_kept(spec: &PoliceSpec, device: &str) -> Result<Police, Error> {
+        let pins = Pins::open(device)?;
+        let mut police = Police::load(spec)?;
+        let maps = &mut police.tables_of(Direction::Download)?.maps;
+        let counts = match maps.keep(&pins.state) {
+            Ok(counts) => counts,
+            Err(e) => {
+                tracing::warn!("the state of subscribers begins empty: {e}");
+                pins.forget_state()?;
+                [0; CLASSES]
+            }
+        };
+        for (room, count) in police.rooms.iter_mut().zip(counts) {
+            room.beginning(count);
+        }
+        if counts.iter().any(|count| *count > 0) {
+            tracing::info!(slots = counts.iter().sum::<u32>(), "the state of subscribers is kept");
+            police.old = Some(Old::open(&pins, counts));
+        }
+        police.pins = Some(pins);
+        Ok(police)
+    }
+
+    /// Whether a process that is gone has left a program at this hook, which [`Police::attach`] replaces.
+    pub fn is_kept(&self, device: &str, hook: Hook, direction: Direction) -> bool {
+        self.pins.as_ref().is_some_and(|pins| pins.link(device, hook, direction).exists())
+    }
+
+    /// Polices until then, or until a later call.
+    pub fn extend_deadline(&self, until: Time) {
+        self.deadline.word(0).store(until.as_nanos().max(1), Ordering::Relaxed);
+    }
+
+    /// Detaches what a process before has left at hooks where this one is not attached, and lets what it left unused be used.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn settle(&mut self) -> Result<(), Error> {
+        let Some(pins) = &self.pins else { return Ok(()) };
+        let links: Vec<_> = self.attachments.iter().filter_map(|one| one.pin.as_deref()).collect();
+        pins.retain_links(&links)?;
+        if let Some(old) = self.old.take() {
+            for (class, room) in self.rooms.iter_mut().enumerate() {
+                old.vacant(class).for_each(|number| room.give_back(number));
+            }
+        }
+        for (tables, direction) in self.tables.iter_mut().zip(Direction::ALL) {
+            if let Some(tables) = tables {
+                tables.keep(&pins.state, direction)?;
+            }
+        }
+        pins.retain_state()
     }
 
     /// Polices what passes at a hook. A device may have several; `overhead` is what each packet
@@ -193,8 +265,11 @@ impl Police {
         overhead: i32,
     ) -> Result<(), Error> {
         let classes = self.classes;
-        let maps = &self.tables_of(direction)?.maps;
-        let attachment = Attachment::new(maps, device, hook, direction, overhead, classes)?;
+        self.tables_of(direction)?;
+        let tables = self.tables[direction.index()].as_ref();
+        let maps = &tables.expect("invariant: made above").maps;
+        let pins = self.pins.as_ref();
+        let attachment = Attachment::new(maps, device, hook, direction, overhead, classes, pins)?;
         let Attachment { device, hook, direction, .. } = &attachment;
         tracing::info!(device, ?hook, ?direction, "polices");
         self.attachments.push(attachment);
@@ -203,7 +278,16 @@ impl Police {
 
     /// Detaches all programs; everything passes.
     pub fn detach_all(&mut self) {
-        self.attachments.clear();
+        self.attachments.drain(..).for_each(Attachment::detach);
+    }
+
+    /// Detaches all programs, and unpins everything.
+    ///
+    /// # Errors
+    /// If something cannot be removed.
+    pub fn give_up(&mut self) -> Result<(), Error> {
+        self.detach_all();
+        self.pins.take().map_or(Ok(()), Pins::remove)
     }
 
     /// Whether all programs are still attached.

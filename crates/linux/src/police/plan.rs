@@ -1,6 +1,7 @@
 //! Plans in the form that the kernel reads.
 
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 
 use fairweir_core::packet::{Side, Transport};
 use fairweir_core::phantom::{self, Criterion, Signal};
@@ -36,15 +37,25 @@ pub(super) struct Encoded {
 }
 
 /// Numbers of shapes: plans of one number understand the same state. Never forgotten, since slots
-/// outlive the plans that wrote them.
+/// outlive the plans that wrote them, and equal in each process, since slots outlive that, too.
 #[derive(Debug, Default)]
 pub(super) struct Shapes(HashMap<Vec<u8>, u32>);
 
 impl Shapes {
     /// The shape of a plan is its kind and, node by node, its tree.
     fn number(&mut self, plan: &abi::Plan) -> u32 {
-        let next = self.0.len() as u32 + 1;
-        *self.0.entry(Shapes::key(plan)).or_insert(next)
+        let key = Shapes::key(plan);
+        if let Some(known) = self.0.get(&key) {
+            return *known;
+        }
+        let mut hasher = DefaultHasher::new();
+        key.hash(&mut hasher);
+        let mut number = hasher.finish() as u32 % CLIENT_SHAPES;
+        while number == 0 || self.0.values().any(|other| *other == number) {
+            number = (number + 1) % CLIENT_SHAPES;
+        }
+        self.0.insert(key, number);
+        number
     }
 
     /// What is equal for plans that understand the same state.
@@ -62,6 +73,9 @@ impl Shapes {
         key
     }
 }
+
+/// From here on are the shapes of clients' plans.
+pub(super) const CLIENT_SHAPES: u32 = 1 << 31;
 
 /// A plan in the form that the kernel reads.
 pub(super) fn encode(algorithm: &Algorithm<'_>, shapes: &mut Shapes) -> Encoded {

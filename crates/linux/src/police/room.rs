@@ -40,14 +40,14 @@ impl Room {
     }
 
     /// Makes room for this many more addresses. Programs find all addresses meanwhile: in the old map
-    /// until the new one has them all.
+    /// until the new one has them all. Whether the map is another one now.
     ///
     /// # Errors
     /// [`Error::TooMany`], or if the kernel refuses; then the old one stays.
-    pub(super) fn reserve(&mut self, maps: &Maps, more: u32) -> Result<(), Error> {
+    pub(super) fn reserve(&mut self, maps: &Maps, more: u32) -> Result<bool, Error> {
         let wanted = self.used.saturating_add(more);
         if wanted <= self.max {
-            return Ok(());
+            return Ok(false);
         }
         if wanted > ADDRESSES_MAX {
             return Err(Error::TooMany { what: self.what(), max: ADDRESSES_MAX });
@@ -61,7 +61,7 @@ impl Room {
             return Err(e);
         }
         tracing::debug!(addresses = self.outer, max, "room grew");
-        Ok(())
+        Ok(true)
     }
 
     pub(super) fn count(&mut self, by: i32) {

@@ -30,6 +30,11 @@ impl Numbers {
         Numbers { next: first, end, resting: VecDeque::new() }
     }
 
+    /// Those from `next` on; the others below it have to be given back first.
+    pub(super) fn beginning(&mut self, next: u32) {
+        self.next = next;
+    }
+
     /// A free one, or `None` if there is none now.
     pub(super) fn lend(&mut self) -> Option<Lent> {
         self.lend_at(monotonic_now())

@@ -112,13 +112,18 @@ impl Police {
                     continue;
                 };
                 let SlotKind { class, is_tallied } = live.kind;
+                for net in spec.addresses.iter().filter(|net| is_whole(net)) {
+                    addresses[direction.index()][usize::from(matches!(net, IpNet::V6(_)))] += 1;
+                }
+                let old = self.old.as_ref();
+                if old.is_some_and(|old| old.slot(direction, &spec.addresses, live.kind).is_some())
+                {
+                    continue;
+                }
                 if is_tallied {
                     tallied[class].insert((self.rooms[class].high_water() + slots[class]) / CHUNK);
                 }
                 slots[class] += 1;
-                for net in spec.addresses.iter().filter(|net| is_whole(net)) {
-                    addresses[direction.index()][usize::from(matches!(net, IpNet::V6(_)))] += 1;
-                }
             }
         }
         for (direction, [more4, more6]) in Direction::ALL.into_iter().zip(addresses) {
@@ -228,7 +233,7 @@ impl Police {
         let mut new = [None; 2];
         let prepared = Direction::ALL.into_iter().try_for_each(|direction| {
             let index = direction.index();
-            new[index] = self.seat(old[index], spec.plan(direction))?;
+            new[index] = self.seat(old[index], spec.plan(direction), direction, &addresses)?;
             self.insert_new(id, direction, &addresses, old[index], new[index]).inspect_err(|_| {
                 if let Some(seat) = new[index].take().filter(|seat| !shares(old[index], *seat)) {
                     self.leave(seat.slot);
@@ -255,13 +260,22 @@ impl Police {
         Ok(())
     }
 
-    /// The seat of a subscriber: the old one if it fits the plan.
-    fn seat(&mut self, old: Option<Seat>, plan: Option<PlanId>) -> Result<Option<Seat>, Error> {
+    /// The seat of a subscriber: the old one if it fits the plan, or that of a process before.
+    fn seat(
+        &mut self,
+        old: Option<Seat>,
+        plan: Option<PlanId>,
+        direction: Direction,
+        addresses: &[IpNet],
+    ) -> Result<Option<Seat>, Error> {
         let Some(plan) = plan else { return Ok(None) };
         let kind = self.plans.get(&plan).ok_or(Error::UnknownPlan(plan.0))?.kind;
         let slot = match old {
             Some(seat) if kind_of(seat.slot) == kind => seat.slot,
-            _ => self.lend_slot(kind)?,
+            _ => {
+                let kept = self.old.as_mut().and_then(|old| old.claim(direction, addresses, kind));
+                kept.map_or_else(|| self.lend_slot(kind), Ok)?
+            }
         };
         Ok(Some(Seat { plan, slot, member: old.map_or(0, |seat| seat.member) }))
     }

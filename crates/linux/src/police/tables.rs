@@ -1,14 +1,15 @@
 //! The tables of one direction: which address leads where.
 
 use std::os::fd::{AsFd, AsRawFd};
+use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
 use libbpf_rs::{ErrorKind, MapCore, MapFlags, MapHandle};
 
-use super::abi::{self, Entry, Prefixes};
+use super::abi::{self, Entry, Prefixes, key_of};
 use super::maps::Maps;
 use super::room::Room;
-use super::{PoliceSpec, is_whole};
+use super::{Direction, PoliceSpec, is_whole, pins};
 use crate::Error;
 use crate::bpf::abi::Plain;
 use crate::bpf::{KEY, bpf_error, update};
@@ -19,6 +20,8 @@ pub(super) struct Tables {
     prefixes: Prefixes,
     whole4: Room,
     whole6: Room,
+    /// Where they are pinned.
+    pinned_in: Option<(PathBuf, Direction)>,
 }
 
 impl Tables {
@@ -27,7 +30,7 @@ impl Tables {
         let maps = Maps::make(other)?;
         let whole4 = Room::make(&maps, "addresses4", 4, spec.addresses4)?;
         let whole6 = Room::make(&maps, "addresses6", 16, spec.addresses6)?;
-        Ok(Tables { maps, prefixes: Prefixes::default(), whole4, whole6 })
+        Ok(Tables { maps, prefixes: Prefixes::default(), whole4, whole6, pinned_in: None })
     }
 
     /// Makes room for this many more whole addresses of each family.
@@ -35,8 +38,26 @@ impl Tables {
     /// # Errors
     /// [`Error::TooMany`], or if the kernel refuses.
     pub(super) fn reserve(&mut self, more4: u32, more6: u32) -> Result<(), Error> {
-        self.whole4.reserve(&self.maps, more4)?;
-        self.whole6.reserve(&self.maps, more6)
+        let has_grown = self.whole4.reserve(&self.maps, more4)?;
+        let has_grown = self.whole6.reserve(&self.maps, more6)? | has_grown;
+        // Policing does not need it: without it the next process finds no state.
+        if has_grown && let Err(e) = self.pin() {
+            tracing::warn!("the state of subscribers will not be kept: {e}");
+        }
+        Ok(())
+    }
+
+    /// Pins them in `dir`, now and when they grow.
+    pub(super) fn keep(&mut self, dir: &Path, direction: Direction) -> Result<(), Error> {
+        self.pinned_in = Some((dir.to_owned(), direction));
+        self.pin()
+    }
+
+    fn pin(&self) -> Result<(), Error> {
+        let Some((dir, direction)) = &self.pinned_in else { return Ok(()) };
+        let [whole4, whole6] = self.rooms();
+        let prefixes = ["prefixes4", "prefixes6"].map(|name| self.maps.map(name));
+        pins::pin_tables(dir, *direction, [whole4, whole6, prefixes[0], prefixes[1]])
     }
 
     /// The maps of whole addresses.
@@ -112,17 +133,13 @@ impl Tables {
 
     /// The map and the key of an address.
     fn find(&self, net: &IpNet) -> (&MapHandle, Vec<u8>) {
-        let address: Vec<u8> = match net {
-            IpNet::V4(net) => net.network().octets().to_vec(),
-            IpNet::V6(net) => net.network().octets().to_vec(),
+        let map = match (is_whole(net), net) {
+            (true, IpNet::V4(_)) => self.whole4.map(),
+            (true, IpNet::V6(_)) => self.whole6.map(),
+            (false, IpNet::V4(_)) => self.maps.map("prefixes4"),
+            (false, IpNet::V6(_)) => self.maps.map("prefixes6"),
         };
-        let is_ip6 = matches!(net, IpNet::V6(_));
-        if is_whole(net) {
-            return (if is_ip6 { self.whole6.map() } else { self.whole4.map() }, address);
-        }
-        let mut key = u32::from(net.prefix_len()).to_ne_bytes().to_vec();
-        key.extend(address);
-        (self.maps.map(if is_ip6 { "prefixes6" } else { "prefixes4" }), key)
+        (map, key_of(net))
     }
 
     /// Counts addresses; of the shorter prefixes the programs only need to know whether there are any.

@@ -15,7 +15,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fairweir_linux::{link, netns::Netns};
+use fairweir_linux::{kept, link, netns::Netns, open_kept};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, socket};
 use tempfile::TempDir;
 
@@ -38,7 +38,7 @@ pub const NOBODY4: &str = "192.0.2.99";
 /// See the module.
 pub struct Access {
     internet: Netns,
-    _path: Netns,
+    path: Netns,
     router: Netns,
     homes: Netns,
     /// Where the internet's server sends without end on each connection.
@@ -91,7 +91,7 @@ impl Access {
         let port = internet.run(|| serve_without_end("[::]:0"));
         let home_port = homes.run(|| serve_without_end("[::]:0"));
         let dir = TempDir::new().unwrap();
-        let access = Access { internet, _path: path, router, homes, port, home_port, dir };
+        let access = Access { internet, path, router, homes, port, home_port, dir };
         access.plug_in_homes();
         access
     }
@@ -199,6 +199,11 @@ impl Access {
         self.internet.run(work)
     }
 
+    /// The same at the last router before this one, from which packets come without a delay.
+    pub fn at_edge<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
+        self.path.run(work)
+    }
+
     /// Round trips of small packets from the internet to a subscriber's host over `span`, sorted.
     pub fn round_trips(&self, host: &str, span: Duration) -> Vec<Duration> {
         let echo = self.homes.run(|| UdpSocket::bind((host, 0)).unwrap());
@@ -230,6 +235,17 @@ impl Access {
     pub fn upload(&self, host: &str) -> Download {
         let server = SocketAddr::new(host.parse().unwrap(), self.home_port);
         Download::new(self.internet.run(|| TcpStream::connect(server).unwrap()))
+    }
+}
+
+impl Drop for Access {
+    fn drop(&mut self) {
+        // Before the router goes: a policer that was kept outlives its daemon.
+        self.router.run(|| {
+            for device in kept().unwrap_or_default() {
+                let _ = open_kept(&device);
+            }
+        });
     }
 }
 

@@ -13,6 +13,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 mod bundles;
+mod gap;
 mod sessions;
 mod usage;
 use crate::common::access::{ALICE4, ALICE6, Access, BOB4, BOB6, NOBODY4, SPAN};
@@ -166,13 +167,14 @@ fn changes_live() {
 }
 
 #[test]
-fn a_killed_daemon_leaves_traffic_flowing_and_nothing_behind() {
+fn a_killed_daemon_that_is_to_open_leaves_traffic_flowing_and_nothing_behind() {
     if !privileged() {
         return;
     }
     for hook in ["", "uplink = \"up\"\nhook = \"xdp\"\n"] {
         one_at_a_time(|| {
-            let access = access(&FILE.replace("device = ", &format!("{hook}device = ")));
+            let hook = format!("when_gone = \"open\"\n{hook}device = ");
+            let access = access(&FILE.replace("device = ", &hook));
             let daemon = access.start();
             let alice = access.download(ALICE4);
             alice.wait_for_rate(10.0..21.0, Duration::from_secs(5));
@@ -648,6 +650,7 @@ fn the_powers_that_the_unit_leaves_suffice() {
         assert!(access.isp("metrics --top 2").contains("subscriber=\"carol\""));
         access.isp("remove carol");
         assert_free(&carol);
+        assert_eq!(daemon.status()["watchdog_s"], 600.0, "{}", daemon.status()["keep_error"]);
         assert!(daemon.status()["memory_bytes"].as_u64().unwrap() > 0);
     });
 }

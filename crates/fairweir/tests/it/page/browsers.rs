@@ -86,7 +86,7 @@ const ROUTER: &str = "version = 1\n[router]\nlan = \"br-lan\"\nwan = \"wan\"\nca
 
 /// The household is a subscriber, beside others that send nothing.
 fn isp(subscribers: usize) -> String {
-    let mut file = "version = 1\n[isp]\ndevice = \"isp\"\n\
+    let mut file = "version = 1\n[isp]\ndevice = \"isp\"\nwhen_gone = \"open\"\n\
          [[plan]]\nname = \"home-20\"\ndownload = \"20mbit\"\n\
          [[plan]]\nname = \"home-50\"\ndownload = \"50mbit\"\nupload = \"10mbit\"\nqueues = 8\n\
          [[segment]]\nname = \"pon-3\"\ndownload = \"100mbit\"\nguarantee_download = \"2mbit\"\n\
@@ -198,7 +198,7 @@ fn a_million_subscribers_are_searched_in_a_browser_within_200_ms() {
         );
     }
     fs::write(stage.path("table.csv"), table).unwrap();
-    let file = "version = 1\nsubscribers = \"table.csv\"\n[isp]\ndevice = \"isp\"\n\
+    let file = "version = 1\nsubscribers = \"table.csv\"\n[isp]\ndevice = \"isp\"\nwhen_gone = \"open\"\n\
                 [[plan]]\nname = \"home\"\ndownload = \"50mbit\"\n";
     let _isp = start_isp(&stage, file, true, 1_000_000);
     let page = Page::start(&stage, "0", &[]);

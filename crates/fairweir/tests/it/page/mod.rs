@@ -68,7 +68,7 @@ impl Scene {
 
     /// `fairweir isp` at a device of its own, with 32 subscribers.
     fn start_isp(&self) -> Daemon {
-        let mut file = "version = 1\n[isp]\ndevice = \"sub\"\n[[plan]]\nname = \"home-20\"\n\
+        let mut file = "version = 1\n[isp]\ndevice = \"sub\"\nwhen_gone = \"open\"\n[[plan]]\nname = \"home-20\"\n\
              download = \"20mbit\"\n[[subscriber]]\nname = \"alice\"\nplan = \"home-20\"\n\
              addresses = [\"192.0.2.1\", \"2001:db8:1::/56\"]\n"
             .to_owned();
