@@ -86,7 +86,7 @@ fn everything_passes_while_rivals_are_there() {
     // Little at first, 20 from the moment on at which it counts.
     let grown = |passed: Span| Rate::mbit(if passed + TICK >= GROWN { 20 } else { 2 });
     assert_eq!(host.until_measured(grown), MEASURED + GROWN);
-    for _ in 0..90 {
+    for _ in 0..18 {
         assert_eq!(host.tick(Rate::mbit(20)), Course::Release);
         assert!(host.rivals.are_there());
     }
@@ -108,7 +108,7 @@ fn what_arrives_is_measured_while_it_grows() {
 #[test]
 fn the_queue_is_tried_again_after_a_stay_that_doubles_while_rivals_stay() {
     let mut host = Host::measured(Rate::mbit(20));
-    for stay in [20, 40, 80, 120, 120].map(Span::secs) {
+    for stay in [4, 8, 16, 32, 64, 120, 120].map(Span::secs) {
         let (waited, capacity) = host.until_tried(Rate::mbit(18));
         assert!(waited >= stay && waited <= stay + TICK * 2, "{waited} instead of {stay}");
         let near = Rate::mbit(18);
@@ -140,7 +140,7 @@ fn what_rivals_take_while_the_queue_is_tried_is_not_measured_anew() {
     let (waited, _) = host.until_tried(Rate::mbit(20));
     assert!(waited >= STAY_MIN * 2, "{waited}");
     // What no rival takes for long enough is this host's.
-    while host.now.since(begun) < Span::secs(100) {
+    while host.now.since(begun) < Span::secs(60) {
         assert_eq!(host.tick(Rate::mbit(20)), Course::Alone);
     }
     assert_eq!(host.tick(Rate::mbit(8)), Course::Alone);
@@ -219,17 +219,6 @@ fn a_link_that_nobody_shares_is_this_hosts_own_again_after_a_release() {
         assert_eq!(course, Course::Accept(slower));
         assert!(host.now.since(begun) <= Span::millis(2_400), "{}", host.now.since(begun));
         assert!(!host.rivals.are_there());
-    }
-}
-
-#[test]
-fn rivals_are_gone_once_as_much_arrives_as_the_link_carried_before() {
-    for (mbit, is_own) in [(30, true), (20, false)] {
-        let mut host = Host::measured(Rate::mbit(20));
-        // Random delays of the path move packets from tick to tick.
-        let courses: Vec<_> = (0..ALL_TICKS + 20).map(|_| host.tick(Rate::mbit(mbit))).collect();
-        let accepted = courses.iter().any(|course| matches!(course, Course::Accept(_)));
-        assert_eq!(accepted, is_own, "{courses:?}");
     }
 }
 
