@@ -151,7 +151,7 @@ fn a_queue_that_stays_short_is_nobodys() {
     let mut host = Host::measured(Rate::mbit(20));
     let rippled = |tick: u32| Rate::mbit(20 + u64::from(tick % 2));
     // Between two losses of theirs it is short for a while.
-    for tick in 0..80 {
+    for tick in 0..18 {
         let course = host.tick_beside(rippled(tick), tick % 20 < SHORT_TICKS - 1);
         assert_eq!(course, Course::Release);
     }
