@@ -253,8 +253,6 @@ pub enum Act {
     Limit,
     /// Other hosts fill the queue, so everything passes for a while, to see what this host gets.
     Yield,
-    /// Other hosts fill the queue: classes divide what this host gets, and windows are free.
-    Divide,
     /// The link has room although more is wanted, so everything passes for a moment, to see what
     /// control costs.
     Compare,
@@ -298,9 +296,6 @@ impl fmt::Display for Act {
             Act::Drain => write!(f, "drain: windows reduced to measure the delay without queueing"),
             Act::Limit => write!(f, "limit: losses without queueing, classes limit the rate"),
             Act::Yield => write!(f, "yield: other hosts fill the queue, nothing is enforced"),
-            Act::Divide => {
-                write!(f, "divide: other hosts fill the queue, classes divide this host's part")
-            }
             Act::Compare => write!(f, "compare: nothing is enforced, to see what control costs"),
             Act::LetGo => {
                 write!(f, "let go: more arrives without control, nothing is enforced for a while")
@@ -340,7 +335,6 @@ mod tests {
             Act::Drain,
             Act::Limit,
             Act::Yield,
-            Act::Divide,
             Act::Compare,
             Act::LetGo,
             Act::Delegate,

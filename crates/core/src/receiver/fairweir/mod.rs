@@ -441,7 +441,6 @@ impl Fairweir {
         let bound = self.bound();
         let capacity = match self.course {
             Course::Release => bound,
-            Course::Divide(due) => Some(bound.map_or(due, |bound| due.min(bound))),
             Course::Alone | Course::Try(_) | Course::Accept(_) => self.link.capacity(),
         };
         let Some(capacity) = capacity else {
@@ -530,10 +529,7 @@ impl Fairweir {
 
     fn conclude(&mut self, at: Time, act: Act, delay: Option<super::DelaySample>) {
         let bound = self.bound();
-        let capacity = match self.course {
-            Course::Divide(due) => Some(bound.map_or(due, |bound| due.min(bound))),
-            _ => self.link.capacity(),
-        };
+        let capacity = self.link.capacity();
         let is_released = self.course == Course::Release && bound.is_none();
         let divides = capacity.is_some() && !is_released;
         let enforcing = divides || self.weights.has_caps();
@@ -548,7 +544,6 @@ impl Fairweir {
         let groups = groups.collect();
         let act = match self.course {
             Course::Release if bound.is_none() => Act::Yield,
-            Course::Divide(_) => Act::Divide,
             _ if capacity.is_none() => Act::Bootstrap,
             _ if self.losses.is_limiting() => Act::Limit,
             _ if self.is_held() => Act::Hold,

@@ -103,8 +103,7 @@ impl Release {
             return Shown::Nothing;
         }
         match (self.is_doubted, is_more, is_silent) {
-            (false, ..) => Shown::Due(most.max(self.had * LEAST)),
-            (true, true, _) => Shown::Due(most),
+            (false, ..) | (true, true, _) => Shown::Due(most),
             (true, false, true) => Shown::Silence,
             (true, false, false) => Shown::NoMore(mean),
         }
@@ -141,8 +140,6 @@ pub(super) const MEASURED: Span = Span::millis(4_000);
 const GREW: Part = Part::percent(105);
 /// The same if rivals are only suspected.
 const GREW_DOUBTED: Part = Part::percent(103);
-/// The due is at least this part of what the link carried.
-pub(super) const LEAST: Part = Part::of(6, 10);
 /// There are rivals if more than this multiple arrives without control.
 const MORE: Part = Part::percent(115);
 /// The link is slower if less than this part of it arrives.

@@ -3,11 +3,9 @@
 //! The problem: windows keep the queue short only if no other host fills it. Against a sender that
 //! fills the buffer whatever happens, a control with a short queue as its target yields until it has
 //! nothing. The method: a queue that does not become shorter although less and less of this host
-//! arrives is a *rival's*. Then windows are left alone. Everything passes as without control until no
-//! more arrives than before, and that is the host's *due*. After that classes divide the due by weight,
-//! and are opened until the host has about its due again. What one group leaves goes to the rivals
-//! too, so division has a price, which is bounded. After some time the
-//! queue is tried again.
+//! arrives is a *rival's*. Then nothing is enforced: what one group leaves would go to the rivals too, and
+//! a host that divides has less than without control. Everything passes until no more arrives than before, and
+//! that is the host's *due*. After some time the queue is tried again.
 //!
 //! If rivals are only suspected (`contest`), everything passes as well (`release`). If more arrives than
 //! with control, there are rivals. If not, what arrived is remembered: if less arrives as soon as the
@@ -16,7 +14,6 @@
 //! Source: docs/control.md; the modes resemble those of Copa and Nimbus, which are for senders.
 
 use super::release::{Release, Shown};
-use super::steady::Steady;
 use crate::backoff::Backoff;
 use crate::streak::Streak;
 use crate::units::{Part, Rate, Span, Time};
@@ -25,9 +22,13 @@ use crate::units::{Part, Rate, Span, Time};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rivals {
     state: State,
-    /// How long classes divide before the queue is tried again.
+    /// How long everything passes before the queue is tried again.
     stay: Backoff,
     left_at: Time,
+    /// What the link carried before rivals were recognised.
+    carried: Rate,
+    /// What arrives, smoothed.
+    total: Rate,
     /// No comparison before this, and how long after the next one.
     compare_at: Time,
     compare_wait: Backoff,
@@ -41,8 +42,8 @@ enum State {
     Tried { until: Time, due: Rate, total: Rate },
     /// Everything passes.
     Measure(Release),
-    /// Classes divide.
-    Divide { since: Time, due: Rate, slack: u64, total: Rate, short_ticks: Streak, steady: Steady },
+    /// Everything passes still.
+    Yield { since: Time, short_ticks: Streak },
 }
 
 /// One tick.
@@ -65,8 +66,6 @@ pub(super) enum Course {
     Alone,
     /// Let everything pass.
     Release,
-    /// Divide this much by classes alone.
-    Divide(Rate),
     /// Try the queue again, with this as the capacity.
     Try(Rate),
     /// The link is this host's own and carries this: what it carried before is of no use.
@@ -79,6 +78,8 @@ impl Rivals {
             state: State::Alone,
             stay: Backoff::new(STAY_MIN, STAY_MAX),
             left_at: Time::ZERO,
+            carried: Rate::ZERO,
+            total: Rate::ZERO,
             compare_at: Time::ZERO,
             compare_wait: Backoff::new(COMPARE_MIN, COMPARE_MAX),
         }
@@ -91,6 +92,7 @@ impl Rivals {
 
     /// There are rivals; before, the link carried `carried`.
     pub(super) fn handle_rivals(&mut self, now: Time, carried: Rate) {
+        self.carried = carried;
         self.release(now, Release::beside_others(now, carried));
     }
 
@@ -115,16 +117,16 @@ impl Rivals {
     /// Takes in a tick.
     pub(super) fn handle_tick(&mut self, tick: &Tick) -> Course {
         let Tick { at: now, total, is_wanted, is_queue_short } = *tick;
+        self.total = self.total.smoothed(total, 5);
         match &mut self.state {
             State::Alone => Course::Alone,
             State::Tried { until, due, total: smoothed } => {
                 let due = *due;
                 *smoothed = smoothed.smoothed(total, 3);
                 if is_wanted && *smoothed < due * GIVEN_UP {
-                    // They are still there: dividing at once saves what they would take while that is
-                    // measured again.
+                    // They are still there, and take the more the longer they can.
                     self.stay.double();
-                    return self.begin_division(now, due);
+                    return self.begin_yield(now, due);
                 }
                 if now > *until {
                     self.state = State::Alone;
@@ -135,33 +137,19 @@ impl Rivals {
                 let shown = release.handle_tick(now, total, is_queue_short == Some(false));
                 self.handle_shown(now, shown)
             }
-            State::Divide { since, due, slack, total: smoothed, short_ticks, steady } => {
+            State::Yield { since, short_ticks } => {
                 let short_ticks = short_ticks.count(is_queue_short == Some(true));
-                *smoothed = smoothed.smoothed(total, 5);
-                let passes = due.scale(1_000 + *slack, 1_000);
-                let steady_ticks = steady.handle_total(total);
-                let is_held = *smoothed >= passes * HELD;
-                if is_wanted && !is_held && steady_ticks >= DIVIDED_OWN_TICKS {
-                    self.state = State::Alone;
-                    return Course::Accept(total);
-                }
                 if now.since(*since) > self.stay.span() || short_ticks >= SHORT_TICKS {
                     self.left_at = now;
-                    let due = *smoothed;
+                    let due = self.total;
+                    if due < self.carried / SILENT {
+                        self.state = State::Alone;
+                        return Course::Alone;
+                    }
                     self.state = State::Tried { until: now + TRIED_FOR, due, total: due };
                     return Course::Try(due);
                 }
-                *slack = match *smoothed < *due * DUE_KEPT {
-                    true => (*slack + SLACK_STEP).min(SLACK_MAX),
-                    // A little more than the due passes, or the due could not grow.
-                    false => slack.saturating_sub(SLACK_STEP / 4).max(SLACK_MIN),
-                };
-                if *slack == SLACK_MAX {
-                    // Nothing is held back any more and less arrives: the due is lower.
-                    *due = due.scale(99, 100);
-                }
-                *due = (*due).max(due.smoothed(*smoothed, DUE_TICKS));
-                Course::Divide(due.scale(1_000 + *slack, 1_000))
+                Course::Release
             }
         }
     }
@@ -171,7 +159,7 @@ impl Rivals {
             Shown::Nothing => Course::Release,
             Shown::Due(due) => {
                 self.compare_wait.reset();
-                self.begin_division(now, due)
+                self.begin_yield(now, due)
             }
             Shown::NoMore(due) => {
                 let until = now + TRIED_FOR;
@@ -191,40 +179,25 @@ impl Rivals {
         course
     }
 
-    fn begin_division(&mut self, now: Time, due: Rate) -> Course {
-        self.state = State::Divide {
-            since: now,
-            due,
-            slack: SLACK_MIN,
-            total: due,
-            short_ticks: Streak::default(),
-            steady: Steady::default(),
-        };
-        Course::Divide(due.scale(1_000 + SLACK_MIN, 1_000))
+    fn begin_yield(&mut self, now: Time, total: Rate) -> Course {
+        self.total = total;
+        self.state = State::Yield { since: now, short_ticks: Streak::default() };
+        Course::Release
     }
 }
 
-/// Ticks over which the due follows what arrives if that is more.
-const DUE_TICKS: u64 = 20;
-/// Part of the due below which classes are opened further.
-const DUE_KEPT: Part = Part::percent(97);
-/// How far classes are opened beyond the due, in thousandths: least, step in a tick, most.
-const SLACK_MIN: u64 = 30;
-const SLACK_STEP: u64 = 24;
-const SLACK_MAX: u64 = 1_000;
-/// How long classes divide; doubled each time that rivals are back within [`BACK_WITHIN`].
-const STAY_MIN: Span = Span::secs(20);
+/// How long everything passes; doubled each time that rivals are back within [`BACK_WITHIN`].
+const STAY_MIN: Span = Span::secs(4);
 const STAY_MAX: Span = Span::secs(120);
 /// Ticks in a row with a short queue, which others then do not fill.
 const SHORT_TICKS: u32 = 15;
-/// Classes hold what arrives if it is at least this part of what they let pass.
-const HELD: Part = Part::percent(90);
-/// Ticks in which the same arrives, not held by classes, after which the link is this host's own.
-const DIVIDED_OWN_TICKS: u32 = 10;
+/// A host that receives less than one part in this many of what the link carried wants no more.
+const SILENT: u64 = 8;
+/// Ticks in a row with this part, after which the link is this host's own.
 /// Least time from a comparison that found no rivals to the next one; doubled each time.
 const COMPARE_MIN: Span = Span::secs(8);
 const COMPARE_MAX: Span = Span::secs(120);
-/// Rivals that are back within this time after the queue was tried again prolong the next division.
+/// Rivals that are back within this time after the queue was tried again prolong the next stay.
 const BACK_WITHIN: Span = Span::secs(10);
 /// How long the queue is tried again.
 const TRIED_FOR: Span = Span::secs(10);
