@@ -10,7 +10,7 @@ use std::fs;
 
 use fairweir_linux::netns::Netns;
 
-pub use judge::{judged, note, once, record_lateness, two_of_three, valid, void};
+pub use judge::{judged, note, once, one_of_four, record_lateness, two_of_three, valid, void};
 pub use machine::{Alone, Share, alone, one_at_a_time, share};
 pub use postgres::Postgres;
 

@@ -38,6 +38,11 @@ fn void_runs_count_neither_way() {
         assert_eq!(verdict(Rule::Once, runs), once, "{runs} once");
         assert_eq!(verdict(Rule::TwoOfThree, runs), two_of_three, "{runs} by two of three");
     }
+    for (runs, one_of_four) in
+        [("ffvh", (Held, 4)), ("fffh", (Held, 4)), ("fvffvf", (Failed, 6)), ("fff", (NotJudged, 3))]
+    {
+        assert_eq!(verdict(Rule::OneOfFour, runs), one_of_four, "{runs} by one of four");
+    }
 }
 
 /// By all sequences of three runs of a claim that holds with probability p.

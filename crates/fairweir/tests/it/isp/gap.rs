@@ -24,10 +24,10 @@ use crate::common::stage::Daemon;
 
 /// Of Alice's plan.
 const PLAN_MBIT: f64 = 20.0;
-/// What a window may have: .3 s without a policer are too much, and a daemon takes longer to start.
+/// What a window may have: .06 s without a policer are too much, and a daemon takes longer to start.
 const MOST_MBIT: f64 = 1.6 * PLAN_MBIT;
 const BEGINNING: Duration = Duration::from_secs(3);
-const WINDOW: Duration = Duration::from_secs(1);
+const WINDOW: Duration = Duration::from_millis(200);
 const SHORT: Duration = Duration::from_millis(20);
 const PAYLOAD: usize = 1_250;
 /// Each is this long on the wire, headers included.
