@@ -191,8 +191,9 @@ impl Police {
     }
 
     /// The same, of which the process's end takes nothing away: it polices until the time of the last
-    /// [`Police::extend_deadline`], or until [`open_kept`](crate::open_kept) for `device`. If a process before has left something for
-    /// `device`, that polices until [`Police::attach`] replaces it, and subscribers get the state that their addresses had.
+    /// [`Police::extend_deadline`], or until [`open_kept`](crate::open_kept) for `device`. If a process before has
+    /// left something for `device`, that polices until [`Police::attach`] replaces it, and subscribers get the state
+    /// that their addresses had.
     ///
     /// # Errors
     /// As [`Police::load`]; [`Error::Untrusted`] if others may write where it is pinned; if another process
@@ -230,7 +231,8 @@ impl Police {
         self.deadline.word(0).store(until.as_nanos().max(1), Ordering::Relaxed);
     }
 
-    /// Detaches what a process before has left at hooks where this one is not attached, and lets what it left unused be used.
+    /// Detaches what a process before has left at hooks where this one is not attached, and lets what it left unused
+    /// be used.
     ///
     /// # Errors
     /// If the kernel refuses.

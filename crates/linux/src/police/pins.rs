@@ -219,8 +219,7 @@ pub(super) fn remove(path: &Path) -> Result<(), Error> {
 /// # Errors
 /// If the directory cannot be read.
 pub fn devices() -> Result<Vec<String>, Error> {
-    let dir = Path::new(ROOT).join(OURS).join(namespace()?);
-    let found = match entries(&dir) {
+    let found = match entries(&of_namespace()?) {
         // Only root sees them, and only root removes them.
         Err(e) if e.errno() == Some(libc::EACCES) => Vec::new(),
         found => found?,
@@ -233,7 +232,7 @@ pub fn devices() -> Result<Vec<String>, Error> {
 /// # Errors
 /// If it cannot be removed.
 pub fn sweep(device: &str) -> Result<bool, Error> {
-    let dir = Path::new(ROOT).join(OURS).join(namespace()?).join(escaped(device));
+    let dir = of_namespace()?.join(escaped(device));
     if !dir.is_dir() {
         return Ok(false);
     }
@@ -330,6 +329,11 @@ fn entries(dir: &Path) -> Result<Vec<(String, PathBuf)>, Error> {
         entries.push((entry.file_name().to_string_lossy().into_owned(), entry.path()));
     }
     Ok(entries)
+}
+
+/// With the directories of this network namespace's devices.
+fn of_namespace() -> Result<PathBuf, Error> {
+    Ok(Path::new(ROOT).join(OURS).join(namespace()?))
 }
 
 /// Names of devices are those of one network namespace.

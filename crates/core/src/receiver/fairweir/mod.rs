@@ -459,11 +459,13 @@ impl Fairweir {
         let mut demands: Vec<Option<Rate>> = self.groups.iter().map(demand).collect();
         let shares = self.weights.divide(capacity, Claims { demands: &demands, taken: &taken });
         let capped = self.weights.capped(&demands, &shares);
+        let is_testing = self.losses.is_testing() || self.assumption.is_made();
+        // A group that lends may take its share back at any time.
+        let lends = |i: usize| !is_testing && self.groups[i].demand.is_some();
         let bounds: Vec<Option<Rate>> = (0..self.groups.len())
-            .map(|i| self.groups[i].demand.map(|_| self.bound_of(capacity, &mut demands, i)))
+            .map(|i| lends(i).then(|| self.bound_of(capacity, &mut demands, i)))
             .collect();
         let floors = self.floors();
-        let is_testing = self.losses.is_testing() || self.assumption.is_made();
         let is_queue_ours = self.is_queue_ours();
         let has_rivals = self.rivals.are_there();
         let sum_smoothed: Rate = self.groups.iter().map(|g| g.rate_smoothed).sum();
@@ -478,8 +480,7 @@ impl Fairweir {
                 let wanted = group.rate_smoothed.scale(capacity.as_bps(), sum_smoothed.max(1));
                 group.share = wanted.max(capacity / 50).min(at_most);
             }
-            // A group that lends may take its share back at any time.
-            group.bound = bounds[i].filter(|_| !is_testing).unwrap_or(group.share);
+            group.bound = bounds[i].unwrap_or(group.share);
             let is_free = self.enforce == Enforce::Htb || (has_rivals && max.is_none());
             let has_no_window = is_free || !group.has_windows();
             let is_tight =

@@ -145,7 +145,7 @@ const MORE: Part = Part::percent(115);
 /// The link is slower if less than this part of it arrives.
 const LESS: Part = Part::percent(85);
 /// A host wants less if less than what it had divided by this arrives.
-const SILENT: u64 = 8;
+pub(super) const SILENT: u64 = 8;
 /// What is seen before this is of the time before; it is concluded early after this at the earliest.
 const REACTED: Span = Span::millis(600);
 const EARLY: Span = Span::millis(2_000);

@@ -13,7 +13,7 @@
 //!
 //! Source: docs/control.md; the modes resemble those of Copa and Nimbus, which are for senders.
 
-use super::release::{Release, Shown};
+use super::release::{Release, SILENT, Shown};
 use crate::backoff::Backoff;
 use crate::streak::Streak;
 use crate::units::{Part, Rate, Span, Time};
@@ -44,6 +44,13 @@ enum State {
     Measure(Release),
     /// Everything passes still.
     Yield { since: Time, short_ticks: Streak },
+}
+
+impl State {
+    /// The queue is tried from now on; without control `due` arrived.
+    fn tried(now: Time, due: Rate) -> State {
+        State::Tried { until: now + TRIED_FOR, due, total: due }
+    }
 }
 
 /// One tick.
@@ -146,7 +153,7 @@ impl Rivals {
                         self.state = State::Alone;
                         return Course::Alone;
                     }
-                    self.state = State::Tried { until: now + TRIED_FOR, due, total: due };
+                    self.state = State::tried(now, due);
                     return Course::Try(due);
                 }
                 Course::Release
@@ -161,10 +168,7 @@ impl Rivals {
                 self.compare_wait.reset();
                 self.begin_yield(now, due)
             }
-            Shown::NoMore(due) => {
-                let until = now + TRIED_FOR;
-                self.end_release(now, State::Tried { until, due, total: due }, Course::Try(due))
-            }
+            Shown::NoMore(due) => self.end_release(now, State::tried(now, due), Course::Try(due)),
             Shown::Silence => self.end_release(now, State::Alone, Course::Alone),
             Shown::Less(rate) => self.end_release(now, State::Alone, Course::Try(rate)),
             Shown::Own(rate) => self.end_release(now, State::Alone, Course::Accept(rate)),
@@ -191,9 +195,6 @@ const STAY_MIN: Span = Span::secs(4);
 const STAY_MAX: Span = Span::secs(120);
 /// Ticks in a row with a short queue, which others then do not fill.
 const SHORT_TICKS: u32 = 15;
-/// A host that receives less than one part in this many of what the link carried wants no more.
-const SILENT: u64 = 8;
-/// Ticks in a row with this part, after which the link is this host's own.
 /// Least time from a comparison that found no rivals to the next one; doubled each time.
 const COMPARE_MIN: Span = Span::secs(8);
 const COMPARE_MAX: Span = Span::secs(120);
