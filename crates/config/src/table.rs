@@ -15,7 +15,7 @@ use toml::de::{DeTable, DeValue};
 
 use crate::FileKind;
 use crate::error::{ConfigError, Origin};
-use crate::mistakes::{GUESSES, Hint, How, Mends};
+use crate::mistakes::{GUESSES, Hint, How, Mends, guessed};
 use crate::overrides::Override;
 use crate::words::{choices, nearest, not_one_of};
 
@@ -216,15 +216,18 @@ impl<'t> Table<'t> {
     fn stand_in<T>(
         &self,
         key: &str,
-        make: impl FnOnce(&Place<'t>) -> Option<T>,
+        make: impl FnOnce(&Place<'t>, usize) -> Option<T>,
     ) -> Option<Placed<'t, T>> {
         self.source.mends?;
         let path = self.key(key);
         let wrong = self.wrong.iter().find(|(wrong, _)| **wrong == *key).map(|(_, at)| *at);
         let mut places = wrong.into_iter().chain([self.at]);
-        let at = places.find(|at| self.source.mend(*at, &path) == Some(&How::Replaced))?;
+        let (at, nth) = places.find_map(|at| match self.source.mend(at, &path)? {
+            How::Replaced(nth) => Some((at, *nth)),
+            How::Meant(_) | How::LeftOut => None,
+        })?;
         let place = Place { source: self.source, key: path, at, is_mended: true };
-        Some(Placed { value: make(&place)?, place })
+        Some(Placed { value: make(&place, nth)?, place })
     }
 
     /// Where the table begins.
@@ -291,7 +294,9 @@ impl<'t> Table<'t> {
     /// A text, if it is there.
     pub fn text(&mut self, key: &str) -> Result<Option<Placed<'t, String>>, ConfigError> {
         let Some((place, value)) = self.take(key) else {
-            return Ok(self.stand_in(key, |place| Some(format!("unknown{}", place.at))));
+            return Ok(
+                self.stand_in(key, |place, nth| Some(guessed(format!("unknown{}", place.at), nth)))
+            );
         };
         match value {
             DeValue::String(text) => Ok(Some(Placed { value: text.into_owned(), place })),
@@ -336,7 +341,9 @@ impl<'t> Table<'t> {
     ) -> Result<Option<Placed<'t, T>>, ConfigError> {
         self.refuse_number(key, |text| parse(text).is_ok())?;
         if !self.has(key) {
-            return Ok(self.stand_in(key, |_| GUESSES.iter().find_map(|guess| parse(guess).ok())));
+            return Ok(
+                self.stand_in(key, |_, _| GUESSES.iter().find_map(|guess| parse(guess).ok()))
+            );
         }
         let Some(Placed { value, place }) = self.text(key)? else { return Ok(None) };
         match parse(&value) {
@@ -379,7 +386,7 @@ impl<'t> Table<'t> {
     /// [`ConfigError`] if it is missing or not `expected`.
     pub fn version(&mut self, expected: u64) -> Result<(), ConfigError> {
         let Some((place, value)) = self.take("version") else {
-            if self.stand_in("version", |_| Some(())).is_some() {
+            if self.stand_in("version", |_, _| Some(())).is_some() {
                 return Ok(());
             }
             let what = format_args!("`version = {expected}` at the top of the file");
@@ -394,7 +401,8 @@ impl<'t> Table<'t> {
             }
             _ => "",
         };
-        Err(place.error(format_args!("found {}, allowed is {expected}{newer}", found(&value))))
+        let what = format!("found {}, allowed is {expected}{newer}", found(&value));
+        Err(self.source.last_error(place.at, &place.key, what))
     }
 
     /// A text that `T` can be read from, if it is there.
@@ -404,7 +412,9 @@ impl<'t> Table<'t> {
     {
         self.refuse_number(key, |text| text.parse::<T>().is_ok())?;
         if !self.has(key) {
-            return Ok(self.stand_in(key, |_| GUESSES.iter().find_map(|guess| guess.parse().ok())));
+            return Ok(
+                self.stand_in(key, |_, _| GUESSES.iter().find_map(|guess| guess.parse().ok()))
+            );
         }
         let Some(Placed { value, place }) = self.text(key)? else { return Ok(None) };
         match value.parse() {
@@ -420,7 +430,7 @@ impl<'t> Table<'t> {
         words: &[(&str, T)],
     ) -> Result<Option<Placed<'t, T>>, ConfigError> {
         if !self.has(key) {
-            return Ok(self.stand_in(key, |_| words.first().map(|(_, value)| *value)));
+            return Ok(self.stand_in(key, |_, _| words.first().map(|(_, value)| *value)));
         }
         let Some(Placed { value, place }) = self.text(key)? else { return Ok(None) };
         match words.iter().find(|(word, _)| *word == value) {
@@ -440,7 +450,7 @@ impl<'t> Table<'t> {
         max: u64,
     ) -> Result<Option<Placed<'t, u64>>, ConfigError> {
         let Some((place, value)) = self.take(key) else {
-            return Ok(self.stand_in(key, |_| Some(min)));
+            return Ok(self.stand_in(key, |_, _| Some(min)));
         };
         match whole(&value).filter(|n| (min..=max).contains(n)) {
             Some(value) => Ok(Some(Placed { value, place })),
@@ -465,7 +475,7 @@ impl<'t> Table<'t> {
         max: i64,
     ) -> Result<Option<Placed<'t, i64>>, ConfigError> {
         let Some((place, value)) = self.take(key) else {
-            return Ok(self.stand_in(key, |_| Some(min)));
+            return Ok(self.stand_in(key, |_, _| Some(min)));
         };
         let number = match &value {
             DeValue::Integer(i) => i64::from_str_radix(i.as_str(), i.radix()).ok(),
@@ -488,7 +498,7 @@ impl<'t> Table<'t> {
     /// `true` or `false` and its place, if it is there.
     pub fn truth_placed(&mut self, key: &str) -> Result<Option<Placed<'t, bool>>, ConfigError> {
         let Some((place, value)) = self.take(key) else {
-            return Ok(self.stand_in(key, |_| Some(false)));
+            return Ok(self.stand_in(key, |_, _| Some(false)));
         };
         match value {
             DeValue::Boolean(value) => Ok(Some(Placed { value, place })),
@@ -518,7 +528,7 @@ impl<'t> Table<'t> {
         wanted: &str,
     ) -> Result<Option<Placed<'t, u64>>, ConfigError> {
         let Some((place, value)) = self.take(key) else {
-            return Ok(self.stand_in(key, |_| Some(0)));
+            return Ok(self.stand_in(key, |_, _| Some(0)));
         };
         let number = match &value {
             DeValue::Float(f) => f.as_str().parse::<f64>().ok(),
@@ -539,7 +549,7 @@ impl<'t> Table<'t> {
         max: u32,
     ) -> Result<Option<(u32, u32)>, ConfigError> {
         let Some((place, value)) = self.take(key) else {
-            return Ok(self.stand_in(key, |_| Some((min, max))).map(|range| range.value));
+            return Ok(self.stand_in(key, |_, _| Some((min, max))).map(|range| range.value));
         };
         let numbers: Vec<Option<u32>> = match &value {
             DeValue::Array(array) => array.iter().map(|v| whole(v.get_ref())).collect(),
@@ -564,7 +574,7 @@ impl<'t> Table<'t> {
         max: u64,
     ) -> Result<Option<Placed<'t, Vec<u64>>>, ConfigError> {
         let Some((place, value)) = self.take(key) else {
-            return Ok(self.stand_in(key, |_| Some(vec![min])));
+            return Ok(self.stand_in(key, |_, _| Some(vec![min])));
         };
         let wrong = |v: &DeValue| {
             let found = found(v);
@@ -581,12 +591,12 @@ impl<'t> Table<'t> {
 
     /// A list of texts, each with its own place, if it is there.
     pub fn texts(&mut self, key: &str) -> Result<Option<Texts<'t>>, ConfigError> {
+        let one = |place: &Place<'t>, nth| Placed {
+            value: guessed("app:unknown".to_owned(), nth),
+            place: place.clone(),
+        };
         let Some((place, value)) = self.take(key) else {
-            let one = |place: &Place<'t>| Placed {
-                value: "app:unknown".to_owned(),
-                place: place.clone(),
-            };
-            return Ok(self.stand_in(key, |place| Some(vec![one(place)])));
+            return Ok(self.stand_in(key, |place, nth| Some(vec![one(place, nth)])));
         };
         let wrong = |place: &Place<'t>, v: &DeValue| {
             let hint = v.as_str().map(|text| format!(" such as [\"{text}\"]")).unwrap_or_default();
@@ -597,9 +607,16 @@ impl<'t> Table<'t> {
         let mut texts = Vec::new();
         for entry in array {
             let place = Place { at: entry.span().start, ..place.clone() };
-            if self.source.mend(place.at, &place.key) == Some(&How::LeftOut) {
-                self.wrong.push((key.into(), place.at));
-                continue;
+            match self.source.mend(place.at, &place.key) {
+                None => {}
+                Some(How::Replaced(nth)) => {
+                    texts.push(one(&Place { is_mended: true, ..place }, *nth));
+                    continue;
+                }
+                Some(How::Meant(_) | How::LeftOut) => {
+                    self.wrong.push((key.into(), place.at));
+                    continue;
+                }
             }
             match entry.into_inner() {
                 DeValue::String(text) => texts.push(Placed { value: text.into_owned(), place }),
@@ -612,7 +629,7 @@ impl<'t> Table<'t> {
     /// A table, if it is there.
     pub fn table(&mut self, key: &str) -> Result<Option<Table<'t>>, ConfigError> {
         let Some((place, value)) = self.take(key) else {
-            let empty = self.stand_in(key, |_| Some(DeTable::new()));
+            let empty = self.stand_in(key, |_, _| Some(DeTable::new()));
             return Ok(empty.map(|table| Table::new(table.place, table.value)));
         };
         match value {

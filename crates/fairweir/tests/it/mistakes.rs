@@ -426,6 +426,46 @@ fn every_mistake_has_one_clear_answer() {
 }
 
 #[test]
+fn a_file_with_several_mistakes_has_them_in_one_answer_a_line_each() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
+    fs::create_dir(dir.path().join("conf.d")).unwrap();
+    write("host.toml", "version = 1\n[host]\nlatency = 5\nprobee = \"off\"\n");
+    write("conf.d/a.toml", "version = 1\n[[group]]\nname = \"a\"\nmatch = [\"ap:b\"]\n");
+    write("isp.toml", "version = 1\nsubscribers = \"s.csv\"\n[isp]\ndevice = \"lo\"\n");
+    write("s.csv", "name,addresses,plan\na,192.0.2.1,gone\nb,192.0.2.1,none\n");
+    write(
+        "plans.toml",
+        "[[plan]]\nname = \"a\"\ndownload = 5\n[[plan]]\nname = \"b\"\nuplaod = \"1mbit\"\n",
+    );
+    let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/demo.toml");
+    let demo = fs::read_to_string(demo).unwrap();
+    write("demo.toml", &demo.replace("weight", "wieght"));
+    for (line, wanted) in [
+        (
+            "check host.toml",
+            &["host.toml:3: ", "host.toml:4: ", "conf.d/a.toml:2: ", "conf.d/a.toml:4: "][..],
+        ),
+        ("check isp.toml", &["s.csv:2:", "s.csv:3:"]),
+        ("isp plan add plans.toml --run-dir none", &["plans.toml:3: ", "plans.toml:6: "]),
+        ("sim check demo.toml", &["demo.toml:", "demo.toml:"]),
+    ] {
+        let output = run(dir.path(), line);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{line}: {error}");
+        let lines: Vec<&str> = error.lines().collect();
+        let begins =
+            |(said, place): (&&str, &&str)| said.starts_with(&format!("fairweir: {place}"));
+        let is_all = lines.len() == wanted.len() && lines.iter().zip(wanted).all(begins);
+        assert!(is_all, "{line}: {wanted:?}\n{error}");
+    }
+    // The daemon's reply, the status and JSON have them on one line.
+    let output = run(dir.path(), "check host.toml --json");
+    let error: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(error["error"].as_str().unwrap().matches(".toml:").count(), 4, "{error}");
+}
+
+#[test]
 fn who_asks_for_json_reads_errors_as_json() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("a.toml"), "version = 1\n[host]\nlatency = 5\n").unwrap();

@@ -210,7 +210,10 @@ fn devices_share_a_router_as_the_readme_types_it() {
     let _downloads: Vec<_> = (0..2).map(|i| devices[i].download(server(i))).collect();
     // The person gives the first device of the file 4 times the weight.
     let commands = quick_start("My router");
-    let mut typed = Typed::begin(stage.home(), &commands, "true", "0,/^weight = 1/s//weight = 4/");
+    let seen = stage.path("seen");
+    let look =
+        format!("while sleep 5; do fairweir router status; done >>{} 2>/dev/null", seen.display());
+    let mut typed = Typed::begin(stage.home(), &commands, &look, "0,/^weight = 1/s//weight = 4/");
     let said = typed.said();
     let (last, status) = said.last().unwrap();
     assert!(last == "sudo fairweir router status" && status.contains("wan"), "{last}: {status}");
@@ -233,7 +236,10 @@ fn devices_share_a_router_as_the_readme_types_it() {
             return;
         }
     }
-    panic!("the first device has these parts of the line instead of 0.8: {parts:.2?}\n{status}");
+    panic!(
+        "the first device has these parts of the line instead of 0.8: {parts:.2?}\n{}",
+        fs::read_to_string(seen).unwrap()
+    );
 }
 
 #[test]
