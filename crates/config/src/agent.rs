@@ -80,7 +80,7 @@ impl AgentFile {
     /// Reads the file.
     ///
     /// # Errors
-    /// The first thing that is wrong: file, line, key, what is allowed.
+    /// All that is wrong: file, line, key, what is allowed.
     pub fn load(path: &Path) -> Result<AgentFile, ConfigError> {
         let text = Text::read(path, &Rules { if_missing: FileKind::Agent.if_missing(), ..DAEMON })?;
         let changes = Text::read_dir(&set_dir(path), set::FILE_BYTES_MAX)?;

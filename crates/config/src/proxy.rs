@@ -142,7 +142,7 @@ impl ProxyFile {
     /// Reads the file.
     ///
     /// # Errors
-    /// The first thing that is wrong: file, line, key, what is allowed.
+    /// All that is wrong: file, line, key, what is allowed.
     pub fn load(path: &Path) -> Result<ProxyFile, ConfigError> {
         let text = Text::read(path, &Rules { if_missing: FileKind::Proxy.if_missing(), ..DAEMON })?;
         mistakes::all(text.as_str().len(), |mends| {

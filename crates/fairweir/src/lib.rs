@@ -50,6 +50,8 @@ mod progress;
 #[cfg(feature = "proxy")]
 mod proxy;
 mod questions;
+#[cfg(feature = "evidence")]
+mod schemas;
 mod sender;
 #[cfg(feature = "page")]
 mod setup;

@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-use crate::common::FAIRWEIR;
+use crate::common::{FAIRWEIR, schema};
 
 /// A command line, its exit code, and what its answer contains. `RUN` is an empty run directory.
 const LINES: &[(&str, i32, &str)] = &[
@@ -375,7 +375,8 @@ const FILES: &[(&str, &str)] = &[
     ("G user:nouserofthisname", "nouserofthisname"),
     ("G mac:02:00:5e:00:53:01", "are for the devices of `fairweir router`"),
     ("[isp]\n", "isp.device"),
-    ("[proxy]\n", "proxy."),
+    ("[proxy]\n", "proxy.lan: missing; expected a list of interfaces"),
+    ("[proxy]\nlan = [\"lo\"]\n", "class: missing; expected at least one table [[class]]"),
     ("[sender]\n", "bundle: missing; expected at least one table [[bundle]]"),
 ];
 
@@ -542,5 +543,8 @@ fn every_file_that_is_checked_says_of_which_daemon_it_is() {
 
 fn run(dir: &Path, line: &str) -> Output {
     let mut command = Command::new(FAIRWEIR);
-    command.args(line.split(' ')).current_dir(dir).env_remove("RUST_LOG").output().unwrap()
+    let args: Vec<&str> = line.split(' ').collect();
+    let output = command.args(&args).current_dir(dir).env_remove("RUST_LOG").output().unwrap();
+    schema::check(&args, &output);
+    output
 }

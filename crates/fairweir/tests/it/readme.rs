@@ -18,6 +18,7 @@ use fairweir_testing::privileged;
 
 use crate::common::FAIRWEIR;
 use crate::common::access::{ALICE4, Access, SPAN};
+use crate::common::far::Far;
 use crate::common::home;
 use crate::common::stage::{SERVERS, Stage};
 
@@ -206,8 +207,8 @@ fn devices_share_a_router_as_the_readme_types_it() {
     let begin = Instant::now();
     let stage = Stage::new();
     let devices = home::devices(&stage, ["tv", "laptop"]);
-    let server = |i: usize| format!("{}:{}", SERVERS[i], stage.port()).parse().unwrap();
-    let _downloads: Vec<_> = (0..2).map(|i| devices[i].download(server(i))).collect();
+    let far = Far::new(&stage, "far", "198.51.100.1", None);
+    let _downloads = devices.each_ref().map(|device| device.download(far.address()));
     // The person gives the first device of the file 4 times the weight.
     let commands = quick_start("My router");
     let seen = stage.path("seen");
@@ -217,11 +218,8 @@ fn devices_share_a_router_as_the_readme_types_it() {
     let said = typed.said();
     let (last, status) = said.last().unwrap();
     assert!(last == "sudo fairweir router status" && status.contains("wan"), "{last}: {status}");
-    let tv = devices.iter().position(|d| {
-        let rules = answer(&said, "fairweir check");
-        rules.find(&d.mac) < rules.find(&devices[0].mac)
-    });
-    let first = tv.unwrap_or(0);
+    let rules = answer(&said, "fairweir check");
+    let first = usize::from(rules.find(&devices[1].mac) < rules.find(&devices[0].mac));
     let received = || [first, 1 - first].map(|i| devices[i].received());
     let mut parts = Vec::new();
     while begin.elapsed() < Duration::from_secs(90) {
