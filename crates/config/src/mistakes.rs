@@ -144,10 +144,11 @@ pub fn all<T>(
     };
     let (mut mends, mut found) = (Mends::default(), Vec::new());
     for _ in 0..ROUNDS {
-        if !mends.cause(&error) && !found.contains(&error) {
-            found.push(error.clone());
+        if !mends.cause(&error) {
+            let new: Vec<_> = error.all().filter(|one| !found.contains(one)).collect();
+            found.extend(new);
         }
-        if found.len() == MISTAKES_MAX || !mends.add(&error) {
+        if found.len() >= MISTAKES_MAX || !mends.add(&error) {
             break;
         }
         match read(Some(&mends)) {
@@ -155,6 +156,7 @@ pub fn all<T>(
             Err(next) => error = next,
         }
     }
+    found.truncate(MISTAKES_MAX);
     Err(ConfigError::of_all(found).unwrap_or(error))
 }
 
@@ -223,7 +225,9 @@ mod tests {
         );
         assert_eq!(of_host("version = 1\n"), [""; 0]);
         // A newer file, another daemon's and no TOML at all have one.
-        for text in ["version = 2\n[host]\nx = 1\n", "version = 1\n[isp]\nx = 1\n", "[host\nx\n"] {
+        let syntax = of_host("version = 1\n[host]\ndev = eth0\nprobe: 5\nlatency = \"5ms\"\n");
+        assert_all(&syntax, &[("3: syntax", "quoted"), ("4: syntax", "expected `=`")]);
+        for text in ["version = 2\n[host]\nx = 1\n", "version = 1\n[isp]\nx = 1\n"] {
             assert_eq!(of_host(text).len(), 1, "{text}{:?}", of_host(text));
         }
     }

@@ -64,11 +64,21 @@ impl<'t> Source<'t> {
     /// # Errors
     /// [`ConfigError`] if the text is not TOML, or an override names nothing.
     pub fn top(self) -> Result<Table<'t>, ConfigError> {
-        let parsed = DeTable::parse(self.text).map_err(|e| {
-            // The parser's messages do not quote the text.
+        let (parsed, errors) = DeTable::parse_recoverable(self.text);
+        // The parser's messages do not quote the text. One a line: others follow from it.
+        let error = |e: toml::de::Error| {
             let at = e.span().map_or(0, |s| s.start);
             self.last_error(at, "syntax", e.message().replace('\n', ", "))
-        })?;
+        };
+        let mut first: Vec<ConfigError> = Vec::new();
+        for error in errors.into_iter().take(SYNTAX_MAX).map(error) {
+            if !first.iter().any(|other| other.origin() == error.origin()) {
+                first.push(error);
+            }
+        }
+        if let Some(error) = ConfigError::of_all(first) {
+            return Err(error);
+        }
         let mut document = parsed.into_inner();
         for (i, change) in self.overrides.iter().enumerate() {
             let at = self.text.len() + 1 + i;
@@ -107,6 +117,9 @@ impl<'t> Source<'t> {
         Origin::Line { file: self.file.to_owned(), line }
     }
 }
+
+/// Where one word is wrong, the parser finds many.
+const SYNTAX_MAX: usize = 100;
 
 /// The message about a file whose text is not shown.
 pub(crate) const HIDDEN: &str =

@@ -34,17 +34,20 @@ const COMMANDS: &[Row] = &[
     ("host status", 1, of::<host::wire::Status>),
     ("isp", 1, of::<IspFile>),
     ("isp import", 1, of::<isp::wire::Imported>),
-    ("isp list", 1, of::<Vec<Listed>>),
-    ("isp plan list", 1, of::<Vec<Plan>>),
+    ("isp list", 1, of::<Listed>),
+    ("isp plan list", 1, of::<Plan>),
     ("isp show", 1, of::<isp::wire::SubscriberStatus>),
     ("isp status", 1, of::<isp::wire::Status>),
     ("isp top", 1, of::<isp::wire::Busiest>),
     ("lab check", 1, of::<ScenarioFile>),
+    ("market agent status", 1, of::<AgentStatus>),
     ("market codes", 1, of::<Vec<Code>>),
     ("market households", 1, of::<Vec<Household>>),
-    ("market prune", 1, of::<Value>),
+    ("market pause", 1, of::<Moved>),
+    ("market prune", 1, of::<Pruned>),
     ("market remove", 1, of::<Household>),
-    ("market show", 1, of::<Value>),
+    ("market resume", 1, of::<Moved>),
+    ("market show", 1, of::<Shown>),
     ("market status", 1, of::<MarketStatus>),
     ("market why", 1, of::<AgentStatus>),
     ("page status", 1, of::<page::ask::PageStatus>),
@@ -186,8 +189,6 @@ struct Plan {
     bundle: Option<BundleOfPlan>,
     #[schemars(skip_serializing_if = "Option::is_none")]
     subscribers: Option<usize>,
-    #[schemars(skip_serializing_if = "Option::is_none")]
-    origin: Option<String>,
 }
 
 #[derive(JsonSchema)]
@@ -377,6 +378,39 @@ struct Household {
     heard_s: Option<u64>,
 }
 
+#[derive(JsonSchema)]
+struct Shown {
+    #[schemars(flatten)]
+    household: Household,
+    /// As in the API: docs/reference/market.openapi.json.
+    bids: Vec<Value>,
+    statements: Vec<Dated>,
+}
+
+#[derive(JsonSchema)]
+struct Dated {
+    slot: u64,
+    /// As in the API.
+    statement: Value,
+}
+
+#[derive(JsonSchema)]
+struct Moved {
+    changed: bool,
+    open_slot: u64,
+    /// When that slot begins, in seconds since 1970.
+    begins_s: u64,
+}
+
+#[derive(JsonSchema)]
+struct Pruned {
+    events: i64,
+    statements: i64,
+    /// The first that is kept.
+    first_slot: u64,
+}
+
+/// What is not described closer is as in the API.
 #[derive(JsonSchema)]
 struct MarketStatus {
     address: Option<String>,

@@ -136,6 +136,12 @@ const LINES: &[(&str, i32, &str)] = &[
     ("isp add alice --plan x --address foo", 2, "--address: `foo` is neither an address"),
     ("isp change alice --address 192.0.2.1/24", 2, "--address: `192.0.2.1/24` has host bits set"),
     ("set foo=bar --run-dir RUN", 2, "unknown key `foo`; allowed: weight.GROUP, latency, paused"),
+    ("set video=8 --run-dir RUN", 2, "unknown key `video`; use weight.video"),
+    (
+        "check subscribers.csv",
+        2,
+        "this is a table, not a configuration: `fairweir isp import FILE --dry-run` reads it",
+    ),
     ("set latncy=5ms --run-dir RUN", 2, "(did you mean `latency`?)"),
     ("set latency=5 --run-dir RUN", 2, "such as \"5ms\""),
     ("set latency=9min --run-dir RUN", 2, "latency: "),
