@@ -35,6 +35,11 @@ pub(crate) const GUESSES: [&str; 10] = [
 /// The same where the reader takes a text first and judges it afterwards.
 const TEXTS: [&str; 2] = ["192.0.2.0/24", "192.0.2.1"];
 
+/// A name that stands for the one at this place.
+pub(crate) fn unknown(at: usize) -> String {
+    format!("unknown{at}")
+}
+
 /// The text that stands for a wrong one, or one of [`TEXTS`].
 pub(crate) fn guessed(first: String, nth: usize) -> String {
     nth.checked_sub(1).and_then(|nth| TEXTS.get(nth)).map_or(first, |&text| text.to_owned())
@@ -94,7 +99,10 @@ impl Mends {
     /// Whether the error follows from a mend.
     fn cause(&self, error: &ConfigError) -> bool {
         let is_caused = error.hint().is_some_and(|hint| hint.is_caused);
-        is_caused || self.names.borrow().iter().any(|name| error.what().contains(name.as_str()))
+        let says = |name: &String| error.what().contains(name.as_str());
+        is_caused
+            || self.names.borrow().iter().any(says)
+            || self.list.iter().any(|mend| says(&unknown(mend.at)))
     }
 
     /// Mends what the error is about, in another way than before; false if there is none.

@@ -15,7 +15,7 @@ use toml::de::{DeTable, DeValue};
 
 use crate::FileKind;
 use crate::error::{ConfigError, Origin};
-use crate::mistakes::{GUESSES, Hint, How, Mends, guessed};
+use crate::mistakes::{GUESSES, Hint, How, Mends, guessed, unknown};
 use crate::overrides::Override;
 use crate::words::{choices, nearest, not_one_of};
 
@@ -307,9 +307,7 @@ impl<'t> Table<'t> {
     /// A text, if it is there.
     pub fn text(&mut self, key: &str) -> Result<Option<Placed<'t, String>>, ConfigError> {
         let Some((place, value)) = self.take(key) else {
-            return Ok(
-                self.stand_in(key, |place, nth| Some(guessed(format!("unknown{}", place.at), nth)))
-            );
+            return Ok(self.stand_in(key, |place, nth| Some(guessed(unknown(place.at), nth))));
         };
         match value {
             DeValue::String(text) => Ok(Some(Placed { value: text.into_owned(), place })),
@@ -689,9 +687,11 @@ impl<'t> Table<'t> {
             let error = self.source.error(found.span().start, &self.key(found.get_ref()), what);
             return error.meant(key);
         }
-        let what = format_args!("missing; expected {expected}");
+        let what = format!("missing; expected {expected}");
         let path = self.key(key);
-        let is_wrong = self.wrong.iter().any(|(wrong, _)| **wrong == *key);
+        // It would do instead.
+        let is_other = |wrong: &str| what.contains(&format!("`{wrong}`"));
+        let is_wrong = self.wrong.iter().any(|(wrong, _)| **wrong == *key || is_other(wrong));
         let is_caused = self.is_mended || is_wrong || self.source.mend(self.at, &path).is_some();
         let hint = Hint { at: self.at, is_missing: true, is_caused, ..Hint::default() };
         self.source.last_error(self.at, &path, what).hinted(hint)

@@ -335,7 +335,7 @@ fn refused(file: &Path) -> Option<String> {
         Some(0) => None,
         Some(2) => {
             assert!(output.stdout.is_empty(), "nothing is understood of a wrong file");
-            Some(String::from_utf8(output.stderr).unwrap())
+            Some(String::from_utf8(output.stderr).unwrap().trim_end().to_owned())
         }
         code => panic!("exit code {code:?}: {output:?}"),
     }

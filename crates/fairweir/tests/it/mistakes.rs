@@ -381,7 +381,6 @@ const FILES: &[(&str, &str)] = &[
     ("G user:nouserofthisname", "nouserofthisname"),
     ("G mac:02:00:5e:00:53:01", "are for the devices of `fairweir router`"),
     ("[isp]\n", "isp.device"),
-    ("[proxy]\n", "proxy.lan: missing; expected a list of interfaces"),
     ("[proxy]\nlan = [\"lo\"]\n", "class: missing; expected at least one table [[class]]"),
     ("[sender]\n", "bundle: missing; expected at least one table [[bundle]]"),
 ];
