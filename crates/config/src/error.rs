@@ -4,7 +4,6 @@ use std::fmt::{self, Write as _};
 use std::io;
 use std::path::Path;
 
-use crate::mistakes::Hint;
 use crate::overrides::Override;
 use crate::text::acts_on_terminal;
 
@@ -27,6 +26,19 @@ struct More {
     hint: Option<Hint>,
     /// Other mistakes of the file.
     others: Vec<ConfigError>,
+}
+
+/// What an error tells who reads the file again, as if this place were right: see [`mistakes`](crate::mistakes).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Hint {
+    /// Where in the text.
+    pub(crate) at: usize,
+    /// The last part of the key that was probably meant.
+    pub(crate) meant: Option<String>,
+    /// A key is missing from the table at that place.
+    pub(crate) is_missing: bool,
+    /// A mend causes it.
+    pub(crate) is_caused: bool,
 }
 
 /// The place of a key or value.

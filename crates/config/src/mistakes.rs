@@ -72,19 +72,6 @@ pub(crate) enum How {
     LeftOut,
 }
 
-/// What an error tells about a mend.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Hint {
-    /// Where in the text.
-    pub(crate) at: usize,
-    /// The last part of the key that was probably meant.
-    pub(crate) meant: Option<String>,
-    /// A key is missing from the table at that place.
-    pub(crate) is_missing: bool,
-    /// A mend causes it.
-    pub(crate) is_caused: bool,
-}
-
 impl Mends {
     /// How a place of a document is mended.
     pub(crate) fn of(&self, file: &str, at: usize, key: &str) -> Option<&How> {

@@ -14,8 +14,8 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::FileKind;
-use crate::error::{ConfigError, Origin};
-use crate::mistakes::{GUESSES, Hint, How, Mends, guessed, unknown};
+use crate::error::{ConfigError, Hint, Origin};
+use crate::mistakes::{GUESSES, How, Mends, guessed, unknown};
 use crate::overrides::Override;
 use crate::words::{choices, nearest, not_one_of};
 
