@@ -42,6 +42,7 @@ deps:
 	@./dist/install-deps
 
 test-deps:
+	@./dist/unchanged note
 	@WITH_TESTS=1 ./dist/install-deps
 
 build: deps
@@ -73,6 +74,7 @@ test: test-deps
 	cargo xtask tidy no-lints
 	cargo $(TESTS) --all-targets --no-run
 	$(call judged,)
+	@./dist/unchanged check
 
 # The claims that take too long for `test`: hours. It plays them one after the other, and a release build where
 # FAIRWEIR_BINARY is looked at, whose cost some of them bound.

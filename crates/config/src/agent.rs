@@ -8,6 +8,7 @@ use crate::FileKind;
 use crate::error::ConfigError;
 use crate::file::{DAEMON, Rules, Text};
 use crate::host::set;
+use crate::mistakes;
 use crate::table::{Source, Table};
 use crate::words::not_one_of;
 use crate::{MetricsAt, VERSION};
@@ -79,14 +80,17 @@ impl AgentFile {
     /// Reads the file.
     ///
     /// # Errors
-    /// The first thing that is wrong: file, line, key, what is allowed.
+    /// All that is wrong: file, line, key, what is allowed.
     pub fn load(path: &Path) -> Result<AgentFile, ConfigError> {
         let text = Text::read(path, &Rules { if_missing: FileKind::Agent.if_missing(), ..DAEMON })?;
-        let mut file = AgentFile::parse(text.source(&[]), path)?;
-        for (_, text) in Text::read_dir(&set_dir(path), set::FILE_BYTES_MAX)? {
-            file.set(text.source(&[]))?;
-        }
-        Ok(file)
+        let changes = Text::read_dir(&set_dir(path), set::FILE_BYTES_MAX)?;
+        mistakes::all(text.as_str().len(), |mends| {
+            let mut file = AgentFile::parse(text.source(&[]).mended(mends), path)?;
+            for (_, text) in &changes {
+                file.set(text.source(&[]).mended(mends))?;
+            }
+            Ok(file)
+        })
     }
 
     pub(crate) fn parse(source: Source<'_>, path: &Path) -> Result<AgentFile, ConfigError> {

@@ -7,7 +7,7 @@ use std::path::Path;
 use crate::overrides::Override;
 use crate::text::acts_on_terminal;
 
-/// The first thing that is wrong, on one line: `FILE:LINE: key: message`.
+/// What is wrong, on one line: `FILE:LINE: key: message`, and after `; ` the other mistakes of the file.
 ///
 /// The message says what was found and what is allowed. Whatever characters a file, a name or a
 /// value contains, the line has no control characters: they are escaped.
@@ -17,6 +17,28 @@ pub struct ConfigError {
     key: String,
     what: String,
     is_refused: bool,
+    more: Option<Box<More>>,
+}
+
+/// What few errors have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct More {
+    hint: Option<Hint>,
+    /// Other mistakes of the file.
+    others: Vec<ConfigError>,
+}
+
+/// What an error tells who reads the file again, as if this place were right: see [`mistakes`](crate::mistakes).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Hint {
+    /// Where in the text.
+    pub(crate) at: usize,
+    /// The last part of the key that was probably meant.
+    pub(crate) meant: Option<String>,
+    /// A key is missing from the table at that place.
+    pub(crate) is_missing: bool,
+    /// A mend causes it.
+    pub(crate) is_caused: bool,
 }
 
 /// The place of a key or value.
@@ -51,7 +73,49 @@ impl ConfigError {
     /// An error at `origin`; `key` is a path such as `flow.rtt`, or empty if the error concerns no
     /// single key.
     pub fn new(origin: Origin, key: impl Into<String>, what: impl fmt::Display) -> ConfigError {
-        ConfigError { origin, key: key.into(), what: what.to_string(), is_refused: false }
+        let (key, what) = (key.into(), what.to_string());
+        ConfigError { origin, key, what, is_refused: false, more: None }
+    }
+
+    /// The errors as one, by file and line; `None` if there are none.
+    pub fn of_all(mut errors: Vec<ConfigError>) -> Option<ConfigError> {
+        let files: Vec<String> = errors.iter().map(|e| e.origin.file().to_owned()).collect();
+        let place = |e: &ConfigError| {
+            (files.iter().position(|file| *file == e.origin.file()), e.origin.line())
+        };
+        errors.sort_by_key(place);
+        let mut errors = errors.into_iter();
+        let mut first = errors.next()?;
+        first.more.get_or_insert_default().others = errors.collect();
+        Some(first)
+    }
+
+    /// This one and all others, each without others.
+    pub fn all(&self) -> impl Iterator<Item = ConfigError> {
+        let alone = |error: &ConfigError| ConfigError { more: None, ..error.clone() };
+        std::iter::once(alone(self)).chain(self.others().iter().map(alone))
+    }
+
+    fn others(&self) -> &[ConfigError] {
+        self.more.as_ref().map_or(&[], |more| &more.others)
+    }
+
+    /// The same error with what is known about a mend.
+    pub(crate) fn hinted(mut self, hint: Hint) -> ConfigError {
+        self.more.get_or_insert_default().hint = Some(hint);
+        self
+    }
+
+    pub(crate) fn hint(&self) -> Option<&Hint> {
+        self.more.as_ref()?.hint.as_ref()
+    }
+
+    /// The same error of a key that was probably meant to be this one.
+    pub(crate) fn meant(mut self, key: &str) -> ConfigError {
+        if let Some(hint) = self.more.as_mut().and_then(|more| more.hint.as_mut()) {
+            hint.meant = Some(key.to_owned());
+        }
+        self
     }
 
     /// An error that concerns a whole file.
@@ -99,7 +163,24 @@ impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ConfigError { origin, key, what, .. } = self;
         let separator = if key.is_empty() { "" } else { ": " };
-        f.write_str(&one_line(&format!("{origin}: {key}{separator}{what}")))
+        f.write_str(&one_line(&format!("{origin}: {key}{separator}{what}")))?;
+        self.others().iter().try_for_each(|other| write!(f, "; {other}"))
+    }
+}
+
+impl Origin {
+    fn file(&self) -> &str {
+        match self {
+            Origin::File { file } | Origin::Line { file, .. } | Origin::Field { file, .. } => file,
+            Origin::Override(_) => "",
+        }
+    }
+
+    fn line(&self) -> usize {
+        match self {
+            Origin::Line { line, .. } | Origin::Field { line, .. } => *line,
+            Origin::File { .. } | Origin::Override(_) => 0,
+        }
     }
 }
 

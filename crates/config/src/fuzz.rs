@@ -43,7 +43,7 @@ fn host(role: Role, text: &str) -> Result<String, ConfigError> {
 
 fn isp(text: &str) -> Result<String, ConfigError> {
     let IspFile { isp, plans, segments, radius, leases, usage, subscribers, table, .. } =
-        IspFile::parse(Text::new(text, FILE), Path::new("/nonexistent/isp.toml"))?;
+        IspFile::parse(Text::new(text, FILE).source(&[]), Path::new("/nonexistent/isp.toml"))?;
     let plans: Vec<_> = plans.into_iter().map(|(_, plan)| plan).collect();
     let subscribers: Vec<_> = subscribers.into_iter().map(|(_, subscriber)| subscriber).collect();
     Ok(format!(

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | [`file`](mod@file) | opens input files safely; who may write each input and what they gain |
 //! | [`table`] | takes a TOML document's keys one by one; what is left is unknown; every error has a line |
+//! | [`mistakes`] | reports all mistakes of a file at once |
 //! | [`output`] | writes the files of `--out` and the like, also as root in directories of others |
 //! | `kind` | whose configuration a file is |
 //! | [`overrides`] | `--set link.rate=47mbit`: keys put into a document before it is read |
@@ -34,6 +35,7 @@ pub mod fuzz;
 pub mod host;
 pub mod isp;
 mod kind;
+pub mod mistakes;
 pub mod output;
 pub mod overrides;
 pub mod plan;

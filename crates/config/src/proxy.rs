@@ -14,6 +14,7 @@ use crate::FileKind;
 use crate::applications::KINDS;
 use crate::error::ConfigError;
 use crate::file::{DAEMON, Rules, Text};
+use crate::mistakes;
 use crate::table::{Source, Table};
 use crate::value::{parse_dev, parse_device_match, parse_match};
 use crate::{MetricsAt, VERSION};
@@ -141,10 +142,12 @@ impl ProxyFile {
     /// Reads the file.
     ///
     /// # Errors
-    /// The first thing that is wrong: file, line, key, what is allowed.
+    /// All that is wrong: file, line, key, what is allowed.
     pub fn load(path: &Path) -> Result<ProxyFile, ConfigError> {
         let text = Text::read(path, &Rules { if_missing: FileKind::Proxy.if_missing(), ..DAEMON })?;
-        ProxyFile::parse(text.source(&[]), path)
+        mistakes::all(text.as_str().len(), |mends| {
+            ProxyFile::parse(text.source(&[]).mended(mends), path)
+        })
     }
 
     pub(crate) fn parse(source: Source<'_>, path: &Path) -> Result<ProxyFile, ConfigError> {

@@ -12,6 +12,7 @@ use ipnet::IpNet;
 use crate::FileKind;
 use crate::error::ConfigError;
 use crate::file::{DAEMON, Rules, Text};
+use crate::mistakes;
 use crate::table::{Placed, Source, Table};
 use crate::target::target;
 use crate::value::parse_match;
@@ -93,11 +94,13 @@ impl SenderFile {
     /// Reads the file.
     ///
     /// # Errors
-    /// The first thing that is wrong: file, line, key, what is allowed.
+    /// All that is wrong: file, line, key, what is allowed.
     pub fn load(path: &Path) -> Result<SenderFile, ConfigError> {
         let text =
             Text::read(path, &Rules { if_missing: FileKind::Sender.if_missing(), ..DAEMON })?;
-        SenderFile::parse(text.source(&[]), path)
+        mistakes::all(text.as_str().len(), |mends| {
+            SenderFile::parse(text.source(&[]).mended(mends), path)
+        })
     }
 
     pub(crate) fn parse(source: Source<'_>, path: &Path) -> Result<SenderFile, ConfigError> {

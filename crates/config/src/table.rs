@@ -14,7 +14,8 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::FileKind;
-use crate::error::{ConfigError, Origin};
+use crate::error::{ConfigError, Hint, Origin};
+use crate::mistakes::{GUESSES, How, Mends, guessed, unknown};
 use crate::overrides::Override;
 use crate::words::{choices, nearest, not_one_of};
 
@@ -28,18 +29,29 @@ pub struct Source<'t> {
     is_shown: bool,
     /// For each line of the text the line of `file` that it was made from; `None` if the text is the file's.
     lines: Option<&'t [usize]>,
+    /// Places that count as right.
+    mends: Option<&'t Mends>,
 }
 
 impl<'t> Source<'t> {
     /// A document with this text; `file` is the name of the file in errors.
     pub fn new(text: &'t str, file: &'t str, overrides: &'t [Override]) -> Self {
-        Source { text, file, overrides, is_shown: true, lines: None }
+        Source { text, file, overrides, is_shown: true, lines: None, mends: None }
     }
 
     /// The same document, made from another form of the file: errors name these lines, one for each line of the
     /// text.
     pub(crate) fn made_from(self, lines: &'t [usize]) -> Self {
         Source { lines: Some(lines), ..self }
+    }
+
+    /// The same document, as if these places were right: see [`mistakes`](crate::mistakes).
+    pub fn mended(self, mends: Option<&'t Mends>) -> Self {
+        Source { mends, ..self }
+    }
+
+    fn mend(&self, at: usize, key: &str) -> Option<&'t How> {
+        self.mends?.of(self.file, at, key)
     }
 
     /// The same document, no part of which appears in messages.
@@ -52,25 +64,40 @@ impl<'t> Source<'t> {
     /// # Errors
     /// [`ConfigError`] if the text is not TOML, or an override names nothing.
     pub fn top(self) -> Result<Table<'t>, ConfigError> {
-        let parsed = DeTable::parse(self.text).map_err(|e| {
-            // The parser's messages do not quote the text.
+        let (parsed, errors) = DeTable::parse_recoverable(self.text);
+        // The parser's messages do not quote the text. One a line: others follow from it.
+        let error = |e: toml::de::Error| {
             let at = e.span().map_or(0, |s| s.start);
-            self.error(at, "syntax", e.message().replace('\n', ", "))
-        })?;
+            self.last_error(at, "syntax", e.message().replace('\n', ", "))
+        };
+        let mut first: Vec<ConfigError> = Vec::new();
+        for error in errors.into_iter().take(SYNTAX_MAX).map(error) {
+            if !first.iter().any(|other| other.origin() == error.origin()) {
+                first.push(error);
+            }
+        }
+        if let Some(error) = ConfigError::of_all(first) {
+            return Err(error);
+        }
         let mut document = parsed.into_inner();
         for (i, change) in self.overrides.iter().enumerate() {
             let at = self.text.len() + 1 + i;
             change.apply(&mut document, at).map_err(|what| self.error(at, "", what))?;
         }
-        Ok(Table::new(Place { source: self, key: "".into(), at: 0 }, document))
+        Ok(Table::new(self.start(), document))
     }
 
     /// The beginning of the document.
     pub fn start(self) -> Place<'t> {
-        Place { source: self, key: "".into(), at: 0 }
+        Place { source: self, key: "".into(), at: 0, is_mended: false }
     }
 
     fn error(self, at: usize, key: &str, what: impl Display) -> ConfigError {
+        self.last_error(at, key, what).hinted(Hint { at, ..Hint::default() })
+    }
+
+    /// An error after which nothing else is reported.
+    fn last_error(self, at: usize, key: &str, what: impl Display) -> ConfigError {
         let origin = self.origin(at);
         match origin {
             Origin::Line { .. } if !self.is_shown => ConfigError::new(origin, "", HIDDEN),
@@ -91,6 +118,9 @@ impl<'t> Source<'t> {
     }
 }
 
+/// Where one word is wrong, the parser finds many.
+const SYNTAX_MAX: usize = 100;
+
 /// The message about a file whose text is not shown.
 pub(crate) const HIDDEN: &str =
     "not valid; details are not shown, because the calling user may not read this file";
@@ -107,9 +137,13 @@ pub struct Table<'t> {
     /// Its own name, empty for the top.
     path: Rc<str>,
     at: usize,
+    /// It stands for one that is missing.
+    is_mended: bool,
     entries: Entries<'t>,
     /// The keys that a reader has asked for, in order, and whether the table may have each.
     known: Vec<(Box<str>, bool)>,
+    /// Keys whose values are wrong, and where each is: they count as left out, or as another value.
+    wrong: Vec<(Box<str>, usize)>,
 }
 
 /// The place of a value, for errors that only its meaning reveals.
@@ -118,6 +152,8 @@ pub struct Place<'t> {
     source: Source<'t>,
     key: Rc<str>,
     at: usize,
+    /// Whether what is there stands for something else.
+    is_mended: bool,
 }
 
 /// `FILE:LINE`.
@@ -144,7 +180,8 @@ impl Place<'_> {
 
     /// An error here.
     pub fn error(&self, what: impl Display) -> ConfigError {
-        self.source.error(self.at, &self.key, what)
+        let hint = Hint { at: self.at, is_caused: self.is_mended, ..Hint::default() };
+        self.source.last_error(self.at, &self.key, what).hinted(hint)
     }
 }
 
@@ -160,13 +197,56 @@ pub struct Placed<'t, T> {
 pub type Texts<'t> = Placed<'t, Vec<Placed<'t, String>>>;
 
 impl<'t> Table<'t> {
-    fn new(Place { source, key, at }: Place<'t>, table: DeTable<'t>) -> Table<'t> {
-        Table { source, path: key, at, entries: entries(table), known: Vec::new() }
+    fn new(Place { source, key, at, is_mended }: Place<'t>, table: DeTable<'t>) -> Table<'t> {
+        let (entries, known, wrong) = (entries(table), Vec::new(), Vec::new());
+        let mut table = Table { source, path: key, at, is_mended, entries, known, wrong };
+        if source.mends.is_some() {
+            table.mend();
+        }
+        table
+    }
+
+    fn mend(&mut self) {
+        let names = self.keys();
+        for (key, value) in std::mem::take(&mut self.entries) {
+            let (name, at) = (key.get_ref(), key.span().start);
+            match self.source.mend(at, &self.key(name)) {
+                None => self.entries.push((key, value)),
+                Some(How::Meant(meant)) if !names.contains(meant) => {
+                    let key = Spanned::new(key.span(), Cow::Owned(meant.clone()));
+                    // As that one it may be wrong, too.
+                    match self.source.mend(at, &self.key(meant)) {
+                        None => self.entries.push((key, value)),
+                        Some(_) => self.wrong.push((meant.as_str().into(), at)),
+                    }
+                }
+                Some(_) => self.wrong.push((name.as_ref().into(), at)),
+            }
+        }
+    }
+
+    /// What stands for a key that is wrong or missing, if `make` knows something.
+    fn stand_in<T>(
+        &self,
+        key: &str,
+        make: impl FnOnce(&Place<'t>, usize) -> Option<T>,
+    ) -> Option<Placed<'t, T>> {
+        self.source.mends?;
+        let path = self.key(key);
+        let wrong = self.wrong.iter().find(|(wrong, _)| **wrong == *key).map(|(_, at)| *at);
+        let mut places = wrong.into_iter().chain([self.at]);
+        let (at, nth) = places.find_map(|at| match self.source.mend(at, &path)? {
+            How::Replaced(nth) => Some((at, *nth)),
+            How::Meant(_) | How::LeftOut => None,
+        })?;
+        let place = Place { source: self.source, key: path, at, is_mended: true };
+        Some(Placed { value: make(&place, nth)?, place })
     }
 
     /// Where the table begins.
     pub fn place(&self) -> Place<'t> {
-        Place { source: self.source, key: Rc::clone(&self.path), at: self.at }
+        let key = Rc::clone(&self.path);
+        Place { source: self.source, key, at: self.at, is_mended: self.is_mended }
     }
 
     fn take(&mut self, key: &str) -> Option<(Place<'t>, DeValue<'t>)> {
@@ -175,7 +255,8 @@ impl<'t> Table<'t> {
         let (key_spanned, value) = self.entries.remove(i);
         let at = key_spanned.span().start;
         let key = self.key(key);
-        Some((Place { source: self.source, key, at }, value.into_inner()))
+        let place = Place { source: self.source, key, at, is_mended: self.is_mended };
+        Some((place, value.into_inner()))
     }
 
     /// The first word about a key holds.
@@ -208,7 +289,8 @@ impl<'t> Table<'t> {
     /// The place of a key; `None` if the key is absent.
     pub fn find(&self, key: &str) -> Option<Place<'t>> {
         let (found, _) = self.entries.iter().find(|(k, _)| k.get_ref() == key)?;
-        Some(Place { source: self.source, key: self.key(key), at: found.span().start })
+        let (key, at) = (self.key(key), found.span().start);
+        Some(Place { source: self.source, key, at, is_mended: self.is_mended })
     }
 
     /// The keys that have not been taken, for tables whose keys are names of the user's.
@@ -216,9 +298,17 @@ impl<'t> Table<'t> {
         self.entries.iter().map(|(key, _)| key.get_ref().clone().into_owned()).collect()
     }
 
+    /// Whether the key is there; the reader knows it from now on.
+    fn has(&mut self, key: &str) -> bool {
+        self.note(key, true);
+        self.entries.iter().any(|(k, _)| k.get_ref() == key)
+    }
+
     /// A text, if it is there.
     pub fn text(&mut self, key: &str) -> Result<Option<Placed<'t, String>>, ConfigError> {
-        let Some((place, value)) = self.take(key) else { return Ok(None) };
+        let Some((place, value)) = self.take(key) else {
+            return Ok(self.stand_in(key, |place, nth| Some(guessed(unknown(place.at), nth))));
+        };
         match value {
             DeValue::String(text) => Ok(Some(Placed { value: text.into_owned(), place })),
             // An override needs no quotes.
@@ -261,6 +351,11 @@ impl<'t> Table<'t> {
         parse: impl Fn(&str) -> Result<T, String>,
     ) -> Result<Option<Placed<'t, T>>, ConfigError> {
         self.refuse_number(key, |text| parse(text).is_ok())?;
+        if !self.has(key) {
+            return Ok(
+                self.stand_in(key, |_, _| GUESSES.iter().find_map(|guess| parse(guess).ok()))
+            );
+        }
         let Some(Placed { value, place }) = self.text(key)? else { return Ok(None) };
         match parse(&value) {
             Ok(value) => Ok(Some(Placed { value, place })),
@@ -276,7 +371,7 @@ impl<'t> Table<'t> {
         let has = |key: &str| self.find(key).is_some();
         if let Some((key, what)) = kind.other(has) {
             let place = self.find(key).unwrap_or_else(|| self.place());
-            return Err(place.source.error(place.at, "", what));
+            return Err(place.source.last_error(place.at, "", what));
         }
         self.version(expected)
     }
@@ -302,6 +397,9 @@ impl<'t> Table<'t> {
     /// [`ConfigError`] if it is missing or not `expected`.
     pub fn version(&mut self, expected: u64) -> Result<(), ConfigError> {
         let Some((place, value)) = self.take("version") else {
+            if self.stand_in("version", |_, _| Some(())).is_some() {
+                return Ok(());
+            }
             let what = format_args!("`version = {expected}` at the top of the file");
             return Err(self.missing("version", what));
         };
@@ -314,7 +412,8 @@ impl<'t> Table<'t> {
             }
             _ => "",
         };
-        Err(place.error(format_args!("found {}, allowed is {expected}{newer}", found(&value))))
+        let what = format!("found {}, allowed is {expected}{newer}", found(&value));
+        Err(self.source.last_error(place.at, &place.key, what))
     }
 
     /// A text that `T` can be read from, if it is there.
@@ -323,6 +422,11 @@ impl<'t> Table<'t> {
         T: FromStr<Err: Display>,
     {
         self.refuse_number(key, |text| text.parse::<T>().is_ok())?;
+        if !self.has(key) {
+            return Ok(
+                self.stand_in(key, |_, _| GUESSES.iter().find_map(|guess| guess.parse().ok()))
+            );
+        }
         let Some(Placed { value, place }) = self.text(key)? else { return Ok(None) };
         match value.parse() {
             Ok(value) => Ok(Some(Placed { value, place })),
@@ -336,6 +440,9 @@ impl<'t> Table<'t> {
         key: &str,
         words: &[(&str, T)],
     ) -> Result<Option<Placed<'t, T>>, ConfigError> {
+        if !self.has(key) {
+            return Ok(self.stand_in(key, |_, _| words.first().map(|(_, value)| *value)));
+        }
         let Some(Placed { value, place }) = self.text(key)? else { return Ok(None) };
         match words.iter().find(|(word, _)| *word == value) {
             Some(&(_, value)) => Ok(Some(Placed { value, place })),
@@ -353,7 +460,9 @@ impl<'t> Table<'t> {
         min: u64,
         max: u64,
     ) -> Result<Option<Placed<'t, u64>>, ConfigError> {
-        let Some((place, value)) = self.take(key) else { return Ok(None) };
+        let Some((place, value)) = self.take(key) else {
+            return Ok(self.stand_in(key, |_, _| Some(min)));
+        };
         match whole(&value).filter(|n| (min..=max).contains(n)) {
             Some(value) => Ok(Some(Placed { value, place })),
             None => {
@@ -376,7 +485,9 @@ impl<'t> Table<'t> {
         min: i64,
         max: i64,
     ) -> Result<Option<Placed<'t, i64>>, ConfigError> {
-        let Some((place, value)) = self.take(key) else { return Ok(None) };
+        let Some((place, value)) = self.take(key) else {
+            return Ok(self.stand_in(key, |_, _| Some(min)));
+        };
         let number = match &value {
             DeValue::Integer(i) => i64::from_str_radix(i.as_str(), i.radix()).ok(),
             _ => None,
@@ -397,7 +508,9 @@ impl<'t> Table<'t> {
 
     /// `true` or `false` and its place, if it is there.
     pub fn truth_placed(&mut self, key: &str) -> Result<Option<Placed<'t, bool>>, ConfigError> {
-        let Some((place, value)) = self.take(key) else { return Ok(None) };
+        let Some((place, value)) = self.take(key) else {
+            return Ok(self.stand_in(key, |_, _| Some(false)));
+        };
         match value {
             DeValue::Boolean(value) => Ok(Some(Placed { value, place })),
             other => {
@@ -425,7 +538,9 @@ impl<'t> Table<'t> {
         max: u32,
         wanted: &str,
     ) -> Result<Option<Placed<'t, u64>>, ConfigError> {
-        let Some((place, value)) = self.take(key) else { return Ok(None) };
+        let Some((place, value)) = self.take(key) else {
+            return Ok(self.stand_in(key, |_, _| Some(0)));
+        };
         let number = match &value {
             DeValue::Float(f) => f.as_str().parse::<f64>().ok(),
             DeValue::Integer(i) => i.as_str().parse::<f64>().ok(),
@@ -444,7 +559,9 @@ impl<'t> Table<'t> {
         min: u32,
         max: u32,
     ) -> Result<Option<(u32, u32)>, ConfigError> {
-        let Some((place, value)) = self.take(key) else { return Ok(None) };
+        let Some((place, value)) = self.take(key) else {
+            return Ok(self.stand_in(key, |_, _| Some((min, max))).map(|range| range.value));
+        };
         let numbers: Vec<Option<u32>> = match &value {
             DeValue::Array(array) => array.iter().map(|v| whole(v.get_ref())).collect(),
             _ => Vec::new(),
@@ -467,7 +584,9 @@ impl<'t> Table<'t> {
         min: u64,
         max: u64,
     ) -> Result<Option<Placed<'t, Vec<u64>>>, ConfigError> {
-        let Some((place, value)) = self.take(key) else { return Ok(None) };
+        let Some((place, value)) = self.take(key) else {
+            return Ok(self.stand_in(key, |_, _| Some(vec![min])));
+        };
         let wrong = |v: &DeValue| {
             let found = found(v);
             place.error(format!("found {found}, expected a list of whole numbers, {min} to {max}"))
@@ -483,7 +602,13 @@ impl<'t> Table<'t> {
 
     /// A list of texts, each with its own place, if it is there.
     pub fn texts(&mut self, key: &str) -> Result<Option<Texts<'t>>, ConfigError> {
-        let Some((place, value)) = self.take(key) else { return Ok(None) };
+        let one = |place: &Place<'t>, nth| Placed {
+            value: guessed("app:unknown".to_owned(), nth),
+            place: place.clone(),
+        };
+        let Some((place, value)) = self.take(key) else {
+            return Ok(self.stand_in(key, |place, nth| Some(vec![one(place, nth)])));
+        };
         let wrong = |place: &Place<'t>, v: &DeValue| {
             let hint = v.as_str().map(|text| format!(" such as [\"{text}\"]")).unwrap_or_default();
             let found = found(v);
@@ -493,6 +618,17 @@ impl<'t> Table<'t> {
         let mut texts = Vec::new();
         for entry in array {
             let place = Place { at: entry.span().start, ..place.clone() };
+            match self.source.mend(place.at, &place.key) {
+                None => {}
+                Some(How::Replaced(nth)) => {
+                    texts.push(one(&Place { is_mended: true, ..place }, *nth));
+                    continue;
+                }
+                Some(How::Meant(_) | How::LeftOut) => {
+                    self.wrong.push((key.into(), place.at));
+                    continue;
+                }
+            }
             match entry.into_inner() {
                 DeValue::String(text) => texts.push(Placed { value: text.into_owned(), place }),
                 other => return Err(wrong(&place, &other)),
@@ -503,7 +639,10 @@ impl<'t> Table<'t> {
 
     /// A table, if it is there.
     pub fn table(&mut self, key: &str) -> Result<Option<Table<'t>>, ConfigError> {
-        let Some((place, value)) = self.take(key) else { return Ok(None) };
+        let Some((place, value)) = self.take(key) else {
+            let empty = self.stand_in(key, |_, _| Some(DeTable::new()));
+            return Ok(empty.map(|table| Table::new(table.place, table.value)));
+        };
         match value {
             DeValue::Table(table) => Ok(Some(Table::new(place, table))),
             other => {
@@ -522,6 +661,14 @@ impl<'t> Table<'t> {
         let mut tables = Vec::new();
         for entry in array {
             let at = entry.span().start;
+            if self.source.mend(at, &place.key) == Some(&How::LeftOut) {
+                self.wrong.push((key.into(), at));
+                let name = entry.get_ref().get("name").and_then(|name| name.get_ref().as_str());
+                if let (Some(name), Some(mends)) = (name, self.source.mends) {
+                    mends.note_left_out(name);
+                }
+                continue;
+            }
             match entry.into_inner() {
                 DeValue::Table(table) => {
                     tables.push(Table::new(Place { at, ..place.clone() }, table));
@@ -537,10 +684,17 @@ impl<'t> Table<'t> {
         let similar = self.entries.iter().filter(|(k, _)| nearest(k.get_ref(), [key]).is_some());
         if let Some((found, _)) = similar.min_by_key(|(k, _)| k.span().start) {
             let what = format_args!("unknown key (did you mean `{key}`?)");
-            return self.source.error(found.span().start, &self.key(found.get_ref()), what);
+            let error = self.source.error(found.span().start, &self.key(found.get_ref()), what);
+            return error.meant(key);
         }
-        let what = format_args!("missing; expected {expected}");
-        self.source.error(self.at, &self.key(key), what)
+        let what = format!("missing; expected {expected}");
+        let path = self.key(key);
+        // It would do instead.
+        let is_other = |wrong: &str| what.contains(&format!("`{wrong}`"));
+        let is_wrong = self.wrong.iter().any(|(wrong, _)| **wrong == *key || is_other(wrong));
+        let is_caused = self.is_mended || is_wrong || self.source.mend(self.at, &path).is_some();
+        let hint = Hint { at: self.at, is_missing: true, is_caused, ..Hint::default() };
+        self.source.last_error(self.at, &path, what).hinted(hint)
     }
 
     /// Refuses the first key that nothing has asked for, and lists those that were asked for.
@@ -561,7 +715,11 @@ impl<'t> Table<'t> {
             }
             None => format!("unknown key{}", choices(key.get_ref(), &allowed)),
         };
-        Err(self.source.error(key.span().start, &self.key(key.get_ref()), what))
+        let error = self.source.error(key.span().start, &self.key(key.get_ref()), what);
+        Err(match nearest(key.get_ref(), allowed) {
+            Some(meant) => error.meant(meant),
+            None => error,
+        })
     }
 }
 

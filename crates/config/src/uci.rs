@@ -17,6 +17,7 @@ use std::path::Path;
 use crate::error::{ConfigError, Origin};
 use crate::file::{Rules, Text, Trust};
 use crate::host::{Config, Role};
+use crate::mistakes;
 use crate::table::Source;
 use crate::value::parse_dev;
 use crate::words::{choices, nearest};
@@ -58,10 +59,17 @@ pub(crate) fn judged(
     lan: &str,
     wan: &str,
 ) -> Result<Option<String>, ConfigError> {
-    let written = translate(text, file, lan, wan)?;
-    let source = Source::new(&written.toml, file, &[]).made_from(&written.lines);
-    Config::read(Role::Router, &[source], Vec::new())?;
-    Ok(written.is_enabled.then_some(written.toml))
+    let written = translate(text, file, lan, wan);
+    let read = mistakes::all(written.toml.len(), |mends| {
+        let source = Source::new(&written.toml, file, &[]).made_from(&written.lines);
+        Config::read(Role::Router, &[source.mended(mends)], Vec::new())
+    });
+    let read = read.err();
+    let wrong = written.wrong.into_iter().chain(read.iter().flat_map(ConfigError::all));
+    match ConfigError::of_all(wrong.collect()) {
+        Some(error) => Err(error),
+        None => Ok(written.is_enabled.then_some(written.toml)),
+    }
 }
 
 /// A configuration in TOML.
@@ -71,6 +79,8 @@ struct Written {
     /// For each line of it the line that it was made from.
     lines: Vec<usize>,
     is_enabled: bool,
+    /// What is wrong and is not in it.
+    wrong: Vec<ConfigError>,
 }
 
 impl Written {
@@ -81,64 +91,104 @@ impl Written {
     }
 }
 
-fn translate(text: &str, file: &str, lan: &str, wan: &str) -> Result<Written, ConfigError> {
+fn translate(text: &str, file: &str, lan: &str, wan: &str) -> Written {
     let at = |line: usize, key: &str, what: String| {
         ConfigError::new(Origin::Line { file: file.to_owned(), line }, key, what)
     };
-    let sections = parse(text).map_err(|(line, what)| at(line, "", what))?;
+    let mut written = Written::default();
+    let (sections, wrong) = parse(text);
+    written.wrong.extend(wrong.into_iter().map(|(line, what)| at(line, "", what)));
     let mut routers = sections.iter().filter(|section| section.kind == "router");
     let router = routers.next();
-    if let Some(second) = routers.next() {
-        return Err(at(second.line, "router", "duplicate section; one is allowed".to_owned()));
-    }
+    let duplicate = |section: &Section| {
+        at(section.line, "router", "duplicate section; one is allowed".to_owned())
+    };
+    written.wrong.extend(routers.map(duplicate));
     let line = router.map_or(1, |router| router.line);
-    let mut written = Written::default();
     written.push(line, "# Written from UCI; changes here are lost.\nversion = 1\n\n[router]");
     let mut names = [("lan", lan, line), ("wan", wan, line)];
     for setting in router.map(|router| &router.options[..]).unwrap_or_default() {
-        let wrong = |what| at(setting.line, &format!("router.{}", setting.key), what);
-        match (setting.key.as_str(), setting.one().map_err(wrong)?) {
-            ("enabled", value) => written.is_enabled = truth(value).map_err(wrong)?,
-            ("lan", value) => names[0] = ("lan", value, setting.line),
-            ("wan", value) => names[1] = ("wan", value, setting.line),
-            (key @ ("upload" | "strict_priority"), value) => {
-                let truth = truth(value).map_err(wrong)?;
-                written.push(setting.line, &format!("{key} = {truth}"));
+        let value = match setting.one() {
+            Ok(value) => value,
+            Err(what) => {
+                written.wrong.push(at(setting.line, &format!("router.{}", setting.key), what));
+                continue;
+            }
+        };
+        let done = match setting.key.as_str() {
+            "enabled" => truth(value).map(|truth| written.is_enabled = truth),
+            "lan" => {
+                names[0] = ("lan", value, setting.line);
+                Ok(())
+            }
+            "wan" => {
+                names[1] = ("wan", value, setting.line);
+                Ok(())
+            }
+            key @ ("upload" | "strict_priority") => {
+                truth(value).map(|truth| written.push(setting.line, &format!("{key} = {truth}")))
             }
             // The reader knows all keys but this one.
-            (key, _) if nearest(key, ["enabled"]).is_some() => {
-                return Err(wrong("unknown key (did you mean `enabled`?)".to_owned()));
+            key if nearest(key, ["enabled"]).is_some() => {
+                Err("unknown key (did you mean `enabled`?)".to_owned())
             }
-            (key, value) => written.push(setting.line, &pair(key, value)),
-        }
+            key => {
+                written.push(setting.line, &pair(key, value));
+                Ok(())
+            }
+        };
+        let key = format!("router.{}", setting.key);
+        written.wrong.extend(done.err().map(|what| at(setting.line, &key, what)));
     }
     for (key, value, line) in names {
-        let dev = parse_dev(value).map_err(|what| at(line, &format!("router.{key}"), what))?;
-        written.push(line, &format!("{key} = {}", quoted(&dev)));
+        match parse_dev(value) {
+            Ok(dev) => written.push(line, &format!("{key} = {}", quoted(&dev))),
+            Err(what) => {
+                written.wrong.push(at(line, &format!("router.{key}"), what));
+                // An interface that stands for the right one.
+                written.push(line, &format!("{key} = \"right-{key}\""));
+            }
+        }
     }
-    let mut has_device = false;
+    // Of a device whose name of a section is misspelt, the groups are neither written nor wrong.
+    let (mut has_device, mut is_lost) = (false, false);
     for section in sections.iter().filter(|section| section.kind != "router") {
         let header = match section.kind.as_str() {
             "device" => "[[device]]",
+            "group" if is_lost => continue,
             "group" if has_device => "[[device.group]]",
             "group" => {
                 let what = "no device is above this group; expected `config device` before it";
-                return Err(at(section.line, "group", what.to_owned()));
+                written.wrong.push(at(section.line, "group", what.to_owned()));
+                continue;
             }
             kind => {
                 let known = choices(kind, &["router", "device", "group"]);
-                return Err(at(section.line, "", format!("unknown section `{kind}`{known}")));
+                written.wrong.push(at(
+                    section.line,
+                    "",
+                    format!("unknown section `{kind}`{known}"),
+                ));
+                is_lost |= nearest(kind, ["device"]).is_some();
+                continue;
             }
         };
-        has_device = true;
+        (has_device, is_lost) = (true, false);
         written.push(section.line, &format!("\n{header}"));
         for setting in &section.options {
             let key = format!("{}.{}", section.kind, setting.key);
-            let text = setting.of_device().map_err(|what| at(setting.line, &key, what))?;
-            written.push(setting.line, &text);
+            match setting.of_device() {
+                Ok(text) => written.push(setting.line, &text),
+                Err(what) => {
+                    written.wrong.push(at(setting.line, &key, what));
+                    if setting.key == "weight" {
+                        written.push(setting.line, "weight = 1");
+                    }
+                }
+            }
         }
     }
-    Ok(written)
+    written
 }
 
 impl Setting {
@@ -207,35 +257,35 @@ fn truth(value: &str) -> Result<bool, String> {
     }
 }
 
-/// The sections of a file, or the line and what is wrong with it.
-fn parse(text: &str) -> Result<Vec<Section>, (usize, String)> {
-    let mut sections: Vec<Section> = Vec::new();
+/// The sections of a file, and lines with what is wrong with each.
+fn parse(text: &str) -> (Vec<Section>, Vec<(usize, String)>) {
+    let (mut sections, mut wrong) = (Vec::new(), Vec::new());
     for (i, line) in text.lines().enumerate() {
-        let at = i + 1;
-        let words = words(line).map_err(|what| (at, what))?;
-        let mut rest: Vec<&str> = words.iter().map(String::as_str).collect();
-        if rest.is_empty() {
-            continue;
-        }
-        match (rest.remove(0), &rest[..]) {
-            ("package", [_]) => {}
-            ("config", [kind] | [kind, _]) => {
-                let kind = (*kind).to_owned();
-                sections.push(Section { line: at, kind, options: Vec::new() });
-            }
-            (word @ ("option" | "list"), [key, value]) => {
-                let Some(section) = sections.last_mut() else {
-                    return Err((at, format!("`{word}` before the first `config`")));
-                };
-                section.add(at, key, word == "list", value).map_err(|what| (at, what))?;
-            }
-            _ => {
-                let expected = "expected `config KIND`, `option KEY VALUE` or `list KEY VALUE`";
-                return Err((at, format!("this is no line of UCI; {expected}")));
-            }
+        if let Err(what) = parse_line(line, i + 1, &mut sections) {
+            wrong.push((i + 1, what));
         }
     }
-    Ok(sections)
+    (sections, wrong)
+}
+
+fn parse_line(line: &str, at: usize, sections: &mut Vec<Section>) -> Result<(), String> {
+    let words = words(line)?;
+    match &words.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [] | ["package", _] => Ok(()),
+        ["config", kind] | ["config", kind, _] => {
+            let kind = (*kind).to_owned();
+            sections.push(Section { line: at, kind, options: Vec::new() });
+            Ok(())
+        }
+        [word @ ("option" | "list"), key, value] => match sections.last_mut() {
+            Some(section) => section.add(at, key, *word == "list", value),
+            None => Err(format!("`{word}` before the first `config`")),
+        },
+        _ => {
+            let expected = "expected `config KIND`, `option KEY VALUE` or `list KEY VALUE`";
+            Err(format!("this is no line of UCI; {expected}"))
+        }
+    }
 }
 
 impl Section {
@@ -340,7 +390,8 @@ mod tests {
             ),
             ("nonsense\n", "fairweir:1: this is no line of UCI"),
         ] {
-            let error = toml(&format!("{text}{router}")).or_else(|_| toml(text)).unwrap_err();
+            let all = [toml(&format!("{text}{router}")), toml(text)].map(Result::unwrap_err);
+            let error = all.join("; ");
             assert!(error.contains(said) && !error.contains('\n'), "{text}: {error}");
         }
     }
@@ -386,7 +437,7 @@ mod tests {
         fn no_value_leaves_its_string(value in ".{0,40}") {
             let value = value.replace(['\'', '\n', '\r'], "");
             let text = format!("config router\n\toption enabled 1\nconfig device\n\toption name '{value}'\n");
-            let written = translate(&text, "fairweir", "br-lan", "wan").unwrap();
+            let written = translate(&text, "fairweir", "br-lan", "wan");
             let table: toml::Table = written.toml.parse().unwrap();
             prop_assert_eq!(written.lines.len(), written.toml.lines().count());
             prop_assert_eq!(table["device"][0]["name"].as_str(), Some(value.as_str()));
@@ -395,9 +446,8 @@ mod tests {
 
         #[test]
         fn whatever_a_file_contains_it_is_toml_or_an_error(text in "(config|option|list| |\t|\n|'|\"|\\\\|[a-z1]|router|device|group|enabled|é|\u{7f}){0,60}") {
-            if let Ok(written) = translate(&text, "fairweir", "br-lan", "wan") {
-                prop_assert!(written.toml.parse::<toml::Table>().is_ok(), "{}", written.toml);
-            }
+            let written = translate(&text, "fairweir", "br-lan", "wan");
+            prop_assert!(written.toml.parse::<toml::Table>().is_ok(), "{}", written.toml);
         }
     }
 }

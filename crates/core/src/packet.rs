@@ -27,6 +27,7 @@ pub enum Side {
 /// A unicast link-layer address. serde form: `02:00:5e:00:53:01`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Mac(pub [u8; 6]);
 
 /// Why a text is not a [`Mac`].

@@ -51,6 +51,7 @@ pub struct Policy {
 
 /// A group, and the groups beneath it, if any.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Branch {
     /// Its name among its siblings, its weight among them, and what belongs to it.
     #[serde(flatten)]
@@ -62,6 +63,7 @@ pub struct Branch {
 
 /// What the user names: traffic that shares one weight.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Group {
     /// Unique within the policy; 1 to [`NAME_MAX`] bytes.
     pub name: String,
@@ -85,6 +87,7 @@ impl Group {
 /// One criterion for belonging to a group. serde form: the text that users write, `app:steam`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Match {
     /// Base name of the executable file that receives: `app:steam`.
     App(String),

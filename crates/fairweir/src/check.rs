@@ -7,6 +7,7 @@ use fairweir_core::units::Rate;
 
 use crate::cli::CheckArgs;
 use crate::device::note_missing;
+use crate::exit::Usage;
 #[cfg(feature = "isp")]
 use crate::isp;
 #[cfg(feature = "market")]
@@ -19,6 +20,11 @@ use fairweir_config::host::{Config, Role};
 use fairweir_config::{FileKind, text};
 
 pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
+    if args.file.extension().is_some_and(|extension| extension == "csv") {
+        let what =
+            "this is a table, not a configuration: `fairweir isp import FILE --dry-run` reads it";
+        return Err(Usage(format!("{}: {what}", args.file.display())).into());
+    }
     match FileKind::at(&args.file) {
         #[cfg(feature = "isp")]
         FileKind::Isp => isp::check(&args.file, args.json),

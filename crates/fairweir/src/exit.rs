@@ -59,7 +59,10 @@ pub(crate) struct Usage(pub(crate) String);
 
 /// Marks an error as one of the command line or of a configuration.
 pub(crate) fn usage(error: anyhow::Error) -> anyhow::Error {
-    Usage(chained(&error)).into()
+    match Exit::of(&error) {
+        Exit::Usage => error,
+        _ => Usage(chained(&error)).into(),
+    }
 }
 
 /// An error in other words than those of its causes, which still decide the exit code.

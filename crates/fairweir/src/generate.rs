@@ -23,6 +23,10 @@ pub(crate) fn run(command: &GenerateCommand) -> anyhow::Result<()> {
             Ok(text::stdout().write_all(toml.as_bytes())?)
         }
         GenerateCommand::Man { out } => write_pages(out),
+        #[cfg(feature = "evidence")]
+        GenerateCommand::Schemas => {
+            Ok(text::stdout().write_all(crate::schemas::document().as_bytes())?)
+        }
         GenerateCommand::Commands => Ok(text::stdout().write_all(document().as_bytes())?),
     }
 }

@@ -13,7 +13,7 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::FromArgMatches;
-use fairweir_config::text;
+use fairweir_config::{ConfigError, text};
 use nix::unistd::geteuid;
 use tracing_subscriber::EnvFilter;
 
@@ -50,6 +50,8 @@ mod progress;
 #[cfg(feature = "proxy")]
 mod proxy;
 mod questions;
+#[cfg(feature = "evidence")]
+mod schemas;
 mod sender;
 #[cfg(feature = "page")]
 mod setup;
@@ -107,7 +109,14 @@ fn ended(outcome: anyhow::Result<()>) -> ExitCode {
         Err(e) if is_broken_pipe(&e) => ExitCode::SUCCESS,
         Err(e) => {
             let (words, code) = (in_words(&e), exit::Exit::of(&e).code());
-            eprintln!("fairweir: {}", text::escaped(&words));
+            // All mistakes of a file, each on its line.
+            let of_file = e.chain().find_map(|cause| cause.downcast_ref::<ConfigError>());
+            match of_file.map(|error| error.all().collect::<Vec<_>>()).unwrap_or_default() {
+                several if several.len() > 1 => {
+                    several.iter().for_each(|one| eprintln!("fairweir: {one}"));
+                }
+                _ => eprintln!("fairweir: {}", text::escaped(&words)),
+            }
             // Who asked for JSON reads it, unless a part of the answer is there already.
             if env::args_os().any(|arg| arg == "--json") && !text::has_written() {
                 let error = serde_json::json!({ "error": words, "exit_code": code });

@@ -20,6 +20,7 @@ use crate::FileKind;
 use crate::MetricsAt;
 use crate::error::ConfigError;
 use crate::file::{Rules, Text, Trust};
+use crate::mistakes;
 use crate::table::{Place, Placed, Source};
 
 mod read;
@@ -174,7 +175,7 @@ impl Config {
     /// Reads `main` and `conf.d/*.toml` beside it.
     ///
     /// # Errors
-    /// [`ConfigError`]: the first thing that is wrong.
+    /// [`ConfigError`]: all that is wrong.
     pub fn load(main: &Path) -> Result<Config, ConfigError> {
         Config::load_as(Role::Host, main)
     }
@@ -182,14 +183,17 @@ impl Config {
     /// Reads `main`, the file of a host or a router, and `*.toml` of [`Role::conf_d`].
     ///
     /// # Errors
-    /// [`ConfigError`]: the first thing that is wrong.
+    /// [`ConfigError`]: all that is wrong.
     pub fn load_as(role: Role, main: &Path) -> Result<Config, ConfigError> {
         let if_missing = role.kind().if_missing();
         let rules = Rules { bytes_max: FILE_BYTES_MAX, trust: Trust::OWNER, if_missing };
         let mut texts = vec![(main.to_owned(), Text::read(main, &rules)?)];
         texts.extend(Text::read_dir(&role.conf_d(main), FILE_BYTES_MAX)?);
-        let sources: Vec<Source<'_>> = texts.iter().map(|(_, text)| text.source(&[])).collect();
-        Config::read(role, &sources, texts.iter().map(|(path, _)| path.clone()).collect())
+        mistakes::all(texts.iter().map(|(_, text)| text.as_str().len()).sum(), |mends| {
+            let sources = texts.iter().map(|(_, text)| text.source(&[]).mended(mends));
+            let files = texts.iter().map(|(path, _)| path.clone()).collect();
+            Config::read(role, &sources.collect::<Vec<_>>(), files)
+        })
     }
 
     /// Reads documents that are merged, the main one first; `files` is where they are.

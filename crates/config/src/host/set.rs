@@ -15,7 +15,7 @@ use crate::VERSION;
 use crate::error::ConfigError;
 use crate::table::{Placed, Source, Table};
 use crate::value::parse_latency;
-use crate::words::choices;
+use crate::words::{choices, nearest};
 
 /// The file in `conf.d` that daemons write. It is read after all files whose names begin with a
 /// letter below `z` or a digit.
@@ -129,7 +129,14 @@ pub fn path_of(key: &str) -> Option<Vec<&str>> {
 /// The first thing that is wrong, and what is allowed.
 pub fn check(changes: &Changes) -> Result<(), String> {
     for (key, value) in changes {
-        path_of(key).ok_or_else(|| format!("unknown key `{key}`{}", choices(key, &KEYS)))?;
+        // Who names a group means its weight.
+        let is_weight = value.as_ref().is_some_and(|value| matches!(value, Setting::Number(_)));
+        path_of(key).ok_or_else(|| match is_weight && nearest(key, KEYS).is_none() {
+            true => {
+                format!("unknown key `{key}`; use {WEIGHT}.{key}; allowed: {}", KEYS.join(", "))
+            }
+            false => format!("unknown key `{key}`{}", choices(key, &KEYS)),
+        })?;
         let one = Changes::from([(key.clone(), value.clone())]);
         let (text, _) = changed("", &one, path_of)?;
         let read = || {

@@ -28,6 +28,7 @@ pub struct Row {
 /// What is wrong with a row.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{line}:{column}: {key}: {what}")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct BadRow {
     /// Counted from 1.
     pub line: usize,

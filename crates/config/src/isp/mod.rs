@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::FileKind;
 use crate::file::{Rules, Text, Trust};
-use crate::table::Table as TomlTable;
+use crate::mistakes::{self, MISTAKES_MAX};
+use crate::table::{Source, Table as TomlTable};
 use crate::value::parse_dev;
 use crate::{ConfigError, MetricsAt, Placed, VERSION};
 
@@ -159,15 +160,20 @@ impl IspFile {
     /// Reads the file, and the table that it names.
     ///
     /// # Errors
-    /// The first thing that is wrong: file, line, key, what is allowed.
+    /// All that is wrong: file, line, key, what is allowed.
     pub fn load(path: &Path) -> Result<IspFile, ConfigError> {
         let if_missing = FileKind::Isp.if_missing();
-        let mut file = IspFile::parse(read_text(path, Trust::OWNER, if_missing)?, path)?;
+        let text = read_text(path, Trust::OWNER, if_missing)?;
+        let mut file = mistakes::all(text.as_str().len(), |mends| {
+            IspFile::parse(text.source(&[]).mended(mends), path)
+        })?;
+        file.text = text;
         if let Some(table) = &file.table {
             let text = read_text(table, Trust::NOT_OTHERS, "")?;
             let rows = csv::Table::read(text.as_str()).map_err(|bad| in_table(&text, &bad))?;
-            if let Some(bad) = rows.bad.first() {
-                return Err(in_table(&text, bad));
+            let bad = rows.bad.iter().take(MISTAKES_MAX).map(|bad| in_table(&text, bad));
+            if let Some(error) = ConfigError::of_all(bad.collect()) {
+                return Err(error);
             }
             file.table_text = Some(text.cleared());
             file.has_end = rows.has_end;
@@ -182,8 +188,9 @@ impl IspFile {
         Ok(file)
     }
 
-    pub(crate) fn parse(text: Text, path: &Path) -> Result<IspFile, ConfigError> {
-        let mut top = text.source(&[]).top()?;
+    /// Without the text.
+    pub(crate) fn parse(source: Source<'_>, path: &Path) -> Result<IspFile, ConfigError> {
+        let mut top = source.top()?;
         top.version_of(FileKind::Isp, VERSION)?;
         let wanted = "a table [isp] with the `device` towards the subscribers";
         let isp = top.table("isp")?.ok_or_else(|| top.missing("isp", wanted))?;
@@ -213,7 +220,7 @@ impl IspFile {
         let path = path.to_owned();
         Ok(IspFile {
             path,
-            text,
+            text: Text::new("", ""),
             isp,
             plans,
             segments,

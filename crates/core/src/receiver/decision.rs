@@ -117,6 +117,7 @@ impl Decision {
 
 /// What was decided for a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct GroupDecision {
     /// Its rate in the last interval.
     #[serde(rename = "rate_bps")]
@@ -137,6 +138,7 @@ pub struct GroupDecision {
 /// How a group stands to its share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum GroupState {
     /// Nothing arrives, or never has.
     Idle,
@@ -179,6 +181,7 @@ impl fmt::Display for GroupState {
 /// What a controller did in a tick, and why.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Act {
     /// It only counts.
     Observe,

@@ -63,6 +63,7 @@ pub const TICK: Span = Span::millis(200);
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum Control {
     /// Counts, touches nothing.
     None,

@@ -144,6 +144,7 @@ pub struct DelaySample {
 /// What measured a queueing delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum DelaySource {
     /// TCP timestamps of arriving packets: the download alone.
     Timestamps,

@@ -25,6 +25,7 @@ pub use tree::{Cap, Claims, DEPTH_MAX, Node, Tree};
 /// [`Weight::MAX`]. serde form: that number; others are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "u32", into = "u32")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Weight(NonZeroU32);
 
 /// A number outside of the weights.

@@ -26,6 +26,7 @@ pub use part::Part;
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(transparent)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Rate(u64);
 
 /// A volume in bytes. serde form: an integer in bytes.
@@ -33,6 +34,7 @@ pub struct Rate(u64);
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
 )]
 #[serde(transparent)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Bytes(u64);
 
 /// An instant in nanoseconds since an epoch that the caller chose. serde form: an integer in ns.

@@ -74,6 +74,7 @@ pub struct UploadObservation {
 /// What is done, and why.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum UploadPhase {
     /// The capacity was configured.
     Fixed,

@@ -156,6 +156,9 @@ pub(crate) enum GenerateCommand {
     },
     /// Print docs/reference/commands.md.
     Commands,
+    /// Print docs/reference/json.schema.json: what commands print with --json.
+    #[cfg(feature = "evidence")]
+    Schemas,
     /// Write a man page for each command.
     Man {
         /// Directory of the pages.

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 
 /// What the daemon knows and does.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct Status {
     /// Of fairweir.
     pub(crate) version: String,
@@ -88,6 +89,7 @@ pub(crate) struct Status {
 
 /// Who divides the download, this host or another.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct DividerStatus {
     /// Who is asked.
     pub(crate) address: Option<IpAddr>,
@@ -105,6 +107,7 @@ pub(crate) struct DividerStatus {
 
 /// What leaves by the interface.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct UploadStatus {
     /// Whether it is shaped now.
     pub(crate) enforcing: bool,
@@ -122,6 +125,7 @@ pub(crate) struct UploadStatus {
 
 /// A group's part of the upload.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct UploadGroupStatus {
     /// Of the group.
     pub(crate) name: String,
@@ -140,6 +144,7 @@ pub(crate) struct UploadGroupStatus {
 
 /// A `host:` match, and the device that has the name.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct HostStatus {
     /// The name.
     pub(crate) name: String,
@@ -188,6 +193,7 @@ pub(crate) enum HostRequest {
 /// How a group is changed for a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) enum TimedChange {
     /// It has more.
     Boost {
@@ -200,6 +206,7 @@ pub(crate) enum TimedChange {
 
 /// A change of a group that ends by itself.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct TimedStatus {
     /// How the group is changed.
     pub(crate) change: TimedChange,
@@ -250,6 +257,7 @@ pub(crate) struct EvidenceStatus {
 
 /// How connections were assigned to sites, since the start of the daemon.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct SitesStatus {
     /// Connections of now whose beginning has not named a host yet.
     pub(crate) undecided: u64,
@@ -277,6 +285,7 @@ pub(crate) struct SitesStatus {
 
 /// What browsers' extensions have said, since the start of the daemon, in events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct ClaimsStatus {
     /// Users whose extension was heard in the last minute.
     pub(crate) users: u64,
@@ -331,6 +340,7 @@ pub(crate) enum LimitedBy {
 
 /// A capacity from an earlier time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct Remembered {
     /// What the link carried.
     pub(crate) capacity_bps: Rate,
@@ -340,6 +350,7 @@ pub(crate) struct Remembered {
 
 /// What the queue of the access link adds to the delay, as the control concludes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct DelayStatus {
     /// The mean of the last tick.
     pub(crate) mean_ms: f64,
@@ -353,6 +364,7 @@ pub(crate) struct DelayStatus {
 
 /// A probe of the access link.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct ProbeStatus {
     /// The host that answers or is asked; null while no host was found.
     pub(crate) reflector: Option<String>,
@@ -368,6 +380,7 @@ pub(crate) struct ProbeStatus {
 
 /// Something that the control did.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct Change {
     /// Seconds since the start of the daemon.
     pub(crate) at_s: f64,
@@ -388,6 +401,7 @@ pub(crate) struct Changed {
 
 /// One flow group.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct GroupStatus {
     /// As configured; of a group within a device the path, `tv/video`.
     pub(crate) name: String,
@@ -423,6 +437,7 @@ pub(crate) struct GroupStatus {
 
 /// A device or group that has groups beneath it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct WithinStatus {
     /// Its path.
     pub(crate) name: String,

@@ -1,9 +1,12 @@
 //! The file and what the API said since, put together.
 
+use std::cell::OnceCell;
 use std::collections::BTreeSet;
 
 use anyhow::anyhow;
+use fairweir_config::ConfigError;
 use fairweir_config::isp::IspFile;
+use fairweir_config::mistakes::MISTAKES_MAX;
 use tracing::warn;
 
 use super::journal::Overlay;
@@ -15,7 +18,7 @@ use super::registry::{Hidden, Origin, Registry, RegistryError, Reported};
 /// same, the overlay's record is superfluous and the file's counts. Sessions and leases give way to both.
 ///
 /// # Errors
-/// The first record that cannot be, with its place; of two that exclude each other, the file's is
+/// The records that cannot be, with their places; of two that exclude each other, the file's is
 /// the one that was there first.
 pub(super) fn assemble(
     file: &mut IspFile,
@@ -24,18 +27,19 @@ pub(super) fn assemble(
 ) -> anyhow::Result<Registry> {
     let mut registry = Registry::default();
     registry.hide(hidden(file, overlay));
-    let mut names = BTreeSet::new();
+    let (mut names, mut wrong) = (BTreeSet::new(), Vec::new());
     for (origin, plan) in &file.plans {
         let over = overlay.plans.get(&plan.name);
-        if !names.insert(&plan.name) {
-            let e = RegistryError::PlanExists(plan.name.clone());
-            return Err(file.error(*origin, "plan", e.key(), &e.to_string()).into());
-        }
-        if over.is_none_or(|over| over.as_ref() == Some(plan)) {
-            let loaded = registry.load_plan(plan, Origin::File);
-            loaded.map_err(|e| file.error(*origin, "plan", e.key(), &e.to_string()))?;
-        }
+        let loaded = match names.insert(&plan.name) {
+            false => Err(RegistryError::PlanExists(plan.name.clone())),
+            true if over.is_none_or(|over| over.as_ref() == Some(plan)) => {
+                registry.load_plan(plan, Origin::File)
+            }
+            true => Ok(()),
+        };
+        wrong.extend(loaded.err().map(|e| file.error(*origin, "plan", e.key(), &e.to_string())));
     }
+    refuse(wrong)?;
     for (name, plan) in &overlay.plans {
         let Some(plan) = plan.as_ref().filter(|_| !registry.plans().contains_key(name.as_str()))
         else {
@@ -49,14 +53,21 @@ pub(super) fn assemble(
     Ok(registry)
 }
 
+fn refuse(wrong: Vec<ConfigError>) -> anyhow::Result<()> {
+    ConfigError::of_all(wrong).map_or(Ok(()), |error| Err(error.into()))
+}
+
 fn subscribers(
     file: &mut IspFile,
     overlay: &Overlay,
     registry: &mut Registry,
     progress: &mut dyn FnMut(usize, usize),
 ) -> anyhow::Result<()> {
-    let mut overlaid = BTreeSet::new();
+    let (mut overlaid, mut wrong, again) = (BTreeSet::new(), Vec::new(), OnceCell::new());
     for i in 0..file.subscribers.len() {
+        if wrong.len() == MISTAKES_MAX {
+            break;
+        }
         if i % SAY_EVERY == 0 {
             progress(i, file.subscribers.len());
         }
@@ -67,15 +78,15 @@ fn subscribers(
             && !overlaid.insert(name)
         {
             let e = RegistryError::SubscriberExists(name.clone());
-            return Err(file.error(origin, "subscriber", e.key(), &e.to_string()).into());
-        }
-        if over.is_none_or(|(_, over)| over.as_ref() == Some(spec)) {
-            registry.load(&std::mem::take(spec), Origin::File).map_err(|e| {
-                let what = with_first_place(file, &e);
-                file.error(origin, "subscriber", e.key(), &what)
-            })?;
+            wrong.push(file.error(origin, "subscriber", e.key(), &e.to_string()));
+        } else if over.is_none_or(|(_, over)| over.as_ref() == Some(spec))
+            && let Err(e) = registry.load(&std::mem::take(spec), Origin::File)
+        {
+            let what = with_first_place(file, &again, &e);
+            wrong.push(file.error(origin, "subscriber", e.key(), &what));
         }
     }
+    refuse(wrong)?;
     for (name, spec) in &overlay.subscribers {
         let Some(spec) =
             spec.as_ref().filter(|_| !registry.subscribers().contains_key(name.as_str()))
@@ -116,15 +127,19 @@ fn hidden(file: &IspFile, overlay: &Overlay) -> Hidden {
 }
 
 /// Adds the place of the other record in a conflict.
-fn with_first_place(file: &IspFile, error: &RegistryError) -> String {
+fn with_first_place(
+    file: &IspFile,
+    again: &OnceCell<Option<IspFile>>,
+    error: &RegistryError,
+) -> String {
     let other = match error {
         RegistryError::SubscriberExists(name) => name,
         RegistryError::AddressTaken { owner, .. } => owner,
         _ => return error.to_string(),
     };
     // It was taken from `file`.
-    let again = IspFile::load(&file.path).ok();
-    let first = again.and_then(|file| {
+    let again = again.get_or_init(|| IspFile::load(&file.path).ok());
+    let first = again.as_ref().and_then(|file| {
         let (origin, _) = file.subscribers.iter().find(|(_, spec)| spec.name == *other)?;
         Some(file.place(*origin))
     });

@@ -4,10 +4,9 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use anyhow::bail;
-use fairweir_config::ConfigError;
-use fairweir_config::Text;
 use fairweir_config::file::{Rules, Trust};
 use fairweir_config::isp::{PlanEntry, SubscriberSpec};
+use fairweir_config::{Text, mistakes};
 use fairweir_daemon::{Access, Client, Error, Lock, StateDir};
 use serde::Serialize;
 use serde_json::Value;
@@ -165,8 +164,8 @@ fn import(args: &ImportArgs) -> anyhow::Result<()> {
 fn plans(args: &PlanFileArgs, request: impl Fn(Value) -> Request) -> anyhow::Result<()> {
     let text = read_any(&args.file)?;
     let shown = args.file.display().to_string();
-    let read = || -> Result<Vec<PlanEntry>, ConfigError> {
-        let mut top = text.source(&[]).top()?;
+    let plans = mistakes::all(text.as_str().len(), |mends| {
+        let mut top = text.source(&[]).mended(mends).top()?;
         let _ = top.integer("version", 1, 1)?;
         let mut plans = Vec::new();
         for mut table in top.tables("plan")? {
@@ -175,8 +174,7 @@ fn plans(args: &PlanFileArgs, request: impl Fn(Value) -> Request) -> anyhow::Res
         }
         top.finish()?;
         Ok(plans)
-    };
-    let plans = read()?;
+    })?;
     if plans.is_empty() {
         bail!("{shown}: no [[plan]] table");
     }

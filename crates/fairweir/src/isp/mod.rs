@@ -57,7 +57,7 @@ mod show;
 mod top;
 mod unpoliced;
 mod usage;
-mod wire;
+pub(crate) mod wire;
 
 pub(crate) use crate::instance::ISP as NAME;
 pub(crate) use show::check;

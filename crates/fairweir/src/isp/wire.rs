@@ -119,7 +119,8 @@ pub(super) struct LeasedRate {
 
 /// How an import went.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct Imported {
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
+pub(crate) struct Imported {
     pub(super) ok: bool,
     pub(super) message: String,
     pub(super) added: usize,
@@ -150,6 +151,7 @@ pub(crate) struct Found {
 
 /// A subscriber and what became of its packets.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct SubscriberStatus {
     pub(crate) name: String,
     pub(crate) addresses: Vec<String>,
@@ -172,6 +174,7 @@ pub(crate) struct SubscriberStatus {
 
 /// An agreement with a host of a subscriber.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct ClientStatus {
     /// Its address and port.
     pub(crate) address: String,
@@ -188,6 +191,7 @@ pub(crate) struct ClientStatus {
 
 /// A class of a client.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct ClientClass {
     pub(crate) weight: u16,
     /// Under this number since the subscriber was added; under 0 also what passed without an agreement.
@@ -197,6 +201,7 @@ pub(crate) struct ClientClass {
 
 /// Agreements with hosts of subscribers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct ClientsStatus {
     /// The UDP port.
     pub(crate) port: u16,
@@ -208,6 +213,7 @@ pub(crate) struct ClientsStatus {
 
 /// Since the subscriber was added, or the daemon began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct SubscriberCounters {
     /// What the plan gives.
     pub(crate) plan_bps: u64,
@@ -218,7 +224,8 @@ pub(crate) struct SubscriberCounters {
 
 /// The busiest subscribers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct Busiest {
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
+pub(crate) struct Busiest {
     /// Over which time rates are; zero if it is not known yet.
     pub(super) interval_s: f64,
     /// By what passed in both directions, most first.
@@ -227,7 +234,8 @@ pub(super) struct Busiest {
 
 /// A subscriber's rates over an interval.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct Busy {
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
+pub(crate) struct Busy {
     pub(super) name: String,
     pub(super) plan: String,
     pub(super) download: Option<BusyDirection>,
@@ -236,7 +244,8 @@ pub(super) struct Busy {
 
 /// See [`Busy`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct BusyDirection {
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
+pub(crate) struct BusyDirection {
     pub(super) plan_bps: u64,
     pub(super) passed_bps: u64,
     /// In the interval.
@@ -246,6 +255,7 @@ pub(super) struct BusyDirection {
 
 /// What the daemon knows and does.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct Status {
     pub(crate) version: String,
     pub(crate) device: String,
@@ -302,6 +312,7 @@ pub(crate) struct Status {
 
 /// Files of what subscribers used.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct UsageStatus {
     pub(crate) dir: String,
     /// When rows were written last, Unix time.
@@ -317,6 +328,7 @@ pub(crate) struct UsageStatus {
 
 /// The collector of what subscribers used, by IPFIX.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct CollectorStatus {
     pub(crate) collector: String,
     /// That the kernel took to send.
@@ -329,6 +341,7 @@ pub(crate) struct CollectorStatus {
 
 /// Sessions that access servers report.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct RadiusStatus {
     pub(crate) listen: String,
     /// Users that have one.
@@ -348,6 +361,7 @@ pub(crate) struct RadiusStatus {
 
 /// A session or a lease whose traffic passes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct UnpolicedStatus {
     pub(crate) subscriber: String,
     /// Empty for a lease.
@@ -363,6 +377,7 @@ pub(crate) struct UnpolicedStatus {
 
 /// Devices from the files of DHCP servers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct LeasesStatus {
     pub(crate) files: Vec<String>,
     pub(crate) devices: usize,
@@ -376,6 +391,7 @@ pub(crate) struct LeasesStatus {
 
 /// A place where packets are looked at.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct HookStatus {
     pub(crate) device: String,
     pub(crate) hook: String,
@@ -384,6 +400,7 @@ pub(crate) struct HookStatus {
 
 /// One of each direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct Directions<T> {
     pub(crate) download: T,
     pub(crate) upload: T,
@@ -391,6 +408,7 @@ pub(crate) struct Directions<T> {
 
 /// How many records are not as the file says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct ApiStatus {
     /// Of the API alone.
     pub(crate) added: usize,
@@ -402,6 +420,7 @@ pub(crate) struct ApiStatus {
 
 /// One plan.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct PlanStatus {
     pub(crate) name: String,
     pub(crate) origin: String,
@@ -416,6 +435,7 @@ pub(crate) struct PlanStatus {
 
 /// A segment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct SegmentStatus {
     pub(crate) name: String,
     pub(crate) members: usize,
@@ -429,6 +449,7 @@ pub(crate) struct SegmentStatus {
 
 /// A lease in force.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct LeaseStatus {
     pub(crate) generation: u64,
     pub(crate) until_s: u64,
@@ -437,6 +458,7 @@ pub(crate) struct LeaseStatus {
 
 /// A segment in one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct SegmentUse {
     pub(crate) capacity_bps: u64,
     /// To all members together.
@@ -449,6 +471,7 @@ pub(crate) struct SegmentUse {
 
 /// What became of packets since the daemon began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct TotalsStatus {
     /// Over the last second.
     pub(crate) passed_bps: u64,

@@ -37,7 +37,8 @@ pub(super) enum Request {
 
 /// The page that runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct PageStatus {
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
+pub(crate) struct PageStatus {
     /// Of fairweir.
     pub(super) version: String,
     /// The page's process.

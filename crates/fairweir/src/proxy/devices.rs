@@ -13,7 +13,8 @@ pub(super) const ROWS_SHOWN: usize = 30;
 
 /// What is known of a device, and from what.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct DeviceStatus {
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
+pub(crate) struct DeviceStatus {
     mac: Mac,
     os: VerdictStatus,
     kind: VerdictStatus,
@@ -21,7 +22,8 @@ pub(super) struct DeviceStatus {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct VerdictStatus {
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
+pub(crate) struct VerdictStatus {
     /// What rules see.
     known: Option<String>,
     /// `user`, `several sources` or `one source`.
@@ -31,7 +33,8 @@ struct VerdictStatus {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct EvidenceStatus {
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
+pub(crate) struct EvidenceStatus {
     source: String,
     seen: String,
     /// Which it leaves possible; `None` is any.

@@ -27,9 +27,9 @@ use crate::words::chained;
 
 pub(crate) mod cli;
 mod daemon;
-mod devices;
+pub(crate) mod devices;
 pub(crate) mod guard;
-mod report;
+pub(crate) mod report;
 
 pub(crate) use report::check;
 

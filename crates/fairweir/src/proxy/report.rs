@@ -25,7 +25,8 @@ use crate::table::{self, Align};
 use crate::words::mbit;
 
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Status {
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
+pub(crate) struct Status {
     version: String,
     pid: u32,
     /// Another one after each start: what is counted since then is of this run.
@@ -60,7 +61,8 @@ pub(super) struct Status {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct ClassStatus {
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
+pub(crate) struct ClassStatus {
     name: String,
     rate_bps: Option<u64>,
     connections: usize,
@@ -71,7 +73,8 @@ struct ClassStatus {
 
 /// Payload of a device and an application.
 #[derive(Debug, Serialize, Deserialize)]
-struct UsageStatus {
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
+pub(crate) struct UsageStatus {
     device: IpAddr,
     app: Option<String>,
     down_bytes: u64,
@@ -79,7 +82,8 @@ struct UsageStatus {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Refused {
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
+pub(crate) struct Refused {
     to_gateway: u64,
     crowded: u64,
 }

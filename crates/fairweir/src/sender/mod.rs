@@ -27,7 +27,7 @@ mod bundle;
 pub(crate) mod cli;
 mod daemon;
 mod lock;
-mod report;
+pub(crate) mod report;
 #[cfg(feature = "top")]
 mod top;
 

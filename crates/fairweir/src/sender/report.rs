@@ -24,7 +24,8 @@ use crate::words::{count, mbit};
 
 /// Free connections in one reply: all that there can be.
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(super) struct Status {
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
+pub(crate) struct Status {
     pub(super) version: String,
     pub(super) pid: u32,
     pub(super) since_s: f64,
@@ -38,7 +39,8 @@ pub(super) struct Status {
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(super) struct BundleStatus {
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
+pub(crate) struct BundleStatus {
     pub(super) name: String,
     pub(super) controller: String,
     pub(super) problem: Option<String>,
@@ -50,7 +52,8 @@ pub(super) struct BundleStatus {
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(super) struct FreeStatus {
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
+pub(crate) struct FreeStatus {
     /// Number of the table [[bundle.free]].
     pub(super) rule: usize,
     pub(super) remote: String,
@@ -69,14 +72,16 @@ pub(super) struct FreeStatus {
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(super) struct StuntsStatus {
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
+pub(crate) struct StuntsStatus {
     connections: usize,
     rate_bps: u64,
     signals: Value,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
-pub(super) struct LeftOutStatus {
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
+pub(crate) struct LeftOutStatus {
     other_peers: usize,
     other_congestion_control: usize,
     no_place: usize,

@@ -12,7 +12,7 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::common::stage::{SERVERS, Stage};
-use crate::common::{FAIRWEIR, fairweir, only_error_line};
+use crate::common::{FAIRWEIR, fairweir, only_error_line, schema};
 
 const COUNTING: &str = "version = 1\n[host]\ncontrol = \"none\"\n";
 
@@ -596,6 +596,44 @@ fn status_is_a_line_for_every_daemon_and_each_has_its_verbs() {
     let off = stage.fairweir("host off --dev wan");
     assert_eq!(off.stdout, b"it does not run, and nothing was left behind\n");
     assert_eq!(stage.fairweir("host off --dev wann").status.code(), Some(2));
+}
+
+#[test]
+#[cfg(feature = "evidence")]
+fn every_command_with_json_has_a_schema_of_this_version() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/json.schema.json");
+    let printed = fairweir(&["generate", "schemas"]).stdout;
+    assert!(
+        fs::read(path).unwrap_or_default() == printed,
+        "docs/reference/json.schema.json is not of this version; `fairweir generate schemas` prints it"
+    );
+    let listed = String::from_utf8(fairweir(&["generate", "commands"]).stdout).unwrap();
+    let commands =
+        listed.lines().filter_map(|line| line.strip_prefix("| `fairweir ")?.split('`').next());
+    let is_other =
+        |c: &&str| *c == "check" || schema::OTHERS.iter().any(|other| c.starts_with(other));
+    for command in commands.filter(|c| !is_other(c)) {
+        let args: Vec<&str> = command.split(' ').chain(["--help"]).collect();
+        let help = String::from_utf8(fairweir(&args).stdout).unwrap();
+        let has_schema = schema::schemas()["commands"].get(command).is_some();
+        let has_json = help.lines().any(|line| line.trim_start().starts_with("--json"));
+        assert_eq!(has_json, has_schema, "`fairweir {command}`");
+    }
+}
+
+#[test]
+fn a_key_too_many_or_too_few_is_found() {
+    let good = serde_json::json!({ "error": "it fails", "exit_code": 1 });
+    schema::assert_valid("error", &good);
+    let of_error = &schema::schemas()["commands"]["error"]["schema"];
+    for wrong in [
+        serde_json::json!({ "error": "it fails" }),
+        serde_json::json!({ "error": "it fails", "exit_code": 1, "more": 1 }),
+        serde_json::json!({ "error": null, "exit_code": 1 }),
+        serde_json::json!({ "error": "it fails", "exit_code": 1.5 }),
+    ] {
+        assert!(schema::contradiction(of_error, &wrong).is_some(), "{wrong}");
+    }
 }
 
 #[test]

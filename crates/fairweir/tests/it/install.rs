@@ -6,7 +6,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use fairweir_testing::can_run;
+use fairweir_testing::{can_run, privileged};
 use tempfile::TempDir;
 
 use crate::common::FAIRWEIR;
@@ -220,6 +220,43 @@ fn a_debian_package_has_the_same_files_below_usr() {
     dpkg_deb(&["--extract", &package, unpacked.to_str().unwrap()]);
     let unit = fs::read_to_string(unpacked.join("lib/systemd/system/fairweir-page.service"));
     assert!(unit.unwrap().contains("ExecStart=/usr/bin/fairweir page\n"));
+}
+
+/// `apt-get` is one that enables a service, as Debian's packages do; everything else is the machine's own, in copies.
+#[test]
+fn what_the_tests_install_is_neither_started_nor_enabled() {
+    if !privileged() || !can_run(Path::new("/usr/bin/systemctl").exists(), "systemctl") {
+        return;
+    }
+    let dir = TempDir::new().unwrap();
+    let apt = "#!/bin/sh\n[ \"$1\" = install ] || exit 0\n\
+               /usr/sbin/policy-rc.d nginx start && echo started >&2\n\
+               printf '[Service]\\nExecStart=/bin/true\\n[Install]\\nWantedBy=multi-user.target\\n' \\\n\
+               >/etc/systemd/system/tried.service\n\
+               systemctl --quiet enable tried.service >&2\ntest -e $LINK && echo enabled >&2\n";
+    let apt_get = dir.path().join("apt-get");
+    fs::write(&apt_get, apt).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(&apt_get, mode).unwrap();
+    // PostgreSQL seems to be missing.
+    let script = format!(
+        "set -eu\ncp -a /etc {0}/etc\nmount --bind {0}/etc /etc\nmkdir -p /usr/lib/postgresql\n\
+         mount -t tmpfs tmpfs /usr/lib/postgresql\nexport PATH={0}:$PATH\n\
+         find /etc/systemd/system | sort >{0}/before\n./dist/install-deps\n\
+         rm /etc/systemd/system/tried.service\nfind /etc/systemd/system | sort | diff {0}/before - >&2\n",
+        dir.path().display()
+    );
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--mount", "sh", "-c", &script]).current_dir(ROOT).env("WITH_TESTS", "1");
+    let link = "/etc/systemd/system/multi-user.target.wants/tried.service";
+    let before = Path::new("/usr/sbin/policy-rc.d").exists();
+    let output = unshare.env("LINK", link).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() && said.contains("enabled") && !said.contains("started"),
+        "{said}"
+    );
+    assert_eq!(Path::new("/usr/sbin/policy-rc.d").exists(), before);
 }
 
 /// Whether units can be checked.

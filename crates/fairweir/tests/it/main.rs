@@ -27,6 +27,7 @@ mod page;
 mod police;
 mod probe;
 mod proxy;
+mod readme;
 mod recognition;
 mod router;
 mod sender;

@@ -9,7 +9,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-use crate::common::FAIRWEIR;
+use crate::common::{FAIRWEIR, schema};
 
 /// A command line, its exit code, and what its answer contains. `RUN` is an empty run directory.
 const LINES: &[(&str, i32, &str)] = &[
@@ -136,6 +136,12 @@ const LINES: &[(&str, i32, &str)] = &[
     ("isp add alice --plan x --address foo", 2, "--address: `foo` is neither an address"),
     ("isp change alice --address 192.0.2.1/24", 2, "--address: `192.0.2.1/24` has host bits set"),
     ("set foo=bar --run-dir RUN", 2, "unknown key `foo`; allowed: weight.GROUP, latency, paused"),
+    ("set video=8 --run-dir RUN", 2, "unknown key `video`; use weight.video"),
+    (
+        "check subscribers.csv",
+        2,
+        "this is a table, not a configuration: `fairweir isp import FILE --dry-run` reads it",
+    ),
     ("set latncy=5ms --run-dir RUN", 2, "(did you mean `latency`?)"),
     ("set latency=5 --run-dir RUN", 2, "such as \"5ms\""),
     ("set latency=9min --run-dir RUN", 2, "latency: "),
@@ -375,7 +381,7 @@ const FILES: &[(&str, &str)] = &[
     ("G user:nouserofthisname", "nouserofthisname"),
     ("G mac:02:00:5e:00:53:01", "are for the devices of `fairweir router`"),
     ("[isp]\n", "isp.device"),
-    ("[proxy]\n", "proxy."),
+    ("[proxy]\nlan = [\"lo\"]\n", "class: missing; expected at least one table [[class]]"),
     ("[sender]\n", "bundle: missing; expected at least one table [[bundle]]"),
 ];
 
@@ -423,6 +429,46 @@ fn every_mistake_has_one_clear_answer() {
         left.is_empty() && !dir.path().join("none").exists(),
         "a refused command leaves {left:?}"
     );
+}
+
+#[test]
+fn a_file_with_several_mistakes_has_them_in_one_answer_a_line_each() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
+    fs::create_dir(dir.path().join("conf.d")).unwrap();
+    write("host.toml", "version = 1\n[host]\nlatency = 5\nprobee = \"off\"\n");
+    write("conf.d/a.toml", "version = 1\n[[group]]\nname = \"a\"\nmatch = [\"ap:b\"]\n");
+    write("isp.toml", "version = 1\nsubscribers = \"s.csv\"\n[isp]\ndevice = \"lo\"\n");
+    write("s.csv", "name,addresses,plan\na,192.0.2.1,gone\nb,192.0.2.1,none\n");
+    write(
+        "plans.toml",
+        "[[plan]]\nname = \"a\"\ndownload = 5\n[[plan]]\nname = \"b\"\nuplaod = \"1mbit\"\n",
+    );
+    let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/demo.toml");
+    let demo = fs::read_to_string(demo).unwrap();
+    write("demo.toml", &demo.replace("weight", "wieght"));
+    for (line, wanted) in [
+        (
+            "check host.toml",
+            &["host.toml:3: ", "host.toml:4: ", "conf.d/a.toml:2: ", "conf.d/a.toml:4: "][..],
+        ),
+        ("check isp.toml", &["s.csv:2:", "s.csv:3:"]),
+        ("isp plan add plans.toml --run-dir none", &["plans.toml:3: ", "plans.toml:6: "]),
+        ("sim check demo.toml", &["demo.toml:", "demo.toml:"]),
+    ] {
+        let output = run(dir.path(), line);
+        let error = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(2), "{line}: {error}");
+        let lines: Vec<&str> = error.lines().collect();
+        let begins =
+            |(said, place): (&&str, &&str)| said.starts_with(&format!("fairweir: {place}"));
+        let is_all = lines.len() == wanted.len() && lines.iter().zip(wanted).all(begins);
+        assert!(is_all, "{line}: {wanted:?}\n{error}");
+    }
+    // The daemon's reply, the status and JSON have them on one line.
+    let output = run(dir.path(), "check host.toml --json");
+    let error: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(error["error"].as_str().unwrap().matches(".toml:").count(), 4, "{error}");
 }
 
 #[test]
@@ -502,5 +548,8 @@ fn every_file_that_is_checked_says_of_which_daemon_it_is() {
 
 fn run(dir: &Path, line: &str) -> Output {
     let mut command = Command::new(FAIRWEIR);
-    command.args(line.split(' ')).current_dir(dir).env_remove("RUST_LOG").output().unwrap()
+    let args: Vec<&str> = line.split(' ').collect();
+    let output = command.args(&args).current_dir(dir).env_remove("RUST_LOG").output().unwrap();
+    schema::check(&args, &output);
+    output
 }

@@ -17,7 +17,7 @@ use nix::sys::socket::{getsockopt, setsockopt, sockopt::TcpCongestion};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::common::{FAIRWEIR, played};
+use crate::common::{FAIRWEIR, played, schema};
 
 const PATIENCE: Duration = Duration::from_secs(8);
 
@@ -80,6 +80,7 @@ impl Host {
     /// What a command prints; nothing if it fails, as long as the daemon has not begun to answer.
     fn printed(&self, args: &[&str]) -> String {
         let output = self.netns.run(|| self.command(args).output().unwrap());
+        schema::check(args, &output);
         String::from_utf8(output.stdout).unwrap()
     }
 

@@ -33,8 +33,8 @@ mod read;
 mod value;
 
 pub use bundle::{BUNDLE_FREE_MAX, Bundle, FreeGroup};
-use fairweir_config::Text;
 pub use fairweir_config::{BadOverride, ConfigError, Origin, Override};
+use fairweir_config::{Text, mistakes};
 pub use kind::{
     Browser, Demand, Http, Kind, OnOff, PAGE_IMAGES, Page, Program, SHARED_HOSTS_MAX, Short, Video,
     Web,
@@ -393,7 +393,7 @@ impl Scenario {
     /// Reads a scenario that needs no other file; `file` is what errors call the text.
     ///
     /// # Errors
-    /// [`ConfigError`]: the first thing that is wrong, with file, line and key.
+    /// [`ConfigError`]: all that is wrong, with file, line and key.
     pub fn parse(text: &str, file: &str) -> Result<Scenario, ConfigError> {
         let refuse = |path: &Path| {
             Err(ConfigError::whole_file(path, "cannot read it: a scenario without files"))
@@ -406,14 +406,15 @@ impl Scenario {
     /// reads it.
     ///
     /// # Errors
-    /// [`ConfigError`]: the first thing that is wrong in either, with file and line, or override,
-    /// and key.
+    /// [`ConfigError`]: all that is wrong in either, with file and line, or override, and key.
     pub fn parse_with(
         text: &Text,
         overrides: &[Override],
         load: &dyn Fn(&Path) -> Result<Text, ConfigError>,
     ) -> Result<Scenario, ConfigError> {
-        read::scenario(text, overrides, load)
+        mistakes::all(text.as_str().len(), |mends| {
+            read::scenario(text.source(overrides).mended(mends), load)
+        })
     }
 
     /// The end of the run.

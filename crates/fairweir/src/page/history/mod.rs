@@ -42,6 +42,7 @@ pub(crate) struct Sample {
 
 /// What a group received in a step. Steps in which it received nothing have no point.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct Point {
     /// Its begin, in seconds since 1970.
     pub(crate) at: u64,

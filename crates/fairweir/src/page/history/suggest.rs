@@ -17,6 +17,7 @@ use crate::words::{count, mbit};
 
 /// What is suggested for a daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct Suggested {
     /// The instance.
     pub(crate) daemon: String,
@@ -28,6 +29,7 @@ pub(crate) struct Suggested {
 
 /// A weight for a group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct SuggestedWeight {
     pub(crate) group: String,
     pub(crate) weight: Weight,

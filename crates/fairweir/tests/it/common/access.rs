@@ -19,8 +19,8 @@ use fairweir_linux::{kept, link, netns::Netns, open_kept};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrStorage, bind, connect, socket};
 use tempfile::TempDir;
 
-use super::FAIRWEIR;
 use super::stage::{Daemon, Download, round_trips, serve_without_end};
+use super::{FAIRWEIR, schema};
 
 /// Of the internet's server.
 pub const SERVER4: &str = "10.9.0.1";
@@ -162,7 +162,9 @@ impl Access {
     pub fn fairweir(&self, args: &str) -> Output {
         let mut args: Vec<String> = args.split_whitespace().map(str::to_owned).collect();
         args.extend(["--run-dir".to_owned(), self.path("run").display().to_string()]);
-        self.router.run(|| Command::new(FAIRWEIR).args(args).output().unwrap())
+        let output = self.router.run(|| Command::new(FAIRWEIR).args(&args).output().unwrap());
+        schema::check(&args, &output);
+        output
     }
 
     /// Runs `fairweir isp`; it must work.

@@ -18,6 +18,7 @@ pub mod oracle;
 pub mod page;
 pub mod played;
 pub mod process;
+pub mod schema;
 pub mod sites;
 pub mod stage;
 pub mod web;
@@ -32,7 +33,9 @@ pub fn daemon_binary() -> String {
 
 /// Runs the binary and waits for its end.
 pub fn fairweir(args: &[&str]) -> Output {
-    Command::new(FAIRWEIR).args(args).env_remove("RUST_LOG").output().unwrap()
+    let output = Command::new(FAIRWEIR).args(args).env_remove("RUST_LOG").output().unwrap();
+    schema::check(args, &output);
+    output
 }
 
 /// Whether `promtool` is here.

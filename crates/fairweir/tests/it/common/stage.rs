@@ -24,7 +24,7 @@ use tempfile::TempDir;
 
 use fairweir_testing::traffic;
 
-use super::{FAIRWEIR, process};
+use super::{FAIRWEIR, process, schema};
 
 /// What the link carries.
 pub const LINK_MBIT: f64 = 40.0;
@@ -131,7 +131,9 @@ impl Stage {
         let run_dir = self.run_dir();
         let args = args.split_whitespace().map(str::to_owned);
         let args: Vec<_> = args.chain(["--run-dir".into(), run_dir]).collect();
-        self.home.run(|| Command::new(FAIRWEIR).args(args).output().unwrap())
+        let output = self.home.run(|| Command::new(FAIRWEIR).args(&args).output().unwrap());
+        schema::check(&args, &output);
+        output
     }
 
     pub fn run_dir(&self) -> String {

@@ -16,7 +16,7 @@ use super::{
     Tuning,
 };
 use fairweir_config::value::parse_max;
-use fairweir_config::{ConfigError, Override, Place, Placed, Table, Text, VERSION, not_one_of};
+use fairweir_config::{ConfigError, Place, Placed, Source, Table, VERSION, not_one_of};
 
 mod bundle;
 mod kind;
@@ -29,12 +29,8 @@ const RTT: Span = Span::millis(40);
 /// Shorter ticks see single bursts, longer ones are no control.
 const TICK_RANGE: RangeInclusive<Span> = Span::millis(10)..=Span::secs(10);
 
-pub(super) fn scenario(
-    text: &Text,
-    overrides: &[Override],
-    load: Load<'_>,
-) -> Result<Scenario, ConfigError> {
-    let mut top = text.source(overrides).top()?;
+pub(super) fn scenario(source: Source<'_>, load: Load<'_>) -> Result<Scenario, ConfigError> {
+    let mut top = source.top()?;
     top.refuse_daemons_file()?;
     top.version(VERSION)?;
     let name = top.text("name")?.ok_or_else(|| top.missing("name", "a name for the reports"))?;
