@@ -20,7 +20,8 @@ struct arrival {
 	__u8 aimed; /* of a packet of a free class: what its target says, */
 	__u8 payer; /* and who pays */
 	__u8 choice; /* the class that the packet belongs to */
-	__u8 pad[4];
+	__u32 sent; /* what its flow sends with it, 2^sent_shift bytes */
+	__u64 lane; /* the lowest bit of its flow's lane in the leaf; 0 has none */
 };
 
 /*

@@ -467,3 +467,25 @@ fn play_segment(
     let cancel = AtomicBool::new(false);
     engine::play(&scenario, Control::None, seed, &|_| {}, &cancel).unwrap().summary.policed
 }
+
+/// A call and pings beside more flows than there are queues; each sends less than a third of its share.
+#[test]
+fn thin_flows_among_many_lose_nothing() {
+    let call = |start: &str| {
+        [
+            format!("[[flow]]\ngroup = \"all\"\nrtt = \"40ms\"\nkind = \"udp\"\ndemand = \"100kbit\"\n{start}\n"),
+            format!("[[flow]]\ngroup = \"all\"\nrtt = \"40ms\"\nkind = \"ping\"\ninterval = \"20ms\"\n{start}\n"),
+        ]
+    };
+    for (congestion_control, count) in [("cubic", 32), ("cubic", 64), ("bbr", 64), ("reno", 64)] {
+        for start in ["", "start = \"5s\""] {
+            let mut flows = call(start).to_vec();
+            flows.extend((0..count).map(|n| bulk(congestion_control, "40ms", &format!("start = \"{}ms\"", 7 * n))));
+            let what = format!("{count} {congestion_control} {start}");
+            for policed in play(&what, "20mbit", 30, &flows) {
+                let loss = |n: usize| policed.flows[n].loss.unwrap_or(0.0);
+                println!("loss {:.4} {:.4} of all {:.4} steady {:?} p99 {:?} start {:?} jain {:?}", loss(0), loss(1), policed.loss.unwrap(), policed.loss_steady, policed.steady.as_ref().map(|s| s.p99), policed.start_up.as_ref().map(|s| s.max), policed.jain);
+            }
+        }
+    }
+}

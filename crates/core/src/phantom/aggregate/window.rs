@@ -135,6 +135,7 @@ impl State<'_> {
         let spec = &plan.leaves[leaf];
         let is_busy = self.inners[usize::from(spec.parent)].is_busy(spec.child);
         let accepted = u64::from(std::mem::take(&mut self.leaves[leaf].accepted));
+        self.leaves[leaf].flows.halve();
         let offered = u64::from(self.weight(plan, leaf)) * served;
         let is_rising = accepted * 20 > offered * 21;
         let is_too_fast = is_busy && TOO_FAST.is_exceeded(accepted, offered);
