@@ -497,7 +497,8 @@ static __always_inline enum verdict ask_phantoms(const struct state *s, const st
 	__u32 leaf, class, place;
 
 	/* Rounded by the time's lowest bits. */
-	arrival->sent = (size + (arrival->now & ((1ull << plan->sent_shift) - 1))) >> plan->sent_shift;
+	backlog = size + (arrival->now & ((1ull << plan->sent_shift) - 1));
+	arrival->sent = smaller(backlog >> plan->sent_shift, SENT_MAX);
 	find_place(s, plan, arrival);
 	leaf = *(volatile __u32 *)&arrival->leaf;
 	place = *(volatile __u32 *)&arrival->place;
@@ -516,10 +517,12 @@ static __always_inline enum verdict ask_phantoms(const struct state *s, const st
 	/* Its leaf counts as busy in its share already, which is not needed when little waits. */
 	if (backlog > ALLOWANCE_MIN || state->mark & MARK_DISARMED)
 		share = offered_in_window(s, plan, arrival->now, leaf);
-	if (s->leaf_max && backlog > s->pace->limit && place > LANES)
-		remember_instead(s, plan, leaf, arrival, share);
-	if (s->leaf_max && backlog > s->pace->limit && backlog <= s->pace->limit + 2 * share &&
-	    is_thin(s, plan, leaf, arrival, share))
+	if (s->leaf_max && backlog > s->pace->limit) {
+		remember_instead(s, plan, leaf, arrival, place, share);
+		arrival->is_spared = is_thin(s, plan, leaf, arrival, share, s->pace->limit + 2 * share - backlog);
+	}
+	/* From memory, so that the verifier forgets on which ways that was found out. */
+	if (*(volatile __u8 *)&arrival->is_spared)
 		verdict = VERDICT_PASS;
 	else if (plan->is_soft)
 		verdict = signal_softly(s, plan, arrival, leaf, backlog, share);

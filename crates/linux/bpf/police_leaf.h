@@ -34,6 +34,12 @@ static __always_inline __u64 flows_put(__u64 flows, __u64 lane, __u64 tag, __u64
 	return (flows & ~(lane * LANE_MASK)) | lane * (tag << TAG_SHIFT | sent << SENT_SHIFT | AGE_MASK);
 }
 
+/* The number of a lane, from 1 on; 0 for none. */
+static __always_inline __u64 lane_number(__u64 lane)
+{
+	return (lane & 1) + (lane >> LANE_BITS & 1) * 2 + (lane >> 2 * LANE_BITS) * 3;
+}
+
 /* What the flow of a lane sent. */
 static __always_inline __u64 flows_sent(__u64 flows, __u64 lane)
 {
@@ -110,7 +116,7 @@ static __always_inline void find_place(const struct state *s, const struct polic
 	lane = flows_find(state->flows, tag);
 	if (lane) {
 		state->flows = flows_see(state->flows, lane, arrival->sent);
-		arrival->lane = lane;
+		arrival->lane = lane_number(lane);
 		return;
 	}
 	for (__u64 nth = 0; nth < WAYS; nth++) {
@@ -127,7 +133,7 @@ static __always_inline void find_place(const struct state *s, const struct polic
 	state = leaf_of(s, best & 0xff);
 	lane = flows_find(state->flows, tag);
 	state->flows = flows_see(state->flows, lane, arrival->sent);
-	arrival->lane = lane;
+	arrival->lane = lane_number(lane);
 	arrival->leaf = best & 0xff;
 	arrival->place = best >> 16;
 }
@@ -138,34 +144,36 @@ static __always_inline void remember(const struct state *s, const struct police_
 {
 	__u64 flows = leaf_of(s, leaf)->flows, lane = flows_vacant(flows);
 
-	reweigh(s, plan, leaf, flows_put(flows, lane, arrival->flow & TAG_MASK, smaller(arrival->sent, SENT_MAX)));
-	arrival->lane = lane;
+	reweigh(s, plan, leaf, flows_put(flows, lane, arrival->flow & TAG_MASK, arrival->sent));
+	arrival->lane = lane_number(lane);
 }
 
 /* A leaf without room for a new flow remembers it instead of the one that sent most, if that is not thin, and as
- * if it had sent what is just too much. */
+ * if it had sent what is just too much. Without a branch, as what follows. */
 static __always_inline void remember_instead(const struct state *s, const struct police_plan *plan, __u32 leaf,
-					     struct arrival *arrival, __u64 share)
+					     struct arrival *arrival, __u64 place, __u64 share)
 {
 	struct police_leaf *state = leaf_of(s, leaf);
 	__u64 lane = flows_fattest(state->flows), sent = share / ((__u64)LANES << plan->sent_shift) + 1;
+	__u64 is_new = (LANES - place) >> 63, is_thin = (flows_sent(state->flows, lane) - smaller(sent, SENT_MAX)) >> 63;
 
-	if (flows_sent(state->flows, lane) < smaller(sent, SENT_MAX))
-		return;
+	lane *= is_new & ~is_thin;
 	sent = smaller(sent + arrival->sent, SENT_MAX);
 	state->flows = flows_put(state->flows, lane, arrival->flow & TAG_MASK, sent);
-	arrival->lane = lane;
+	arrival->lane |= lane_number(lane);
 }
 
 /* Whether the flow, which others share the leaf with, sent no more in this window and, by halves, in those before
- * than its part of the leaf's share of a window, bytes. */
+ * than its part of the leaf's share of a window, bytes, and there is room for it. */
 static __always_inline int is_thin(const struct state *s, const struct police_plan *plan, __u32 leaf,
-				   const struct arrival *arrival, __u64 share)
+				   const struct arrival *arrival, __u64 share, __u64 room)
 {
-	__u64 flows = leaf_of(s, leaf)->flows, lane = *(volatile __u64 *)&arrival->lane;
-	__u64 count = lanes_set(flows_taken(flows)), sent = flows_sent(flows, lane);
+	__u64 flows = leaf_of(s, leaf)->flows, lane = *(volatile __u8 *)&arrival->lane;
+	__u64 sent = flows >> (lane * LANE_BITS - LANE_BITS + SENT_SHIFT) & SENT_MAX;
+	__u64 count = lanes_set(flows_taken(flows)), all = (sent << plan->sent_shift) * count;
 
-	return lane && count > 1 && sent < SENT_MAX && (sent << plan->sent_shift) * count <= share;
+	/* Each difference is negative if it is not so. */
+	return !(((lane - 1) | (count - 2) | (SENT_MAX - 1 - sent) | (share - all) | room) >> 63);
 }
 
 /* Makes the flows of all leaves older by the epochs between two times; all nodes are settled. */
