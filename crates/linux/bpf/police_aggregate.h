@@ -519,7 +519,8 @@ static __always_inline enum verdict ask_phantoms(const struct state *s, const st
 		share = offered_in_window(s, plan, arrival->now, leaf);
 	if (s->leaf_max && backlog > s->pace->limit) {
 		remember_instead(s, plan, leaf, arrival, place, share);
-		arrival->is_spared = is_thin(s, plan, leaf, arrival, share, s->pace->limit + 2 * share - backlog);
+		arrival->is_spared = is_thin(s, plan, leaf, arrival, share,
+					     s->pace->limit + smaller(2 * share, s->pace->window_bytes) - backlog);
 	}
 	/* From memory, so that the verifier forgets on which ways that was found out. */
 	if (*(volatile __u8 *)&arrival->is_spared)

@@ -6,6 +6,7 @@
 #define WAYS 8
 /* An epoch is 2^30 ns. */
 #define EPOCH_SHIFT 30
+/* What a flow sent stands above its age, and above that its tag. */
 #define SENT_SHIFT 2
 #define SENT_MAX 127ull
 #define TAG_SHIFT 9
@@ -164,7 +165,7 @@ static __always_inline void remember_instead(const struct state *s, const struct
 }
 
 /* Whether the flow, which others share the leaf with, sent no more in this window and, by halves, in those before
- * than its part of the leaf's share of a window, bytes, and there is room for it. */
+ * than its part of the leaf's share of a window, bytes, and `room`, also of bytes, is not negative. */
 static __always_inline int is_thin(const struct state *s, const struct police_plan *plan, __u32 leaf,
 				   const struct arrival *arrival, __u64 share, __u64 room)
 {

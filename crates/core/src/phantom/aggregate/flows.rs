@@ -7,9 +7,14 @@
 //! much as it has flows. A flow that was silent for 2.1 to 3.2 s is forgotten: that is longer than the
 //! first three retransmission timeouts.
 //!
+//! A flow is *thin* while it sends less than its part of the leaf's share. Among many flows a call has a
+//! leaf that others fill. So a full leaf lets a thin flow pass, up to twice the leaf's share beyond the limit: what
+//! passes is counted as all else is.
+//!
 //! Properties, tested: a flow that sends stays where it is, but for one that finds three flows in all
-//! its leaves, which goes where its hash says and is not remembered. While a leaf's weight changes, its backlog does not, but
-//! for less than a byte.
+//! its leaves: it goes where its hash says, and takes the place of one that is not thin when it is refused a packet.
+//! Who splits into many flows takes no more of the others by it. While a leaf's weight changes, its backlog does
+//! not, but for less than a byte.
 //!
 //! Source: CAKE's eight ways (Høiland-Jørgensen et al., Piece of CAKE, §III.B).
 
@@ -185,10 +190,12 @@ impl State<'_> {
         Place { leaf: best.1, lane: 0, is_new: true }
     }
 
-    /// Whether the flow at a place, which others share, sent no more in this window and, by halves, in those before
-    /// than its part of the leaf's `share` of a window, bytes.
-    pub(super) fn is_thin(&self, plan: &Plan, place: Place, share: u64) -> bool {
-        if place.lane == 0 {
+    /// Whether a leaf, which would have a backlog of `beyond` bytes more than its limit, lets the flow at a place pass,
+    /// since others share it and the flow sent no more in this window and, by halves, in those before than its part
+    /// of the leaf's `share` of a window, bytes.
+    pub(super) fn is_spared(&self, plan: &Plan, place: Place, beyond: u64, share: u64) -> bool {
+        // With a backlog longer by more than a window the rate has fallen.
+        if place.lane == 0 || beyond > (2 * share).min(plan.pace.window_bytes) {
             return false;
         }
         let flows = self.leaves[place.leaf].flows;

@@ -242,8 +242,7 @@ pub fn decide(plan: &Plan, state: &mut State<'_>, now: Time, arrival: Arrival) -
     if backlog > limit && place.is_new && place.lane == 0 {
         state.remember_instead(plan, &mut place, arrival.flow, (sent, share));
     }
-    let is_spared =
-        backlog > limit && backlog <= limit + 2 * share && state.is_thin(plan, place, share);
+    let is_spared = backlog > limit && state.is_spared(plan, place, backlog - limit, share);
     let verdict = match plan.signal {
         _ if is_spared => Verdict::Pass,
         Signal::Hard if backlog > limit => Verdict::Drop,
