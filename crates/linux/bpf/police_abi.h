@@ -168,7 +168,8 @@ struct police_plan {
 	__u32 kind; /* POLICE_KIND_* */
 	__u32 shape; /* equal for plans whose states are understood alike; 0 is none's */
 	__u64 window; /* ns */
-	__u32 is_soft;
+	__u16 is_soft;
+	__u16 sent_shift;
 	__u16 inner_count;
 	__u16 leaf_count;
 	__u16 criterion_count;

@@ -252,6 +252,7 @@ static __always_inline void judge(const struct state *s, const struct police_pla
 	__u32 mark = state->mark & ~(MARK_FILLED | MARK_RISING | MARK_STREAK | MARK_SILENCE);
 
 	state->accepted = 0;
+	state->flows = flows_halve(state->flows);
 	silence = in_a_row(silence, !accepted, MARK_SILENCE_MAX);
 	/* Eleven eighths: more than Reno's sawtooth. */
 	streak = in_a_row(streak, is_busy && accepted * 8 > offered * 11, MARK_STREAK_MAX);
@@ -495,6 +496,9 @@ static __always_inline enum verdict ask_phantoms(const struct state *s, const st
 	struct police_leaf *state;
 	__u32 leaf, class, place;
 
+	/* Rounded by the time's lowest bits. */
+	backlog = size + (arrival->now & ((1ull << plan->sent_shift) - 1));
+	arrival->sent = smaller(backlog >> plan->sent_shift, SENT_MAX);
 	find_place(s, plan, arrival);
 	leaf = *(volatile __u32 *)&arrival->leaf;
 	place = *(volatile __u32 *)&arrival->place;
@@ -508,12 +512,20 @@ static __always_inline enum verdict ask_phantoms(const struct state *s, const st
 	}
 	settle(s, plan, arrival->now, path_to(s, plan, leaf));
 	if (place && place <= LANES)
-		reweigh(s, plan, leaf, flows_insert(state->flows, arrival->flow & TAG_MASK));
+		remember(s, plan, leaf, arrival);
 	backlog = backlog_of(s, plan, leaf) + size;
 	/* Its leaf counts as busy in its share already, which is not needed when little waits. */
 	if (backlog > ALLOWANCE_MIN || state->mark & MARK_DISARMED)
 		share = offered_in_window(s, plan, arrival->now, leaf);
-	if (plan->is_soft)
+	if (s->leaf_max && backlog > s->pace->limit) {
+		remember_instead(s, plan, leaf, arrival, place, share);
+		arrival->is_spared = is_thin(s, plan, leaf, arrival, share,
+					     s->pace->limit + smaller(2 * share, s->pace->window_bytes) - backlog);
+	}
+	/* From memory, so that the verifier forgets on which ways that was found out. */
+	if (*(volatile __u8 *)&arrival->is_spared)
+		verdict = VERDICT_PASS;
+	else if (plan->is_soft)
 		verdict = signal_softly(s, plan, arrival, leaf, backlog, share);
 	else if (backlog > s->pace->limit)
 		verdict = VERDICT_DROP;

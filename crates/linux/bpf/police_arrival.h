@@ -20,7 +20,10 @@ struct arrival {
 	__u8 aimed; /* of a packet of a free class: what its target says, */
 	__u8 payer; /* and who pays */
 	__u8 choice; /* the class that the packet belongs to */
-	__u8 pad[4];
+	__u8 sent; /* what its flow sends with it, 2^sent_shift bytes */
+	__u8 lane; /* of its flow in the leaf, from 1 on; 0 has none */
+	__u8 is_spared; /* from a full leaf, since its flow is thin */
+	__u8 pad;
 };
 
 /*

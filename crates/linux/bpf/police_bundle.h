@@ -22,19 +22,6 @@ static __always_inline __u64 evenly(const struct police_inner *node, __u32 child
 	return share * weight / (node->weight + weight * (1 - is_busy(node, child)));
 }
 
-/* and the larger, and the smaller, of two numbers below 2^63. */
-static __always_inline __u64 larger(__u64 one, __u64 other)
-{
-	__u64 more = one - other;
-
-	return other + (more & ((more >> 63) - 1));
-}
-
-static __always_inline __u64 smaller(__u64 one, __u64 other)
-{
-	return one + other - larger(one, other);
-}
-
 /* What the parent of a leaf gets of the rate in a window; above it are weighted nodes only. */
 static __always_inline __u64 share_of_parent(const struct state *s, const struct police_plan *plan,
 					     __u32 leaf)

@@ -6,23 +6,71 @@
 #define WAYS 8
 /* An epoch is 2^30 ns. */
 #define EPOCH_SHIFT 30
-#define TAG_BITS (LANE_BITS - 2)
+/* What a flow sent stands above its age, and above that its tag. */
+#define SENT_SHIFT 2
+#define SENT_MAX 127ull
+#define TAG_SHIFT 9
+#define TAG_BITS (LANE_BITS - TAG_SHIFT)
 #define TAG_MASK ((1ull << TAG_BITS) - 1)
 
 /* The lowest bit of the lane that has a flow. */
 static __always_inline __u64 flows_find(__u64 flows, __u64 tag)
 {
-	__u64 others = (flows ^ (tag << 2) * LANES_LOW) >> 2 & TAG_MASK * LANES_LOW;
+	__u64 others = (flows ^ (tag << TAG_SHIFT) * LANES_LOW) >> TAG_SHIFT & TAG_MASK * LANES_LOW;
 
 	return flows_taken(flows) & ~((others + TAG_MASK * LANES_LOW) >> TAG_BITS);
 }
 
-/* Puts a flow into a vacant lane. */
-static __always_inline __u64 flows_insert(__u64 flows, __u64 tag)
+/* The first lane that is vacant, or 0. */
+static __always_inline __u64 flows_vacant(__u64 flows)
 {
-	__u64 vacant = ~flows_taken(flows) & LANES_LOW, lane = vacant & -vacant;
+	__u64 vacant = ~flows_taken(flows) & LANES_LOW;
 
-	return (flows & ~(lane * LANE_MASK)) | lane * (tag << 2 | AGE_MASK);
+	return vacant & -vacant;
+}
+
+/* Puts a flow that sent this much into a lane. */
+static __always_inline __u64 flows_put(__u64 flows, __u64 lane, __u64 tag, __u64 sent)
+{
+	return (flows & ~(lane * LANE_MASK)) | lane * (tag << TAG_SHIFT | sent << SENT_SHIFT | AGE_MASK);
+}
+
+/* The number of a lane, from 1 on; 0 for none. */
+static __always_inline __u64 lane_number(__u64 lane)
+{
+	return (lane & 1) + (lane >> LANE_BITS & 1) * 2 + (lane >> 2 * LANE_BITS) * 3;
+}
+
+/* What the flow of a lane sent. */
+static __always_inline __u64 flows_sent(__u64 flows, __u64 lane)
+{
+	__u64 shift = (lane >> LANE_BITS & 1) * LANE_BITS + (lane >> 2 * LANE_BITS) * 2 * LANE_BITS;
+
+	return flows >> (shift + SENT_SHIFT) & SENT_MAX;
+}
+
+/* The flow of a lane sends more. */
+static __always_inline __u64 flows_see(__u64 flows, __u64 lane, __u64 more)
+{
+	more = smaller(more, SENT_MAX - flows_sent(flows, lane));
+	return (flows + more * (lane << SENT_SHIFT)) | lane * AGE_MASK;
+}
+
+/* What all flows sent is half as much. */
+static __always_inline __u64 flows_halve(__u64 flows)
+{
+	__u64 all = LANES_LOW * (SENT_MAX << SENT_SHIFT);
+
+	return (flows & ~all) | ((flows & all) >> 1 & LANES_LOW * (SENT_MAX >> 1 << SENT_SHIFT));
+}
+
+/* The first lane whose flow sent most; none is vacant. */
+static __always_inline __u64 flows_fattest(__u64 flows)
+{
+	__u64 first = flows_sent(flows, 1) << 2 | 2, second = flows_sent(flows, 1ull << LANE_BITS) << 2 | 1;
+	__u64 best = larger(larger(first, second), flows_sent(flows, 1ull << 2 * LANE_BITS) << 2);
+
+	return 1ull << (2 - (best & 3)) * LANE_BITS;
 }
 
 /* All flows are older by an epoch. */
@@ -53,8 +101,8 @@ static __always_inline void reweigh(const struct state *s, const struct police_p
 		parent->nearest = state->finish;
 }
 
-/* Writes to arrival->leaf which leaf a flow has or is to have, and to arrival->place 0 if it has it, else
- * one more than there are flows in that leaf. To memory, so that the verifier forgets on which ways that
+/* Writes to arrival->leaf which leaf a flow has or is to have, and to arrival->place 0 if it has it, with
+ * its lane, else one more than there are flows in that leaf. To memory, so that the verifier forgets on which ways that
  * was found out. */
 static __always_inline void find_place(const struct state *s, const struct police_plan *plan,
 					struct arrival *arrival)
@@ -68,7 +116,8 @@ static __always_inline void find_place(const struct state *s, const struct polic
 		return;
 	lane = flows_find(state->flows, tag);
 	if (lane) {
-		state->flows |= lane * AGE_MASK;
+		state->flows = flows_see(state->flows, lane, arrival->sent);
+		arrival->lane = lane_number(lane);
 		return;
 	}
 	for (__u64 nth = 0; nth < WAYS; nth++) {
@@ -83,9 +132,49 @@ static __always_inline void find_place(const struct state *s, const struct polic
 		at -= count & -(1 - ((at - (spec->class_first + count)) >> 63));
 	}
 	state = leaf_of(s, best & 0xff);
-	state->flows |= flows_find(state->flows, tag) * AGE_MASK;
+	lane = flows_find(state->flows, tag);
+	state->flows = flows_see(state->flows, lane, arrival->sent);
+	arrival->lane = lane_number(lane);
 	arrival->leaf = best & 0xff;
 	arrival->place = best >> 16;
+}
+
+/* A settled leaf with fewer flows than lanes remembers a new one. */
+static __always_inline void remember(const struct state *s, const struct police_plan *plan, __u32 leaf,
+				     struct arrival *arrival)
+{
+	__u64 flows = leaf_of(s, leaf)->flows, lane = flows_vacant(flows);
+
+	reweigh(s, plan, leaf, flows_put(flows, lane, arrival->flow & TAG_MASK, arrival->sent));
+	arrival->lane = lane_number(lane);
+}
+
+/* A leaf without room for a new flow remembers it instead of the one that sent most, if that is not thin, and as
+ * if it had sent what is just too much. Without a branch, as what follows. */
+static __always_inline void remember_instead(const struct state *s, const struct police_plan *plan, __u32 leaf,
+					     struct arrival *arrival, __u64 place, __u64 share)
+{
+	struct police_leaf *state = leaf_of(s, leaf);
+	__u64 lane = flows_fattest(state->flows), sent = share / ((__u64)LANES << plan->sent_shift) + 1;
+	__u64 is_new = (LANES - place) >> 63, is_thin = (flows_sent(state->flows, lane) - smaller(sent, SENT_MAX)) >> 63;
+
+	lane *= is_new & ~is_thin;
+	sent = smaller(sent + arrival->sent, SENT_MAX);
+	state->flows = flows_put(state->flows, lane, arrival->flow & TAG_MASK, sent);
+	arrival->lane |= lane_number(lane);
+}
+
+/* Whether the flow, which others share the leaf with, sent no more in this window and, by halves, in those before
+ * than its part of the leaf's share of a window, bytes, and `room`, also of bytes, is not negative. */
+static __always_inline int is_thin(const struct state *s, const struct police_plan *plan, __u32 leaf,
+				   const struct arrival *arrival, __u64 share, __u64 room)
+{
+	__u64 flows = leaf_of(s, leaf)->flows, lane = *(volatile __u8 *)&arrival->lane;
+	__u64 sent = flows >> (lane * LANE_BITS - LANE_BITS + SENT_SHIFT) & SENT_MAX;
+	__u64 count = lanes_set(flows_taken(flows)), all = (sent << plan->sent_shift) * count;
+
+	/* Each difference is negative if it is not so. */
+	return !(((lane - 1) | (count - 2) | (SENT_MAX - 1 - sent) | (share - all) | room) >> 63);
 }
 
 /* Makes the flows of all leaves older by the epochs between two times; all nodes are settled. */

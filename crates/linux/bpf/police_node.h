@@ -66,6 +66,19 @@ static __always_inline __u64 less(__u64 from, __u64 what)
 	return from > what ? from - what : 0;
 }
 
+/* The larger, and the smaller, of two numbers below 2^63; without a branch, as what follows. */
+static __always_inline __u64 larger(__u64 one, __u64 other)
+{
+	__u64 more = one - other;
+
+	return other + (more & ((more >> 63) - 1));
+}
+
+static __always_inline __u64 smaller(__u64 one, __u64 other)
+{
+	return one + other - larger(one, other);
+}
+
 static __always_inline __u32 add_capped(__u32 to, __u32 more)
 {
 	__u32 sum = to + more;
@@ -91,8 +104,8 @@ static __always_inline __u32 lowest(__u64 word)
 	return numbers[(word & -word) * 0x022fdd63cc95386dull >> 58];
 }
 
-/* A leaf's flows: three lanes of 21 bits with 19 bits of a flow's hash and two of age; see
- * core::phantom::aggregate::flows. */
+/* A leaf's flows: three lanes of 21 bits with 12 bits of a flow's hash, 7 of what it sent and two of age;
+ * see core::phantom::aggregate::flows. */
 #define LANES 3
 #define LANE_BITS 21
 #define LANE_MASK ((1ull << LANE_BITS) - 1)

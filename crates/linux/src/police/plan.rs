@@ -93,7 +93,8 @@ fn phantom(plan: &phantom::Plan) -> Encoded {
     to.kind = KIND_PHANTOM;
     to.pace = pace(&plan.pace);
     to.window = plan.window;
-    to.is_soft = u32::from(plan.signal == Signal::Soft);
+    to.is_soft = u16::from(plan.signal == Signal::Soft);
+    to.sent_shift = plan.sent_shift as u16;
     to.inner_count = plan.inners.len() as u16;
     to.leaf_count = plan.leaves.len() as u16;
     to.choice_default = plan.choice_default as u16;

@@ -467,3 +467,28 @@ fn play_segment(
     let cancel = AtomicBool::new(false);
     engine::play(&scenario, Control::None, seed, &|_| {}, &cancel).unwrap().summary.policed
 }
+
+/// A call beside more flows than there are queues, which begins with them or when all queues are known.
+#[test]
+fn a_call_among_many_flows_loses_nothing() {
+    for (congestion_control, count) in [("cubic", 32), ("cubic", 64), ("reno", 64), ("bbr", 64)] {
+        for start in ["0s", "5s"] {
+            let thin = |kind| {
+                format!("[[flow]]\ngroup = \"all\"\nrtt = \"40ms\"\nstart = \"{start}\"\n{kind}\n")
+            };
+            let small = thin("kind = \"ping\"\ninterval = \"20ms\"");
+            let full = thin("kind = \"udp\"\ndemand = \"100kbit\"");
+            let start = |n| format!("start = \"{}ms\"", 7 * n);
+            let mut flows = vec![small, full];
+            flows.extend((0..count).map(|n| bulk(congestion_control, "40ms", &start(n))));
+            for policed in play(&format!("{count} {congestion_control}"), "20mbit", 30, &flows) {
+                let [small, full] = [0, 1].map(|n| policed.flows[n].loss.unwrap_or(0.0));
+                println!("lost {small:.4} and {full:.4}");
+                assert!(small <= 0.003, "{small:.4} of {count} {congestion_control}");
+                // Six of its packets, until it is known.
+                assert!(full <= 0.03, "{full:.4} of full packets");
+                assert!((0.98..1.02).contains(&ratio(&policed)));
+            }
+        }
+    }
+}

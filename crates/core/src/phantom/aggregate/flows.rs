@@ -7,17 +7,23 @@
 //! much as it has flows. A flow that was silent for 2.1 to 3.2 s is forgotten: that is longer than the
 //! first three retransmission timeouts.
 //!
+//! A flow is *thin* while it sends less than its part of the leaf's share. Among many flows a call has a
+//! leaf that others fill. So a full leaf lets a thin flow pass, up to twice the leaf's share beyond the limit: what
+//! passes is counted as all else is.
+//!
 //! Properties, tested: a flow that sends stays where it is, but for one that finds three flows in all
-//! its leaves, which goes where its hash says and is not remembered. While a leaf's weight changes, its backlog does not, but
-//! for less than a byte.
+//! its leaves: it goes where its hash says, and takes the place of one that is not thin when it is refused a packet.
+//! Who splits into many flows takes no more of the others by it. While a leaf's weight changes, its backlog does
+//! not, but for less than a byte.
 //!
 //! Source: CAKE's eight ways (Høiland-Jørgensen et al., Piece of CAKE, §III.B).
 
 use super::State;
 use crate::phantom::plan::{Leaf, Plan};
 
-/// What a leaf remembers of its flows: three lanes of 21 bits, each with 19 bits of a flow's hash and
-/// two bits of age: 3 is seen in this epoch, 1 is forgotten with the next, 0 is vacant.
+/// What a leaf remembers of its flows: three lanes of 21 bits, each with 12 bits of a flow's hash, 7 bits of what
+/// it sent, in 2^[`Plan::sent_shift`] bytes and halved at the end of each window, and two bits of age: 3 is seen
+/// in this epoch, 1 is forgotten with the next, 0 is vacant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct Flows(pub u64);
@@ -25,7 +31,10 @@ pub struct Flows(pub u64);
 const LANES: u16 = 3;
 const LANE_BITS: u32 = 21;
 const LANE_MASK: u64 = (1 << LANE_BITS) - 1;
-const TAG_BITS: u32 = LANE_BITS - 2;
+const SENT_SHIFT: u32 = 2;
+const SENT_MAX: u64 = 127;
+const TAG_SHIFT: u32 = 9;
+const TAG_BITS: u32 = LANE_BITS - TAG_SHIFT;
 const TAG_MASK: u64 = (1 << TAG_BITS) - 1;
 const AGE_MASK: u64 = 3;
 /// The lowest bit of each lane.
@@ -53,20 +62,49 @@ impl Flows {
         (self.0 | self.0 >> 1) & LOW
     }
 
-    /// Sees a flow again, if it is there. Without a branch: which lane has it is as good as random.
+    /// The lowest bit of the lane that has a flow, or 0. Without a branch: which one is as good as random.
     #[inline(always)]
-    fn find(&mut self, tag: u64) -> bool {
-        let others = ((self.0 ^ ((tag << 2) * LOW)) >> 2) & (TAG_MASK * LOW);
-        let lane = self.taken() & !((others + TAG_MASK * LOW) >> TAG_BITS);
-        self.0 |= lane * AGE_MASK;
-        lane != 0
+    fn find(self, tag: u64) -> u64 {
+        let others = ((self.0 ^ ((tag << TAG_SHIFT) * LOW)) >> TAG_SHIFT) & (TAG_MASK * LOW);
+        self.taken() & !((others + TAG_MASK * LOW) >> TAG_BITS)
     }
 
-    /// Puts a flow into a vacant lane.
-    fn insert(&mut self, tag: u64) {
+    /// What the flow of a lane sent.
+    #[inline(always)]
+    fn sent(self, lane: u64) -> u64 {
+        (self.0 >> (lane.trailing_zeros() + SENT_SHIFT)) & SENT_MAX
+    }
+
+    /// The flow of a lane sends more.
+    #[inline(always)]
+    fn see(&mut self, lane: u64, more: u64) {
+        let more = more.min(SENT_MAX - self.sent(lane));
+        self.0 = (self.0 + more * (lane << SENT_SHIFT)) | (lane * AGE_MASK);
+    }
+
+    /// What all flows sent is half as much.
+    #[inline(always)]
+    pub(super) fn halve(&mut self) {
+        let all = LOW * (SENT_MAX << SENT_SHIFT);
+        self.0 = self.0 & !all | ((self.0 & all) >> 1) & (LOW * ((SENT_MAX >> 1) << SENT_SHIFT));
+    }
+
+    /// The first lane that is vacant, or 0.
+    fn vacant(self) -> u64 {
         let vacant = !self.taken() & LOW;
-        let lane = vacant & vacant.wrapping_neg();
-        self.0 = self.0 & !(lane * LANE_MASK) | (lane * (tag << 2 | AGE_MASK));
+        vacant & vacant.wrapping_neg()
+    }
+
+    /// Puts a flow that sent this much into a lane.
+    fn put(&mut self, lane: u64, tag: u64, sent: u64) {
+        let flow = tag << TAG_SHIFT | sent << SENT_SHIFT | AGE_MASK;
+        self.0 = self.0 & !(lane * LANE_MASK) | (lane * flow);
+    }
+
+    /// The first lane whose flow sent most; none is vacant.
+    fn fattest(self) -> u64 {
+        let lanes = (0..LANES).map(|nth| 1 << (u32::from(nth) * LANE_BITS));
+        lanes.rev().max_by_key(|lane| self.sent(*lane)).expect("invariant: there are lanes")
     }
 
     /// All flows are older by an epoch.
@@ -90,10 +128,11 @@ fn way(spec: &Leaf, leaf: usize, nth: usize) -> usize {
     first + if at >= count { at - count } else { at }
 }
 
-/// A leaf, and whether it does not know the flow yet.
+/// A leaf, and the lowest bit of the flow's lane in it; 0 if the flow is new there, or the only one of a class.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
     pub(super) leaf: usize,
+    pub(super) lane: u64,
     pub(super) is_new: bool,
 }
 
@@ -114,15 +153,23 @@ impl State<'_> {
         }
     }
 
-    /// Where a flow is whose hash says `leaf`, or is to be.
+    /// Where a flow is whose hash says `leaf`, or is to be. It sends `more`, in 2^[`Plan::sent_shift`] bytes.
     #[inline(always)]
-    pub(super) fn find_place(&mut self, plan: &Plan, leaf: usize, flow: u32) -> Place {
+    pub(super) fn find_place(&mut self, plan: &Plan, leaf: usize, flow: u32, more: u64) -> Place {
         let spec = &plan.leaves[leaf];
-        let tag = u64::from(flow) & TAG_MASK;
-        if spec.class_count == 1 || self.leaves[leaf].flows.find(tag) {
-            return Place { leaf, is_new: false };
+        if spec.class_count == 1 {
+            return Place { leaf, lane: 0, is_new: false };
         }
-        self.again().find_place_elsewhere(plan, leaf, tag)
+        let tag = u64::from(flow) & TAG_MASK;
+        let lane = self.leaves[leaf].flows.find(tag);
+        let place = match lane {
+            0 => self.again().find_place_elsewhere(plan, leaf, tag),
+            _ => Place { leaf, lane, is_new: false },
+        };
+        if !place.is_new {
+            self.leaves[place.leaf].flows.see(place.lane, more);
+        }
+        place
     }
 
     #[inline(never)]
@@ -131,22 +178,57 @@ impl State<'_> {
         let mut best = (self.leaves[leaf].flows.count(), leaf);
         for nth in 1..WAYS.min(spec.class_count.into()) {
             let leaf = way(spec, leaf, nth);
-            let flows = &mut self.leaves[leaf].flows;
-            if flows.find(tag) {
-                return Place { leaf, is_new: false };
+            let flows = self.leaves[leaf].flows;
+            let lane = flows.find(tag);
+            if lane != 0 {
+                return Place { leaf, lane, is_new: false };
             }
             if flows.count() < best.0 {
                 best = (flows.count(), leaf);
             }
         }
-        Place { leaf: best.1, is_new: true }
+        Place { leaf: best.1, lane: 0, is_new: true }
+    }
+
+    /// Whether a leaf, which would have a backlog of `beyond` bytes more than its limit, lets the flow at a place pass,
+    /// since others share it and the flow sent no more in this window and, by halves, in those before than its part
+    /// of the leaf's `share` of a window, bytes.
+    pub(super) fn is_spared(&self, plan: &Plan, place: Place, beyond: u64, share: u64) -> bool {
+        // With a backlog longer by more than a window the rate has fallen.
+        if place.lane == 0 || beyond > (2 * share).min(plan.pace.window_bytes) {
+            return false;
+        }
+        let flows = self.leaves[place.leaf].flows;
+        let (count, sent) = (u64::from(flows.count()), flows.sent(place.lane));
+        count > 1 && sent < SENT_MAX && (sent << plan.sent_shift) * count <= share
     }
 
     /// A leaf that is settled remembers a new flow, if it has room for it.
     #[inline(never)]
-    pub(super) fn remember(&mut self, plan: &Plan, leaf: usize, flow: u32) {
-        if self.leaves[leaf].flows.count() < LANES {
-            self.reweigh(plan, leaf, |flows| flows.insert(u64::from(flow) & TAG_MASK));
+    pub(super) fn remember(&mut self, plan: &Plan, place: &mut Place, flow: u32, more: u64) {
+        place.lane = self.leaves[place.leaf].flows.vacant();
+        if place.lane != 0 {
+            let (lane, tag) = (place.lane, u64::from(flow) & TAG_MASK);
+            self.reweigh(plan, place.leaf, |flows| flows.put(lane, tag, more.min(SENT_MAX)));
+        }
+    }
+
+    /// A leaf without room for a new flow remembers it instead of the one that sent most, if that is not thin, and
+    /// as if it had sent what is just too much: so it is soon known for what it sends.
+    #[inline(never)]
+    pub(super) fn remember_instead(
+        &mut self,
+        plan: &Plan,
+        place: &mut Place,
+        flow: u32,
+        (more, share): (u64, u64),
+    ) {
+        let flows = &mut self.leaves[place.leaf].flows;
+        let lane = flows.fattest();
+        let sent = share / (u64::from(LANES) << plan.sent_shift) + 1;
+        if flows.sent(lane) >= sent.min(SENT_MAX) {
+            place.lane = lane;
+            flows.put(lane, u64::from(flow) & TAG_MASK, (sent + more).min(SENT_MAX));
         }
     }
 

@@ -219,7 +219,9 @@ pub fn decide(plan: &Plan, state: &mut State<'_>, now: Time, arrival: Arrival) -
     let size = arrival.size.as_u64().min(SIZE_MAX);
     let mut state = state.again();
     state.roll_window(plan, now);
-    let place = state.find_place(plan, arrival.leaf, arrival.flow);
+    // Rounded by the time's lowest bits: up or down, and right in the long run.
+    let sent = (size + (now & ((1 << plan.sent_shift) - 1))) >> plan.sent_shift;
+    let mut place = state.find_place(plan, arrival.leaf, arrival.flow, sent);
     let arrival = Arrival { leaf: place.leaf, ..arrival };
     let Some(gate_at) = state.pass_gate(plan, now, size) else { return Verdict::Drop };
     if !place.is_new && state.surely_fits(plan, now, arrival.leaf, size) {
@@ -228,16 +230,22 @@ pub fn decide(plan: &Plan, state: &mut State<'_>, now: Time, arrival: Arrival) -
     }
     state.settle_path(plan, now, arrival.leaf);
     if place.is_new {
-        state.remember(plan, arrival.leaf, arrival.flow);
+        state.remember(plan, &mut place, arrival.flow, sent);
     }
     let backlog = state.backlog(plan, arrival.leaf) + size;
+    let limit = u64::from(plan.pace.limit);
     // Its leaf counts as busy in its share already, which is not needed when little waits.
     let share = match backlog > ALLOWANCE.0 || state.leaves[arrival.leaf].mark.is_disarmed() {
         true => state.offered_in_window(plan, now, arrival.leaf),
         false => 0,
     };
+    if backlog > limit && place.is_new && place.lane == 0 {
+        state.remember_instead(plan, &mut place, arrival.flow, (sent, share));
+    }
+    let is_spared = backlog > limit && state.is_spared(plan, place, backlog - limit, share);
     let verdict = match plan.signal {
-        Signal::Hard if backlog > u64::from(plan.pace.limit) => Verdict::Drop,
+        _ if is_spared => Verdict::Pass,
+        Signal::Hard if backlog > limit => Verdict::Drop,
         Signal::Hard => Verdict::Pass,
         Signal::Soft => state.signal(plan, now, arrival, backlog, share),
     };

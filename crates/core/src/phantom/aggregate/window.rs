@@ -23,8 +23,8 @@
 //! fills the leaf. They have heard if a window without a refusal follows one with. A subscriber that is
 //! never refused anything, or always, is no longer at its start after some windows of traffic.
 //!
-//! **Bound.** In any time `t` no more is accepted than `r t + D` and a queue's limit and grace for
-//! each leaf, and the packets of starved classes. Let `S` be the spare and `L` the bytes in all leaves
+//! **Bound.** In any time `t` no more is accepted than `r t + D` and for each leaf a queue's limit with twice its
+//! share of a window, a window at most, and the packets of starved classes. Let `S` be the spare and `L` the bytes in all leaves
 //! that are not magic. (1) `S + L >= 0` always: a packet takes its size from `S` and adds it to `L`;
 //! time adds `r t` to `S` and takes no more from `L`; what is forgiven is taken from `L` while `S` is at
 //! least as much; and where `S` is cut at `D` it is positive. (2) What is accepted in `t` is `r t` and
@@ -135,6 +135,7 @@ impl State<'_> {
         let spec = &plan.leaves[leaf];
         let is_busy = self.inners[usize::from(spec.parent)].is_busy(spec.child);
         let accepted = u64::from(std::mem::take(&mut self.leaves[leaf].accepted));
+        self.leaves[leaf].flows.halve();
         let offered = u64::from(self.weight(plan, leaf)) * served;
         let is_rising = accepted * 20 > offered * 21;
         let is_too_fast = is_busy && TOO_FAST.is_exceeded(accepted, offered);

@@ -41,6 +41,8 @@ pub(in crate::phantom) const SPARE_SHIFT: u32 = 10;
 /// subscribers with short and long flows exceeded their rate by a twelfth in the first 40 s; with none
 /// it took 1-3 s instead of 0.5-2 s until a flow that ended was made up for.
 pub(in crate::phantom) const SPARE_IDLE: u64 = 500_000_000 >> SPARE_SHIFT;
+/// In how many parts of a window's bytes, or up to twice as many, is counted what a flow sends.
+const SENT_PARTS: u64 = 1 << 10;
 /// The length of a window of burst control; longer if the longest round trip is. Source: BC-PQP §4.
 const WINDOW: Span = Span::millis(100);
 
@@ -64,8 +66,10 @@ impl Plan {
         let choice_default = default_of(&tree.choices)?;
 
         let window = WINDOW.max(spec.rtt_max).as_nanos();
+        let pace = Pace::of(spec.rate, spec.rtt_max, window, tree.leaves.len());
         Ok(Plan {
-            pace: Pace::of(spec.rate, spec.rtt_max, window, tree.leaves.len()),
+            sent_shift: (pace.window_bytes / SENT_PARTS).max(1).ilog2(),
+            pace,
             window,
             rtt_max: spec.rtt_max,
             signal: spec.signal,

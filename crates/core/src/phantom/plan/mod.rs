@@ -175,6 +175,8 @@ pub struct Plan {
     pub choice_default: usize,
     /// Whether a client may divide it.
     pub is_for_clients: bool,
+    /// What flows that share a queue send is counted in 2^this bytes.
+    pub sent_shift: u32,
 }
 
 impl Classes {

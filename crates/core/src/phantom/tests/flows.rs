@@ -89,3 +89,61 @@ proptest! {
         prop_assert!(most <= (spare + queues + starved) as i64, "{most} beyond the rate");
     }
 }
+
+/// Sixteen floods of full packets and, at `load` of the rate, packets of `size` bytes in `tuples` flows by turns: what
+/// passes of the floods and of the others, relative to the rate, in the last 40 of 60 s, and the most that passes
+/// in one of their windows of 250 ms.
+fn beside_floods(tuples: u64, size: u64, load: f64) -> [f64; 3] {
+    let plan = plan(20, 50, Signal::Soft, &Share::Flows(16));
+    let mut aggregate = Aggregate::new(&plan);
+    let rate = plan.pace.rate as f64 / f64::from(1 << 24);
+    let gaps = [1_500.0 / rate, size as f64 / rate / load];
+    let (mut next, mut counts) = ([0.0, 0.0], [0; 2]);
+    let (mut passed, mut windows) = ([0.0; 2], vec![0.0; 240]);
+    while next[0] < 60e9 {
+        let who = usize::from(next[1] < next[0]);
+        let at = next[who];
+        next[who] += gaps[who];
+        counts[who] += 1;
+        let flow = [mixed(counts[0] << 8) % 16, 16 + counts[1] % tuples][who];
+        let hash = (mixed(7 << 32 | flow) >> 16) as u32;
+        let arrival = Arrival {
+            leaf: ((u64::from(hash) * 16) >> 32) as usize,
+            flow: hash,
+            size: Bytes::new([1_500, size][who]),
+            can_be_marked: false,
+        };
+        let verdict = decide(&plan, &mut aggregate.state(), Time::from_nanos(at as u64), arrival);
+        if verdict != Verdict::Drop {
+            windows[(at / 250e6) as usize] += [1_500.0, size as f64][who] / (rate * 250e6);
+            passed[who] +=
+                if at >= 20e9 { [1_500.0, size as f64][who] / (rate * 40e9) } else { 0.0 };
+        }
+    }
+    let most = windows[80..].iter().copied().fold(0.0, f64::max);
+    [passed[0], passed[1], most]
+}
+
+/// The floods have at least what they had before thin flows were spared, within a few hundredths: a flow that is
+/// cut into many must not count as many thin ones.
+#[test]
+fn who_splits_into_many_flows_does_not_exceed_the_plan_or_take_the_others_parts() {
+    const NEW: u64 = u64::MAX;
+    for (load, tuples, size, least) in [
+        (0.02, 16, 250, 0.99),
+        (0.02, 200, 1_500, 0.95),
+        (0.02, NEW, 250, 0.97),
+        (0.5, 1, 1_500, 0.99),
+        (0.5, 200, 250, 0.52),
+        (0.5, NEW, 60, 0.52),
+        (1.0, 200, 1_500, 0.37),
+        (1.0, NEW, 1_500, 0.44),
+        (3.0, 200, 1_500, 0.18),
+        (3.0, NEW, 1_500, 0.18),
+    ] {
+        let [floods, others, most] = beside_floods(tuples, size, load);
+        let what = format!("{load} in {tuples} flows of {size} bytes: {floods:.3}, {others:.3}");
+        assert!(floods >= least, "{what}");
+        assert!(floods + others <= 1.06 && most <= 1.12, "{what}, at most {most:.3}");
+    }
+}
