@@ -45,15 +45,17 @@ mod classes;
 mod noise;
 mod queue;
 pub use classes::{UploadClass, UploadClasses, burst, classes};
-use queue::{Queue, mean};
+use queue::{Queue, Sample, mean};
 
 /// The round trips of one source in an interval: a probe, or acknowledgements of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoundTrip {
     /// Unique among the sources that exist at one time.
     pub source: u64,
-    /// The shortest, less the queue of the download.
+    /// The shortest, less what the queue of the download added on average.
     pub least: Span,
+    /// The shortest, less the least that it added: the path is no longer.
+    pub most: Span,
 }
 
 /// What was measured in one interval.
@@ -65,10 +67,19 @@ pub struct UploadObservation {
     pub interval: Span,
     /// What left by the device, behind the classes, in L2 bytes.
     pub sent: Bytes,
+    /// What of it were acknowledgements and what else goes first.
+    pub first: Bytes,
     /// What waits in the classes at the end.
     pub backlog: Bytes,
     /// At most [`ROUND_TRIPS_MAX`] are looked at.
     pub round_trips: Vec<RoundTrip>,
+}
+
+impl UploadObservation {
+    /// What was sent beside acknowledgements.
+    pub fn data(&self) -> Bytes {
+        self.sent.saturating_sub(self.first)
+    }
 }
 
 /// What is done, and why.
@@ -125,6 +136,8 @@ struct Drain {
     mark: Option<(Span, Bytes, Span)>,
     waited: Span,
     is_raise: bool,
+    /// Whether round trips became shorter than ever before.
+    has_lowered: bool,
     /// The mean of the queue before this try, and its samples since.
     before: Span,
     samples: Vec<Span>,
@@ -187,8 +200,7 @@ impl UploadControl {
 
     /// Takes in what was measured in one interval.
     pub fn handle_observation(&mut self, seen: &UploadObservation) {
-        let is_first = self.first > Span::ZERO;
-        let queue = self.queue.handle_observation(seen, self.capacity, is_first);
+        let sample = self.queue.handle_observation(seen, self.capacity);
         if self.history.len() == HISTORY {
             self.history.pop_front();
         }
@@ -196,14 +208,14 @@ impl UploadControl {
         match self.phase {
             UploadPhase::Fixed => {}
             UploadPhase::Open => self.watch(seen),
-            UploadPhase::Drain => self.follow_drain(seen, queue),
+            UploadPhase::Drain => self.follow_drain(seen, sample),
             UploadPhase::Hold | UploadPhase::Raise => self.follow_hold(seen),
         }
     }
 
     fn watch(&mut self, seen: &UploadObservation) {
         let busy = &self.queue.busy;
-        if seen.at < self.open_until || busy.span < BUSY_MIN || busy.ticks < 4 {
+        if seen.at < self.open_until || busy.span < BUSY_MIN || busy.ticks < 4 || !busy.sends() {
             return;
         }
         let Some(guess) = busy.capacity() else { return };
@@ -225,7 +237,7 @@ impl UploadControl {
         self.queue.busy = Default::default();
     }
 
-    fn follow_drain(&mut self, seen: &UploadObservation, queue: Option<Span>) {
+    fn follow_drain(&mut self, seen: &UploadObservation, sample: Option<Sample>) {
         let drain = &mut self.drain;
         drain.waited += seen.interval;
         // What was sent before the limit is still on its way in the first tick.
@@ -233,7 +245,7 @@ impl UploadControl {
             drain.span += seen.interval;
             drain.sent += seen.sent;
         }
-        let Some(queue) = queue else {
+        let Some(Sample { queue, has_lowered }) = sample else {
             if drain.waited > UNSEEN_MAX {
                 self.open(seen.at);
             }
@@ -242,8 +254,13 @@ impl UploadControl {
         if drain.samples.len() < SAMPLES_MAX {
             drain.samples.push(queue);
         }
+        if has_lowered {
+            // Nothing was empty before: it is how much shorter the queue becomes that counts.
+            drain.has_lowered = true;
+            return;
+        }
         if self.queue.is_empty(queue) {
-            return if drain.is_ours(self.queue.varies) {
+            return if drain.has_lowered || drain.is_ours(self.queue.varies) {
                 self.end_drain()
             } else {
                 self.refute(seen.at)

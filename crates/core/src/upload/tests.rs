@@ -81,7 +81,8 @@ impl Uplink {
             interval: TICK,
             sent: rate * TICK,
             backlog: if self.offered > total { Bytes::kb(50) } else { Bytes::ZERO },
-            round_trips: vec![RoundTrip { source: 1, least }],
+            first: Bytes::ZERO,
+            round_trips: vec![RoundTrip { source: 1, least, most: least }],
         });
     }
 
@@ -296,6 +297,7 @@ fn what_cannot_be_verified_is_not_enforced() {
             interval: TICK,
             sent: Rate::mbit(10) * TICK,
             backlog: Bytes::kb(9),
+            first: Bytes::ZERO,
             round_trips: Vec::new(),
         });
     }
@@ -322,13 +324,17 @@ fn any_observation_leaves_a_limit_that_htb_takes() {
     };
     for _ in 0..20_000 {
         let trips = random(80).min(80);
-        let trip = |_| RoundTrip { source: random(200), least: Span::nanos(random(1 << 30)) };
+        let trip = |_| {
+            let [least, most] = [(); 2].map(|()| Span::nanos(random(1 << 30)));
+            RoundTrip { source: random(200), least, most }
+        };
         let round_trips = (0..trips).map(trip).collect();
         control.handle_observation(&UploadObservation {
             at: Time::from_nanos(random(1 << 40)),
             interval: Span::nanos(random(1 << 29)),
             sent: Bytes::new(random(1 << 24)),
             backlog: Bytes::new(random(1 << 20)),
+            first: Bytes::new(random(1 << 22)),
             round_trips,
         });
         assert!(control.total().is_none_or(|total| total >= CAPACITY_MIN.scale(98, 100)));
