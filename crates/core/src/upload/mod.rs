@@ -136,8 +136,8 @@ struct Drain {
     mark: Option<(Span, Bytes, Span)>,
     waited: Span,
     is_raise: bool,
-    /// Whether round trips became shorter than ever before.
-    has_lowered: bool,
+    /// Time and volume when round trips were shorter than ever before the last time.
+    lowest: Option<(Span, Bytes)>,
     /// The mean of the queue before this try, and its samples since.
     before: Span,
     samples: Vec<Span>,
@@ -245,7 +245,7 @@ impl UploadControl {
             drain.span += seen.interval;
             drain.sent += seen.sent;
         }
-        let Some(Sample { queue, has_lowered }) = sample else {
+        let Some(Sample { queue, lowered }) = sample else {
             if drain.waited > UNSEEN_MAX {
                 self.open(seen.at);
             }
@@ -254,13 +254,11 @@ impl UploadControl {
         if drain.samples.len() < SAMPLES_MAX {
             drain.samples.push(queue);
         }
-        if has_lowered {
-            // Nothing was empty before: it is how much shorter the queue becomes that counts.
-            drain.has_lowered = true;
-            return;
+        if lowered > Span::ZERO {
+            return drain.lower(lowered);
         }
         if self.queue.is_empty(queue) {
-            return if drain.has_lowered || drain.is_ours(self.queue.varies) {
+            return if drain.lowest.is_some() || drain.is_ours(self.queue.varies) {
                 self.end_drain()
             } else {
                 self.refute(seen.at)
@@ -404,6 +402,20 @@ impl UploadControl {
 }
 
 impl Drain {
+    /// The queue was longer than was known: by `by` when round trips were the shortest the last time.
+    fn lower(&mut self, by: Span) {
+        if let Some(begin) = &mut self.begin {
+            *begin += by;
+        } else if self.waited >= PATH_MAX {
+            self.begin = Some(Span::ZERO);
+        }
+        self.mark = match (self.lowest, self.mark) {
+            (Some((span, sent)), _) => Some((span, sent, by)),
+            (None, mark) => mark.map(|(span, sent, queue)| (span, sent, queue + by)),
+        };
+        self.lowest = Some((self.span, self.sent));
+    }
+
     /// Whether the queue became shorter since less is sent, and by more than noise does.
     fn is_ours(&self, noise: Span) -> bool {
         let after = mean(&mut self.samples.iter().rev().take(2));

@@ -37,8 +37,8 @@ pub(super) struct Base {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sample {
     pub(super) queue: Span,
-    /// Whether a base was too long until now: then the queue was longer than the samples before said.
-    pub(super) has_lowered: bool,
+    /// By how much a base was too long until now: the queue was longer by that than the samples before said.
+    pub(super) lowered: Span,
 }
 
 /// Samples in a row that were too long.
@@ -55,19 +55,18 @@ pub(super) struct Busy {
 }
 
 impl Queue {
-    /// Takes in a tick; what it shows. A rest is when hardly any data are sent, relative to the `capacity`.
+    /// Takes in a tick; what it shows. A rest is when hardly anything is sent, relative to the `capacity`.
     pub(super) fn handle_observation(
         &mut self,
         seen: &UploadObservation,
         capacity: Option<Rate>,
     ) -> Option<Sample> {
         let rate = Rate::from_volume(seen.sent, seen.interval);
-        let data = Rate::from_volume(seen.data(), seen.interval);
         // Not the rate of this tick alone: a sender that pauses makes no uplink slow.
         self.fastest = rate.max(self.fastest.saturating_sub(self.fastest / FASTEST_TICKS));
         let carries = capacity.unwrap_or(self.fastest).max(CAPACITY_MIN);
         self.packet = carries.time_to_send(PACKET);
-        let rests = data <= capacity.map_or(REST_MAX, |c| (c / 10).max(REST_MAX));
+        let rests = rate <= capacity.map_or(REST_MAX, |c| (c / 10).max(REST_MAX));
         let sample = self.measure(seen, rests);
         let queue = sample.map(|sample| sample.queue);
         if queue.is_some() || self.sampled_at == Time::ZERO {
@@ -83,6 +82,7 @@ impl Queue {
             self.lately.push_back(queue);
         }
         self.varies = self.noise.span(seen.at);
+        self.busy.queue.0 += sample.map_or(Span::ZERO, |sample| sample.lowered);
         self.note_busy(seen, queue);
         sample
     }
@@ -91,11 +91,13 @@ impl Queue {
     fn measure(&mut self, seen: &UploadObservation, rests: bool) -> Option<Sample> {
         let trips = || seen.round_trips.iter().take(ROUND_TRIPS_MAX);
         let mut queues = Vec::new();
-        let mut has_lowered = false;
+        let mut lowered = Span::ZERO;
         let noise = LOWERED.max(self.varies);
         for trip in trips() {
             let Some(Base { least, at }) = self.bases.get_mut(&trip.source) else { continue };
-            has_lowered |= trip.most + noise < *least;
+            if trip.most + noise < *least {
+                lowered = lowered.max(least.saturating_sub(trip.most));
+            }
             *least = match rests && trip.least > *least {
                 // A path may have become longer: what a rest shows is true after a while.
                 true => *least + trip.least.saturating_sub(*least) / 4,
@@ -116,7 +118,7 @@ impl Queue {
             oldest.map(|id| self.bases.remove(&id));
         }
         let queue = known.or_else(|| seen.round_trips.first().map(|_| Span::ZERO))?;
-        Some(Sample { queue, has_lowered })
+        Some(Sample { queue, lowered })
     }
 
     fn note_busy(&mut self, seen: &UploadObservation, queue: Option<Span>) {
@@ -212,7 +214,7 @@ pub(super) fn mean(samples: &mut dyn ExactSizeIterator<Item = &Span>) -> Span {
 const DATA_DIVISOR: u64 = 8;
 /// A base that falls by more was too long; by less, noise.
 const LOWERED: Span = Span::millis(1);
-/// While no more data are sent the uplink's queue is taken to be empty.
+/// While no more is sent the uplink's queue is taken to be empty.
 const REST_MAX: Rate = Rate::kbit(100);
 /// A full Ethernet packet, in L2 bytes. On a slow uplink what goes first waits for the packet in
 /// transmission; a wait of that length is not a queue.

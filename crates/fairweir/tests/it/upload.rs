@@ -12,7 +12,7 @@ use nix::sys::signal::Signal;
 use nix::sys::socket::{setsockopt, sockopt::TcpCongestion};
 use serde_json::Value;
 
-use crate::common::far::Far;
+use crate::common::far::{Far, Modem};
 use crate::common::home::{devices, has_nat, ip, run};
 use crate::common::only_error_line;
 use crate::common::stage::{Daemon, Download, Stage};
@@ -58,7 +58,10 @@ struct Sink {
 
 impl Sink {
     fn new(stage: &Stage, address: &str) -> Sink {
-        let listener = stage.at_internet(|| TcpListener::bind((address, 0)).unwrap());
+        Sink::of(stage.at_internet(|| TcpListener::bind((address, 0)).unwrap()))
+    }
+
+    fn of(listener: TcpListener) -> Sink {
         let (address, taken) = (listener.local_addr().unwrap(), Arc::<AtomicU64>::default());
         let count = Arc::clone(&taken);
         thread::spawn(move || {
@@ -468,4 +471,142 @@ fn share_a_download_beside_an_upload() {
 #[test]
 fn downloads_keep_link_and_shares_while_their_acknowledgements_wait_at_the_uplink() {
     judged(share_a_download_beside_an_upload);
+}
+
+/// One cell of a table: downloads and uploads at once.
+struct Cell {
+    down_mbit: f64,
+    up_mbit: f64,
+    uploads: usize,
+    algorithm: &'static str,
+    /// When uploads begin, relative to the downloads.
+    upload_after_s: i64,
+    control: &'static str,
+}
+
+fn play_cell(cell: &Cell, seconds: u64) {
+    const WEIGHTS: [u32; 3] = [4, 2, 1];
+    const ONE_WAY_MS: [u64; 3] = [60, 20, 5];
+    let stage = Stage::with_link(cell.down_mbit);
+    let modem = Modem::new(cell.up_mbit, Duration::from_millis(150));
+    let servers = [0, 1, 2].map(|i| {
+        let (name, address) = (format!("far{i}"), format!("10.9.7.{}", i + 1));
+        let delay = Duration::from_millis(ONE_WAY_MS[i]);
+        Far::behind(&stage, &name, &address, None, delay, Some(Arc::clone(&modem)))
+    });
+    // The second hop of what goes anywhere else.
+    stage.at_internet(|| ip("route add default dev far2"));
+    servers[2].run(|| std::fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap());
+    let groups = [0, 1, 2].map(|i| {
+        let (weight, ip) = (WEIGHTS[i], servers[i].address().ip());
+        format!("[[group]]\nname = \"g{i}\"\nweight = {weight}\nmatch = [\"ip:{ip}\"]\n")
+    });
+    let more = std::env::var("CELL_KEYS").unwrap_or_default().replace(';', "\n");
+    stage.configure(&format!(
+        "version = 1\n[host]\ncontrol = \"{}\"\nupload = true\n{more}\n{}",
+        cell.control,
+        groups.concat()
+    ));
+    let sink = Sink::of(servers[2].run(|| TcpListener::bind(("10.9.7.3", 0)).unwrap()));
+    let daemon = stage.start(&[]);
+    thread::sleep(Duration::from_secs(4));
+    let send = || {
+        let upload = || {
+            let upload = Upload::start(sink.address);
+            setsockopt(&upload.0, TcpCongestion, &cell.algorithm.into()).unwrap();
+            upload
+        };
+        stage.at_home(|| (0..cell.uploads).map(|_| upload()).collect::<Vec<_>>())
+    };
+    let mut uploads = Vec::new();
+    let begin = Instant::now();
+    if cell.upload_after_s < 0 {
+        uploads = send();
+        for _ in 0..cell.upload_after_s.unsigned_abs() {
+            thread::sleep(Duration::from_secs(1));
+            let status = daemon.status();
+            note(&format!(
+                "{:.1?} {} {}",
+                modem.wait(),
+                status["upload"]["queue_ms"],
+                status["probe"]
+            ));
+        }
+    }
+    let downloads = servers.each_ref().map(|server| server.download(&stage));
+    if cell.upload_after_s >= 0 {
+        thread::sleep(Duration::from_secs(cell.upload_after_s as u64));
+        uploads = send();
+    }
+    note(&format!(
+        "{} {}/{} Mbit/s, {} {} uploads after {} s",
+        cell.control,
+        cell.down_mbit,
+        cell.up_mbit,
+        cell.uploads,
+        cell.algorithm,
+        cell.upload_after_s
+    ));
+    let mut before = downloads.each_ref().map(Download::received);
+    let mut sent = modem.carried();
+    for _ in 0..seconds / 5 {
+        let part = Instant::now();
+        let (mut queues, mut phases) = (Vec::new(), String::new());
+        while part.elapsed() < Duration::from_secs(5) {
+            queues.push(modem.wait().as_secs_f64() * 1e3);
+            thread::sleep(Duration::from_millis(90));
+            if queues.len() % 10 == 0 {
+                let status = daemon.status();
+                let upload = &status["upload"];
+                phases += &format!(
+                    " {}:{:.1}@{:.1}",
+                    upload["phase"].as_str().unwrap_or("?").get(..1).unwrap_or_default(),
+                    upload["queue_ms"].as_f64().unwrap_or(-1.0),
+                    upload["capacity_bps"].as_f64().unwrap_or(0.0) / 1e6
+                );
+            }
+        }
+        let elapsed = part.elapsed().as_secs_f64();
+        let now = downloads.each_ref().map(Download::received);
+        let got = [0, 1, 2].map(|i| (now[i] - before[i]) as f64);
+        let all: f64 = got.iter().sum();
+        let shares = [0, 1, 2].map(|i| got[i] / all / (f64::from(WEIGHTS[i]) / 7.0));
+        let used = all * 8e-6 / elapsed / (cell.down_mbit * 1_448.0 / 1_514.0);
+        let sent_now = modem.carried();
+        let up = (sent_now - sent) as f64 * 8e-6 / elapsed / cell.up_mbit;
+        queues.sort_by(f64::total_cmp);
+        let mean = queues.iter().sum::<f64>() / queues.len() as f64;
+        let delay = &daemon.status()["delay"];
+        note(&format!(
+            "{:4.0} s: down {used:.3} shares {shares:.2?} up {up:.3} modem {mean:.1}/{:.0} ms, down {:.1}{phases}",
+            begin.elapsed().as_secs_f64(),
+            queues[queues.len() * 99 / 100],
+            delay["mean_ms"].as_f64().unwrap_or(-1.0)
+        ));
+        (before, sent) = (now, sent_now);
+    }
+    drop((uploads, downloads));
+}
+
+#[test]
+#[ignore = "a measurement: half a minute for each cell"]
+fn cells_of_uploads_beside_downloads() {
+    if !privileged() {
+        return;
+    }
+    let text = std::env::var("CELLS").unwrap_or("28/10/1/cubic/5/fairweir".into());
+    for cell in text.split_whitespace() {
+        let parts: Vec<&str> = cell.split('/').collect();
+        play_cell(
+            &Cell {
+                down_mbit: parts[0].parse().unwrap(),
+                up_mbit: parts[1].parse().unwrap(),
+                uploads: parts[2].parse().unwrap(),
+                algorithm: if parts[3] == "bbr" { "bbr" } else { "cubic" },
+                upload_after_s: parts[4].parse().unwrap(),
+                control: if parts[5] == "none" { "none" } else { "fairweir" },
+            },
+            25,
+        );
+    }
 }

@@ -237,10 +237,11 @@ impl Worker {
                     self.phase = Phase::Resting { until: now };
                 } else if let Some(found) = found.filter(|f| f.hops.is_some())
                     && let Some(router) = totals.from.filter(|&from| Some(from) != self.silent)
-                    && shared.prober.is_slowed()
+                    && (self.searches == 1 || shared.prober.is_slowed())
                 {
                     drop(shared);
-                    // Until it has answered it counts as silent, so that it is tried once.
+                    // Until it has answered it counts as silent, so that it is tried once: after the first search
+                    // at once, since what another host answers has another base.
                     self.silent = Some(router);
                     self.try_next([found.router(router), found].into(), now);
                 }
