@@ -246,8 +246,8 @@ impl UploadControl {
             drain.sent += seen.sent;
         }
         let Some(Sample { queue, lowered }) = sample else {
-            if drain.waited > UNSEEN_MAX {
-                self.open(seen.at);
+            if drain.waited > DRAIN_UNSEEN_MAX {
+                self.refute(seen.at);
             }
             return;
         };
@@ -273,6 +273,10 @@ impl UploadControl {
         let falls = queue + FALL_MIN < begin;
         if drain.span < DRAIN_MIN || (falls && drain.waited < begin * 8 + DRAIN_MIN) {
             return;
+        }
+        if begin < FELL_HALVED_MIN * 2 {
+            // Half as much could not show more.
+            return self.refute(seen.at);
         }
         if drain.tries == TRIES_MAX {
             // Whatever we send, it waits: the queue is filled by others, or the path is longer now.
@@ -481,6 +485,8 @@ const RAISE_TICKS: u32 = 10;
 const RAISE_MAX: u64 = 50;
 /// Time without samples after which the limit is lifted.
 const UNSEEN_MAX: Span = Span::secs(30);
+/// The same for a drain.
+const DRAIN_UNSEEN_MAX: Span = Span::secs(3);
 /// Greatest age of samples with which the limit rises.
 const SEEN_MIN: Span = Span::secs(2);
 /// Pause after a guess that was wrong; doubled each time.

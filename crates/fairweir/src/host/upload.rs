@@ -165,6 +165,11 @@ impl Upload {
         self.control.capacity().filter(|_| self.control.phase() == UploadPhase::Hold)
     }
 
+    /// Whether the uplink's queue is kept short.
+    pub(super) fn keeps_queue_short(&self) -> bool {
+        self.enforcing && !matches!(self.control.phase(), UploadPhase::Open | UploadPhase::Drain)
+    }
+
     /// Everything leaves unshaped.
     pub(super) fn handle_release(&mut self) {
         self.enforcing = false;

@@ -501,9 +501,9 @@ fn play_cell(cell: &Cell, seconds: u64) {
         let (weight, ip) = (WEIGHTS[i], servers[i].address().ip());
         format!("[[group]]\nname = \"g{i}\"\nweight = {weight}\nmatch = [\"ip:{ip}\"]\n")
     });
-    let more = std::env::var("CELL_KEYS").unwrap_or_default().replace(';', "\n");
+    let more = std::env::var("CELL_KEYS").unwrap_or("upload = true".into()).replace(';', "\n");
     stage.configure(&format!(
-        "version = 1\n[host]\ncontrol = \"{}\"\nupload = true\n{more}\n{}",
+        "version = 1\n[host]\ncontrol = \"{}\"\n{more}\n{}",
         cell.control,
         groups.concat()
     ));
