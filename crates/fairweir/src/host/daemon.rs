@@ -549,7 +549,7 @@ impl Daemon {
             return;
         }
         let is_short = self.upload.as_ref().is_some_and(Upload::keeps_queue_short);
-        let witness = probe.filter(|_| is_short || !self.delay.is_uploading());
+        let witness = probe.filter(|_| self.delay.shows_download(is_short));
         let mut observation = Observation {
             at: read_at,
             interval,

@@ -42,8 +42,9 @@ pub(super) struct Delay {
     used_at: Time,
     /// What the device had sent at the end of the last tick.
     sent: Option<u64>,
-    /// What was uploaded in it beside acknowledgements.
+    /// What was uploaded in it beside acknowledgements, and what arrived.
     uploaded: Rate,
+    received: Rate,
     /// Samples of each of the last ticks in a row in which the link was in use; at most
     /// [`SIGHT_TICKS`].
     samples: VecDeque<u32>,
@@ -111,10 +112,16 @@ impl Delay {
         let beyond =
             Bytes::new(sent.saturating_sub(before)).saturating_sub(received / ACKNOWLEDGED);
         self.uploaded = Rate::from_volume(beyond, interval);
+        self.received = Rate::from_volume(received, interval);
     }
 
-    /// Whether round trips may contain an uplink's queue that would be taken for the download's.
-    pub(super) fn is_uploading(&self) -> bool {
+    /// Whether round trips show the download's queue: nothing fills an uplink, or the uplink's queue `is_short`
+    /// and most of the traffic arrives.
+    pub(super) fn shows_download(&self, is_short: bool) -> bool {
+        !self.is_uploading() || (is_short && self.received > self.uploaded)
+    }
+
+    fn is_uploading(&self) -> bool {
         self.uploaded >= UPLOAD_MIN
     }
 
@@ -195,6 +202,7 @@ mod tests {
         // 770 kbit/s beside 28 Mbit/s.
         assert!(!upload((1 << 40) + 19_250, 28));
         assert!(upload((1 << 40) + 19_250 + 70_000, 28));
+        assert!(upload((1 << 40) + 19_250 + 340_000, 1));
         assert!(!upload(0, 28), "a device that begins again");
     }
 
