@@ -45,15 +45,17 @@ mod classes;
 mod noise;
 mod queue;
 pub use classes::{UploadClass, UploadClasses, burst, classes};
-use queue::{Queue, mean};
+use queue::{Queue, Sample, mean};
 
 /// The round trips of one source in an interval: a probe, or acknowledgements of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoundTrip {
     /// Unique among the sources that exist at one time.
     pub source: u64,
-    /// The shortest, less the queue of the download.
+    /// The shortest, less what the queue of the download added on average.
     pub least: Span,
+    /// The shortest, less the least that it added: the path is no longer.
+    pub most: Span,
 }
 
 /// What was measured in one interval.
@@ -65,10 +67,19 @@ pub struct UploadObservation {
     pub interval: Span,
     /// What left by the device, behind the classes, in L2 bytes.
     pub sent: Bytes,
+    /// What of it were acknowledgements and what else goes first.
+    pub first: Bytes,
     /// What waits in the classes at the end.
     pub backlog: Bytes,
     /// At most [`ROUND_TRIPS_MAX`] are looked at.
     pub round_trips: Vec<RoundTrip>,
+}
+
+impl UploadObservation {
+    /// What was sent beside acknowledgements.
+    pub fn data(&self) -> Bytes {
+        self.sent.saturating_sub(self.first)
+    }
 }
 
 /// What is done, and why.
@@ -126,6 +137,8 @@ struct Drain {
     mark: Option<(Span, Bytes, Span)>,
     waited: Span,
     is_raise: bool,
+    /// Time and volume when round trips were shorter than ever before the last time.
+    lowest: Option<(Span, Bytes)>,
     /// The mean of the queue before this try, and its samples since.
     before: Span,
     samples: Vec<Span>,
@@ -188,8 +201,7 @@ impl UploadControl {
 
     /// Takes in what was measured in one interval.
     pub fn handle_observation(&mut self, seen: &UploadObservation) {
-        let is_first = self.first > Span::ZERO;
-        let queue = self.queue.handle_observation(seen, self.capacity, is_first);
+        let sample = self.queue.handle_observation(seen, self.capacity);
         if self.history.len() == HISTORY {
             self.history.pop_front();
         }
@@ -197,14 +209,14 @@ impl UploadControl {
         match self.phase {
             UploadPhase::Fixed => {}
             UploadPhase::Open => self.watch(seen),
-            UploadPhase::Drain => self.follow_drain(seen, queue),
+            UploadPhase::Drain => self.follow_drain(seen, sample),
             UploadPhase::Hold | UploadPhase::Raise => self.follow_hold(seen),
         }
     }
 
     fn watch(&mut self, seen: &UploadObservation) {
         let busy = &self.queue.busy;
-        if seen.at < self.open_until || busy.span < BUSY_MIN || busy.ticks < 4 {
+        if seen.at < self.open_until || busy.span < BUSY_MIN || busy.ticks < 4 || !busy.sends() {
             return;
         }
         let Some(guess) = busy.capacity() else { return };
@@ -226,7 +238,7 @@ impl UploadControl {
         self.queue.busy = Default::default();
     }
 
-    fn follow_drain(&mut self, seen: &UploadObservation, queue: Option<Span>) {
+    fn follow_drain(&mut self, seen: &UploadObservation, sample: Option<Sample>) {
         let drain = &mut self.drain;
         drain.waited += seen.interval;
         // What was sent before the limit is still on its way in the first tick.
@@ -234,17 +246,20 @@ impl UploadControl {
             drain.span += seen.interval;
             drain.sent += seen.sent;
         }
-        let Some(queue) = queue else {
-            if drain.waited > UNSEEN_MAX {
-                self.open(seen.at);
+        let Some(Sample { queue, lowered }) = sample else {
+            if drain.waited > DRAIN_UNSEEN_MAX {
+                self.refute(seen.at);
             }
             return;
         };
         if drain.samples.len() < SAMPLES_MAX {
             drain.samples.push(queue);
         }
+        if lowered > Span::ZERO {
+            return drain.lower(lowered);
+        }
         if self.queue.is_empty(queue) {
-            return if drain.is_ours(self.queue.varies) {
+            return if drain.lowest.is_some() || drain.is_ours(self.queue.varies) {
                 self.end_drain()
             } else {
                 self.refute(seen.at)
@@ -259,6 +274,10 @@ impl UploadControl {
         let falls = queue + FALL_MIN < begin;
         if drain.span < DRAIN_MIN || (falls && drain.waited < begin * 8 + DRAIN_MIN) {
             return;
+        }
+        if begin < FELL_HALVED_MIN * 2 {
+            // Half as much could not show more.
+            return self.refute(seen.at);
         }
         if drain.tries == TRIES_MAX {
             // Whatever we send, it waits: the queue is filled by others, or the path is longer now.
@@ -388,6 +407,20 @@ impl UploadControl {
 }
 
 impl Drain {
+    /// The queue was longer than was known: by `by` when round trips were the shortest the last time.
+    fn lower(&mut self, by: Span) {
+        if let Some(begin) = &mut self.begin {
+            *begin += by;
+        } else if self.waited >= PATH_MAX {
+            self.begin = Some(Span::ZERO);
+        }
+        self.mark = match (self.lowest, self.mark) {
+            (Some((span, sent)), _) => Some((span, sent, by)),
+            (None, mark) => mark.map(|(span, sent, queue)| (span, sent, queue + by)),
+        };
+        self.lowest = Some((self.span, self.sent));
+    }
+
     /// Whether the queue became shorter since less is sent, and by more than noise does.
     fn is_ours(&self, noise: Span) -> bool {
         let after = mean(&mut self.samples.iter().rev().take(2));
@@ -453,6 +486,8 @@ const RAISE_TICKS: u32 = 10;
 const RAISE_MAX: u64 = 50;
 /// Time without samples after which the limit is lifted.
 const UNSEEN_MAX: Span = Span::secs(30);
+/// The same for a drain.
+const DRAIN_UNSEEN_MAX: Span = Span::secs(3);
 /// Greatest age of samples with which the limit rises.
 const SEEN_MIN: Span = Span::secs(2);
 /// Pause after a guess that was wrong; doubled each time.

@@ -33,6 +33,14 @@ pub(super) struct Base {
     at: Time,
 }
 
+/// What a tick showed of the queue.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sample {
+    pub(super) queue: Span,
+    /// By how much a base was too long until now: the queue was longer by that than the samples before said.
+    pub(super) lowered: Span,
+}
+
 /// Samples in a row that were too long.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Busy {
@@ -40,26 +48,27 @@ pub(super) struct Busy {
     /// Since the first of them, and what was sent in it.
     pub(super) span: Span,
     sent: Bytes,
+    /// What of it was more than acknowledgements.
+    data: Bytes,
     /// The first and the last.
     queue: (Span, Span),
 }
 
 impl Queue {
-    /// Takes in a tick; the queue in it if it was seen. A rest is when hardly anything is sent,
-    /// relative to the `capacity`. What `becomes_empty` makes bases as a rest does.
+    /// Takes in a tick; what it shows. A rest is when hardly anything is sent, relative to the `capacity`.
     pub(super) fn handle_observation(
         &mut self,
         seen: &UploadObservation,
         capacity: Option<Rate>,
-        becomes_empty: bool,
-    ) -> Option<Span> {
+    ) -> Option<Sample> {
         let rate = Rate::from_volume(seen.sent, seen.interval);
         // Not the rate of this tick alone: a sender that pauses makes no uplink slow.
         self.fastest = rate.max(self.fastest.saturating_sub(self.fastest / FASTEST_TICKS));
         let carries = capacity.unwrap_or(self.fastest).max(CAPACITY_MIN);
         self.packet = carries.time_to_send(PACKET);
         let rests = rate <= capacity.map_or(REST_MAX, |c| (c / 10).max(REST_MAX));
-        let queue = self.measure(seen, rests, becomes_empty);
+        let sample = self.measure(seen, rests);
+        let queue = sample.map(|sample| sample.queue);
         if queue.is_some() || self.sampled_at == Time::ZERO {
             (self.last, self.sampled_at) = (queue, seen.at);
         }
@@ -73,37 +82,43 @@ impl Queue {
             self.lately.push_back(queue);
         }
         self.varies = self.noise.span(seen.at);
+        self.busy.queue.0 += sample.map_or(Span::ZERO, |sample| sample.lowered);
         self.note_busy(seen, queue);
-        queue
+        sample
     }
 
-    /// The median of the sources with a base. A rest makes bases, and so does what `becomes_empty`.
-    fn measure(
-        &mut self,
-        seen: &UploadObservation,
-        rests: bool,
-        becomes_empty: bool,
-    ) -> Option<Span> {
+    /// The median of the sources. One that is new has waited as long as the others.
+    fn measure(&mut self, seen: &UploadObservation, rests: bool) -> Option<Sample> {
+        let trips = || seen.round_trips.iter().take(ROUND_TRIPS_MAX);
         let mut queues = Vec::new();
-        for trip in seen.round_trips.iter().take(ROUND_TRIPS_MAX) {
-            let base = match self.bases.get(&trip.source) {
+        let mut lowered = Span::ZERO;
+        let noise = LOWERED.max(self.varies);
+        for trip in trips() {
+            let Some(Base { least, at }) = self.bases.get_mut(&trip.source) else { continue };
+            if trip.most + noise < *least {
+                lowered = lowered.max(least.saturating_sub(trip.most));
+            }
+            *least = match rests && trip.least > *least {
                 // A path may have become longer: what a rest shows is true after a while.
-                Some(base) if rests && trip.least > base.least => {
-                    base.least + trip.least.saturating_sub(base.least) / 4
-                }
-                Some(base) => base.least.min(trip.least),
-                None if rests || becomes_empty => trip.least,
-                None => continue,
+                true => *least + trip.least.saturating_sub(*least) / 4,
+                false => trip.most.min(*least),
             };
-            self.bases.insert(trip.source, Base { least: base, at: seen.at });
-            queues.push(trip.least.saturating_sub(base));
+            *at = seen.at;
+            queues.push(trip.least.saturating_sub(*least));
+        }
+        queues.sort_unstable();
+        let known = queues.get(queues.len() / 2).copied();
+        for trip in trips() {
+            let waited = known.unwrap_or(Span::ZERO);
+            let base = Base { least: trip.most.saturating_sub(waited), at: seen.at };
+            self.bases.entry(trip.source).or_insert(base);
         }
         while self.bases.len() > ROUND_TRIPS_MAX {
             let oldest = self.bases.iter().min_by_key(|(_, base)| base.at).map(|(&id, _)| id);
             oldest.map(|id| self.bases.remove(&id));
         }
-        queues.sort_unstable();
-        queues.get(queues.len() / 2).copied()
+        let queue = known.or_else(|| seen.round_trips.first().map(|_| Span::ZERO))?;
+        Some(Sample { queue, lowered })
     }
 
     fn note_busy(&mut self, seen: &UploadObservation, queue: Option<Span>) {
@@ -111,8 +126,7 @@ impl Queue {
         let Some(queue) = queue else {
             // Rare samples: what is sent in between counts.
             if busy.ticks > 0 {
-                busy.span += seen.interval;
-                busy.sent += seen.sent;
+                busy.add(seen);
             }
             return;
         };
@@ -124,8 +138,7 @@ impl Queue {
             // Only what is sent from here on: until now the queue may have been empty.
             busy.queue.0 = queue;
         } else {
-            busy.span += seen.interval;
-            busy.sent += seen.sent;
+            busy.add(seen);
         }
         busy.ticks += 1;
         busy.queue.1 = queue;
@@ -134,7 +147,7 @@ impl Queue {
     /// The queue was too long for enough ticks for a verdict.
     pub(super) fn is_too_long(&self) -> bool {
         let ticks = if self.varies > NOISE_SMALL { BUSY_TICKS_NOISY } else { BUSY_TICKS };
-        self.busy.ticks >= ticks && self.busy.span > Span::ZERO
+        self.busy.ticks >= ticks && self.busy.span > Span::ZERO && self.busy.sends()
     }
 
     /// A queue may have begun, though it is not too long.
@@ -165,6 +178,17 @@ impl Queue {
 }
 
 impl Busy {
+    fn add(&mut self, seen: &UploadObservation) {
+        self.span += seen.interval;
+        self.sent += seen.sent;
+        self.data += seen.data();
+    }
+
+    /// Whether data are sent: a limit would not shorten a queue of acknowledgements, but the download.
+    pub(super) fn sends(&self) -> bool {
+        self.data * DATA_DIVISOR >= self.sent
+    }
+
     /// What the uplink carried while its queue was never empty: what was sent, less what the queue
     /// grew by.
     pub(super) fn capacity(&self) -> Option<Rate> {
@@ -186,6 +210,10 @@ pub(super) fn mean(samples: &mut dyn ExactSizeIterator<Item = &Span>) -> Span {
     samples.fold(Span::ZERO, |sum, &span| sum + span) / count.max(1)
 }
 
+/// Of what is sent at least one byte in this many is of uploads, if there are any.
+const DATA_DIVISOR: u64 = 8;
+/// A base that falls by more was too long; by less, noise.
+const LOWERED: Span = Span::millis(1);
 /// While no more is sent the uplink's queue is taken to be empty.
 const REST_MAX: Rate = Rate::kbit(100);
 /// A full Ethernet packet, in L2 bytes. On a slow uplink what goes first waits for the packet in

@@ -81,7 +81,8 @@ impl Uplink {
             interval: TICK,
             sent: rate * TICK,
             backlog: if self.offered > total { Bytes::kb(50) } else { Bytes::ZERO },
-            round_trips: vec![RoundTrip { source: 1, least }],
+            first: Bytes::ZERO,
+            round_trips: vec![RoundTrip { source: 1, least, most: least }],
         });
     }
 
@@ -162,6 +163,101 @@ fn a_queue_that_was_there_before_a_remembered_capacity_goes() {
     idle.control = UploadControl::new(None, Some(Rate::mbit(10)));
     idle.run(1);
     assert_eq!(idle.control.total(), Some(below(Rate::mbit(10))), "nothing has to go");
+}
+
+/// Connections that fill an uplink before the control begins, in steps of 10 ms: their windows grow by a packet
+/// in each round trip and fall to seven tenths when the buffer is full.
+struct Senders {
+    control: UploadControl,
+    at: Time,
+    capacity: Rate,
+    buffer: Span,
+    queue: Bytes,
+    /// In packets.
+    windows: Vec<f64>,
+    /// What waits in classes of ours.
+    backlog: f64,
+}
+
+impl Senders {
+    fn new(capacity: Rate, count: usize) -> Senders {
+        let bdp = (capacity * (BASE + Span::millis(100))).as_u64() as f64 / 1_514.0;
+        let windows = (0..count).map(|i| bdp / count as f64 * (1.0 + i as f64 / 10.0)).collect();
+        let queue = capacity * Span::millis(100);
+        Senders {
+            control: UploadControl::new(None, None),
+            at: Time::ZERO,
+            capacity,
+            buffer: Span::millis(150),
+            queue,
+            windows,
+            backlog: 0.0,
+        }
+    }
+
+    /// Plays a tick; what waits at the modem, at most.
+    fn tick(&mut self) -> Span {
+        let step = Span::millis(10);
+        let (mut sent, mut least, mut most) = (Bytes::ZERO, Span::MAX, Span::ZERO);
+        let limit = self.control.total().unwrap_or(Rate::MAX);
+        for _ in 0..20 {
+            let waits = self.capacity.time_to_send(self.queue);
+            let local = self.backlog / limit.min(self.capacity).as_bps() as f64 * 8.0;
+            let rtt = (BASE + waits).as_secs_f64() + local;
+            let window: f64 = self.windows.iter().sum();
+            let offered = self.backlog + window * 1_514.0 / rtt * step.as_secs_f64();
+            let out = offered.min((limit * step).as_u64() as f64);
+            self.backlog = (offered - out).min(30.0 * 1_514.0);
+            let is_lost = offered - out > self.backlog;
+            let queue = self.queue.as_u64() as f64 + out - (self.capacity * step).as_u64() as f64;
+            let room = (self.capacity * self.buffer).as_u64() as f64;
+            sent += Bytes::new(out as u64);
+            self.queue = Bytes::new(queue.clamp(0.0, room) as u64);
+            let largest = self.windows.iter().copied().fold(0.0, f64::max);
+            for w in &mut self.windows {
+                *w += step.as_secs_f64() / rtt;
+                if (queue > room || is_lost) && *w >= largest {
+                    *w *= 0.7;
+                }
+            }
+            least = least.min(BASE + waits);
+            most = most.max(waits);
+        }
+        self.at = self.at + TICK;
+        self.control.handle_observation(&UploadObservation {
+            at: self.at,
+            interval: TICK,
+            sent,
+            first: Bytes::ZERO,
+            backlog: Bytes::new(self.backlog as u64),
+            round_trips: vec![RoundTrip { source: 1, least, most: least }],
+        });
+        most
+    }
+}
+
+#[test]
+fn the_capacity_is_learned_from_an_uplink_that_is_full_from_the_beginning() {
+    for mbit in [1, 10, 40] {
+        for count in [1, 4] {
+            let mut link = Senders::new(Rate::mbit(mbit), count);
+            let mut found = None;
+            for tick in 0..300 {
+                let most = link.tick();
+                let control = &link.control;
+                println!(
+                    "{mbit} {count} {tick}: {most} {:?} {:?} {:?}",
+                    control.queue(),
+                    control.capacity(),
+                    control.phase()
+                );
+                if found.is_none() && control.phase() == UploadPhase::Hold {
+                    found = Some((tick, ratio(control.capacity(), link.capacity)));
+                }
+            }
+            println!("{mbit} {count}: {found:?}");
+        }
+    }
 }
 
 /// Wi-Fi, LTE and cable: 40 uplinks for each kind of noise.
@@ -296,6 +392,7 @@ fn what_cannot_be_verified_is_not_enforced() {
             interval: TICK,
             sent: Rate::mbit(10) * TICK,
             backlog: Bytes::kb(9),
+            first: Bytes::ZERO,
             round_trips: Vec::new(),
         });
     }
@@ -322,13 +419,17 @@ fn any_observation_leaves_a_limit_that_htb_takes() {
     };
     for _ in 0..20_000 {
         let trips = random(80).min(80);
-        let trip = |_| RoundTrip { source: random(200), least: Span::nanos(random(1 << 30)) };
+        let trip = |_| {
+            let [least, most] = [(); 2].map(|()| Span::nanos(random(1 << 30)));
+            RoundTrip { source: random(200), least, most }
+        };
         let round_trips = (0..trips).map(trip).collect();
         control.handle_observation(&UploadObservation {
             at: Time::from_nanos(random(1 << 40)),
             interval: Span::nanos(random(1 << 29)),
             sent: Bytes::new(random(1 << 24)),
             backlog: Bytes::new(random(1 << 20)),
+            first: Bytes::new(random(1 << 22)),
             round_trips,
         });
         assert!(control.total().is_none_or(|total| total >= CAPACITY_MIN.scale(98, 100)));

@@ -12,7 +12,9 @@ use fairweir_core::market::guarantee::{Guarantee, Step, Term};
 use fairweir_core::receiver::{Act, Control, ControlLoop, Decision, Observation, TICK};
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 use fairweir_daemon::StateDir;
-use fairweir_linux::{Error, Health, Mode, UploadSample, boottime_now, monotonic_now, network};
+use fairweir_linux::{
+    Error, Health, Mode, UploadSample, boottime_now, link, monotonic_now, network,
+};
 use tracing::{Level, debug, info, trace, warn};
 
 use super::delay::Delay;
@@ -531,6 +533,10 @@ impl Daemon {
         if let Some(sample) = &upload {
             self.delay.handle_upload(Rate::from_volume(sample.sent, interval), read_at);
         }
+        if let Ok(Some(link)) = link::find(&self.settings.dev) {
+            let received = samples.iter().map(|group| group.received).sum();
+            self.delay.handle_sent(link.sent, received, interval);
+        }
         let probe = self.delay.take_sample(&samples, interval, read_at);
         let open = self.fail_open.is_some() || self.settings.config.host.paused;
         let network = self.network.as_ref();
@@ -542,8 +548,16 @@ impl Daemon {
             // What arrives unshaped says nothing about what the classes would let arrive.
             return;
         }
-        let observation =
-            Observation { at: read_at, interval, groups: samples, connections, probe, exact: None };
+        let is_short = self.upload.as_ref().is_some_and(Upload::keeps_queue_short);
+        let witness = probe.filter(|_| self.delay.shows_download(is_short));
+        let mut observation = Observation {
+            at: read_at,
+            interval,
+            groups: samples,
+            connections,
+            probe: witness,
+            exact: None,
+        };
         if delegated {
             let groups = self.settings.policy().groups();
             let weights: Vec<_> = groups.iter().map(|group| group.weight).collect();
@@ -562,6 +576,7 @@ impl Daemon {
         self.note_act(now);
         self.enforce(now);
         if let Some(sample) = upload {
+            observation.probe = probe;
             self.share_upload(now, &observation, sample);
         }
         if self.fail_open.is_none()

@@ -14,6 +14,12 @@ use super::wire::ProbeStatus;
 /// Below this rate the link is idle. Answers to the most frequent probe are 65 kbit/s.
 const IN_USE_MIN: Rate = Rate::kbit(100);
 
+/// Acknowledgements, of two packets each and with TCP timestamps, are 1/36 of what arrives.
+const ACKNOWLEDGED: u64 = 16;
+
+/// An upload that may fill an uplink.
+const UPLOAD_MIN: Rate = Rate::kbit(300);
+
 /// Silence after which the link is idle: users pause.
 const IDLE_AFTER: Span = Span::secs(2);
 
@@ -34,6 +40,11 @@ pub(super) struct Delay {
     error: Option<String>,
     retry_at: Time,
     used_at: Time,
+    /// What the device had sent at the end of the last tick.
+    sent: Option<u64>,
+    /// What was uploaded in it beside acknowledgements, and what arrived.
+    uploaded: Rate,
+    received: Rate,
     /// Samples of each of the last ticks in a row in which the link was in use; at most
     /// [`SIGHT_TICKS`].
     samples: VecDeque<u32>,
@@ -95,6 +106,25 @@ impl Delay {
         }
     }
 
+    /// Takes in the device's count of `sent` bytes at the end of an interval in which it `received` some.
+    pub(super) fn handle_sent(&mut self, sent: u64, received: Bytes, interval: Span) {
+        let before = self.sent.replace(sent).unwrap_or(sent);
+        let beyond =
+            Bytes::new(sent.saturating_sub(before)).saturating_sub(received / ACKNOWLEDGED);
+        self.uploaded = Rate::from_volume(beyond, interval);
+        self.received = Rate::from_volume(received, interval);
+    }
+
+    /// Whether round trips show the download's queue: nothing fills an uplink, or the uplink's queue `is_short`
+    /// and most of the traffic arrives.
+    pub(super) fn shows_download(&self, is_short: bool) -> bool {
+        !self.is_uploading() || (is_short && self.received > self.uploaded)
+    }
+
+    fn is_uploading(&self) -> bool {
+        self.uploaded >= UPLOAD_MIN
+    }
+
     fn is_in_use(&self, now: Time) -> bool {
         now.since(self.used_at) < IDLE_AFTER
     }
@@ -115,6 +145,14 @@ impl Delay {
     pub(super) fn limit(&self) -> Option<String> {
         if self.samples.len() < SIGHT_TICKS {
             return None;
+        }
+        let unseen = self.samples.iter().all(|&samples| samples == 0);
+        if unseen && self.is_uploading() {
+            return Some(
+                "the delay of the link cannot be measured during this upload: servers send no TCP timestamps, \
+                 and what a probe waits at the uplink is not the download's; `upload = true` keeps that short"
+                    .to_owned(),
+            );
         }
         match self.samples.iter().fold(0_u32, |sum, &samples| sum.saturating_add(samples)) {
             0 => Some(
@@ -152,6 +190,21 @@ mod tests {
     use fairweir_core::receiver::{DelaySource, TICK};
 
     use super::*;
+
+    #[test]
+    fn acknowledgements_are_no_upload() {
+        let mut delay = Delay::default();
+        let mut upload = |sent: u64, down_mbit: u64| {
+            delay.handle_sent(sent, Rate::mbit(down_mbit) * TICK, TICK);
+            delay.is_uploading()
+        };
+        assert!(!upload(1 << 40, 0), "what was before the start does not count");
+        // 770 kbit/s beside 28 Mbit/s.
+        assert!(!upload((1 << 40) + 19_250, 28));
+        assert!(upload((1 << 40) + 19_250 + 70_000, 28));
+        assert!(upload((1 << 40) + 19_250 + 340_000, 1));
+        assert!(!upload(0, 28), "a device that begins again");
+    }
 
     #[test]
     fn a_link_in_use_whose_delay_is_not_measured_is_a_limit() {

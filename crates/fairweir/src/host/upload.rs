@@ -81,6 +81,7 @@ impl Upload {
             at: seen.at,
             interval: seen.interval,
             sent: sample.sent,
+            first: sample.first,
             backlog: sample.backlog,
             round_trips: round_trips(seen, decision),
         });
@@ -164,6 +165,11 @@ impl Upload {
         self.control.capacity().filter(|_| self.control.phase() == UploadPhase::Hold)
     }
 
+    /// Whether the uplink's queue is kept short.
+    pub(super) fn keeps_queue_short(&self) -> bool {
+        self.enforcing && !matches!(self.control.phase(), UploadPhase::Open | UploadPhase::Drain)
+    }
+
     /// Everything leaves unshaped.
     pub(super) fn handle_release(&mut self) {
         self.enforcing = false;
@@ -213,16 +219,20 @@ fn control(settings: &Settings, remembered: Option<Rate>) -> UploadControl {
 /// acknowledgements. None while that queue is unknown or long.
 fn round_trips(seen: &Observation, decision: &Decision) -> Vec<RoundTrip> {
     let received: Bytes = seen.groups.iter().map(|group| group.received).sum();
-    let download = match decision.delay {
-        // The mean: a queue of the download that is taken for one of the upload would limit it.
+    // The mean: a queue of the download that is taken for one of the upload would limit it.
+    let (mean, least) = match decision.delay {
         Some(delay) if delay.source == DelaySource::Timestamps && delay.least < DOWNLOAD_SHORT => {
-            delay.value
+            (delay.value, delay.least)
         }
         Some(delay) if delay.source == DelaySource::Timestamps => return Vec::new(),
-        _ if Rate::from_volume(received, seen.interval) < DOWNLOAD_IDLE => Span::ZERO,
+        _ if Rate::from_volume(received, seen.interval) < DOWNLOAD_IDLE => (Span::ZERO, Span::ZERO),
         _ => return Vec::new(),
     };
-    let trip = |source, rtt: Span| RoundTrip { source, least: rtt.saturating_sub(download) };
+    let trip = |source, rtt: Span| RoundTrip {
+        source,
+        least: rtt.saturating_sub(mean),
+        most: rtt.saturating_sub(least),
+    };
     if let Some(probe) = seen.probe.filter(|probe| probe.answered > 0) {
         return vec![trip(u64::from(probe.reflector), probe.rtt_min)];
     }

@@ -31,6 +31,8 @@ pub struct Link {
     pub master: u32,
     /// L2 bytes that it has received, as its driver counts them.
     pub received: u64,
+    /// The same, sent.
+    pub sent: u64,
 }
 
 impl Link {
@@ -55,6 +57,7 @@ impl Link {
             mtu: 0,
             master: 0,
             received: 0,
+            sent: 0,
         };
         for (kind, value) in attributes(payload.get(IFINFO_BYTES..)?) {
             match kind {
@@ -62,10 +65,11 @@ impl Link {
                 libc::IFLA_IFALIAS => link.alias = text(value),
                 libc::IFLA_MTU => link.mtu = u32_at(value, 0)?,
                 libc::IFLA_MASTER => link.master = u32_at(value, 0)?,
-                // struct rtnl_link_stats64: rx_packets, tx_packets, rx_bytes.
+                // struct rtnl_link_stats64: rx_packets, tx_packets, rx_bytes, tx_bytes.
                 libc::IFLA_STATS64 => {
-                    let bytes = value.get(16..24).and_then(|bytes| bytes.try_into().ok());
-                    link.received = bytes.map_or(0, u64::from_ne_bytes);
+                    let bytes = |at| value.get(at..at + 8).and_then(|bytes| bytes.try_into().ok());
+                    link.received = bytes(16).map_or(0, u64::from_ne_bytes);
+                    link.sent = bytes(24).map_or(0, u64::from_ne_bytes);
                 }
                 libc::IFLA_LINKINFO => {
                     let kind = attributes(value).find(|&(k, _)| k == IFLA_INFO_KIND);

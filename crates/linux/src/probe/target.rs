@@ -2,7 +2,8 @@
 //!
 //! The reflector must be behind the access link, and hosts of third parties must not be disturbed.
 //! So requests go towards the hosts from which most is received, but with a hop limit of two: the
-//! router behind the gateway at which they expire reports it. Where the second hop is still at home
+//! router behind the gateway at which they expire reports it. Before anything has arrived they go
+//! towards a root name server, which none of them reaches. Where the second hop is still at home
 //! (a router behind a router, recognised by its address), the third is tried. If none answers, the
 //! gateway itself is asked, provided that it is no home's router: then it is the ISP's, and its
 //! answers wait in the queue of the access link too.
@@ -10,7 +11,7 @@
 //! Routers limit how often they report a hop limit that ended: Linux to once a second for each host. Echo
 //! requests to themselves most answer always. So a router that reports too rarely is asked itself.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::Error;
 use crate::net::link;
@@ -157,6 +158,11 @@ fn is_at_home(address: IpAddr) -> bool {
     !is_far(address) && !matches!(address, IpAddr::V4(v4) if v4.octets()[0] == 10)
 }
 
+/// a.root-servers.net: addresses of a route that every ISP has.
+pub(super) const FAR: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::new(198, 41, 0, 4)),
+    IpAddr::V6(Ipv6Addr::new(0x2001, 0x503, 0xba3e, 0, 0, 0, 2, 0x30)),
+];
 /// Hop limits of requests, in the order in which they are tried; the gateway is hop 1.
 const HOPS: [u8; 2] = [2, 3];
 /// The most senders that are counted.

@@ -26,6 +26,8 @@ pub(super) struct Worker {
     shared: Arc<Mutex<Shared>>,
     tap: Tap,
     phase: Phase,
+    /// How often a reflector was looked for.
+    searches: u32,
     /// A router that does not answer when it is asked itself.
     silent: Option<IpAddr>,
     id: u16,
@@ -86,6 +88,7 @@ impl Worker {
             shared,
             tap,
             phase,
+            searches: 0,
             silent: None,
             id: random as u16,
             sequence: (random >> 16) as u16,
@@ -234,13 +237,19 @@ impl Worker {
                     self.phase = Phase::Resting { until: now };
                 } else if let Some(found) = found.filter(|f| f.hops.is_some())
                     && let Some(router) = totals.from.filter(|&from| Some(from) != self.silent)
-                    && shared.prober.is_slowed()
+                    && (self.searches == 1 || shared.prober.is_slowed())
                 {
                     drop(shared);
-                    // Until it has answered it counts as silent, so that it is tried once.
+                    // Until it has answered it counts as silent, so that it is tried once: after the first search
+                    // at once, since what another host answers has another base.
                     self.silent = Some(router);
                     self.try_next([found.router(router), found].into(), now);
                 }
+            }
+            // Round trips of an idle link are the base of those that follow.
+            Phase::Resting { .. } if self.searches == 0 => {
+                self.searches = 1;
+                self.try_next(self.candidates(target::FAR.into()).into(), now);
             }
             Phase::Resting { until } if now >= *until && in_use => self.listen(now),
             Phase::Resting { .. } => {}
@@ -264,6 +273,7 @@ impl Worker {
     }
 
     fn listen(&mut self, now: Time) {
+        self.searches = self.searches.saturating_add(1);
         match Tap::for_samples(&self.spec.dev) {
             Ok(tap) => {
                 let until = now + LISTEN;
@@ -301,7 +311,8 @@ impl Worker {
                 Err(e) => self.tell(Some(e.to_string())),
             }
         }
-        self.phase = Phase::Resting { until: now + REST };
+        let pause = if self.searches > 1 { REST } else { Span::ZERO };
+        self.phase = Phase::Resting { until: now + pause };
     }
 
     fn settle(&mut self, reflector: Option<IpAddr>, now: Time) {

@@ -8,9 +8,9 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -53,6 +53,18 @@ impl Far {
         lie: Option<Lie>,
         delay: Duration,
     ) -> Far {
+        Far::behind(stage, name, address, lie, delay, None)
+    }
+
+    /// The same; what goes there passes the modem's queue.
+    pub fn behind(
+        stage: &Stage,
+        name: &str,
+        address: &str,
+        lie: Option<Lie>,
+        delay: Duration,
+        modem: Option<Arc<Modem>>,
+    ) -> Far {
         let netns = Netns::new().unwrap();
         let route = |to: String, device: &str| link::add_route(to.parse().unwrap(), None, device);
         let tun = |name: &str| {
@@ -75,8 +87,8 @@ impl Far {
         });
         let lies = Arc::<AtomicBool>::default();
         let lying = lie.map(|lie| Liar { lie, lies: Arc::clone(&lies), begun: None });
-        carry(&server, &internet, lying, delay);
-        carry(&internet, &server, None, delay);
+        carry(&server, &internet, lying, delay, None);
+        carry(&internet, &server, None, delay, modem);
         let port = netns.run(|| serve_without_end("[::]:0"));
         Far { netns, address: format!("{address}:{port}").parse().unwrap(), lies }
     }
@@ -127,8 +139,52 @@ impl Far {
     }
 }
 
+/// A home's modem: a FIFO in front of the uplink, whose packets no longer count against their sender's socket, as
+/// they do in a qdisc of this machine.
+pub struct Modem {
+    mbit: f64,
+    buffer: Duration,
+    free_at: Mutex<Instant>,
+    carried: AtomicU64,
+}
+
+impl Modem {
+    pub fn new(mbit: f64, buffer: Duration) -> Arc<Modem> {
+        let free_at = Mutex::new(Instant::now());
+        Arc::new(Modem { mbit, buffer, free_at, carried: AtomicU64::new(0) })
+    }
+
+    /// How long a packet would wait that came now.
+    pub fn wait(&self) -> Duration {
+        self.free_at.lock().unwrap().saturating_duration_since(Instant::now())
+    }
+
+    /// L2 bytes that it has carried.
+    pub fn carried(&self) -> u64 {
+        self.carried.load(Ordering::Relaxed)
+    }
+
+    /// When an IP packet that comes now has left; `None` if the buffer is full.
+    fn pass(&self, bytes: usize) -> Option<Instant> {
+        let (bytes, now) = (bytes as u64 + 14, Instant::now());
+        let mut free_at = self.free_at.lock().unwrap();
+        if free_at.saturating_duration_since(now) > self.buffer {
+            return None;
+        }
+        *free_at = now.max(*free_at) + Duration::from_secs_f64(bytes as f64 * 8e-6 / self.mbit);
+        self.carried.fetch_add(bytes, Ordering::Relaxed);
+        Some(*free_at)
+    }
+}
+
 /// Hands packets over until a device is gone.
-fn carry(from: &OwnedFd, to: &OwnedFd, mut liar: Option<Liar>, delay: Duration) {
+fn carry(
+    from: &OwnedFd,
+    to: &OwnedFd,
+    mut liar: Option<Liar>,
+    delay: Duration,
+    modem: Option<Arc<Modem>>,
+) {
     let mut from = File::from(from.try_clone().unwrap());
     let mut to = File::from(to.try_clone().unwrap());
     let (sender, receiver) = mpsc::sync_channel::<(Instant, Vec<u8>)>(5_000);
@@ -139,7 +195,9 @@ fn carry(from: &OwnedFd, to: &OwnedFd, mut liar: Option<Liar>, delay: Duration) 
             if let Some(liar) = &mut liar {
                 liar.rewrite(&mut packet);
             }
-            if sender.send((Instant::now() + delay, packet)).is_err() {
+            let left = modem.as_ref().map_or(Some(Instant::now()), |modem| modem.pass(n));
+            let Some(left) = left else { continue };
+            if sender.send((left + delay, packet)).is_err() {
                 return;
             }
         }
