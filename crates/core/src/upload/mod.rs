@@ -6,7 +6,9 @@
 //!
 //! Signal: how long a packet that goes first waits in the uplink: round trips of a probe, and of
 //! acknowledgements, less their base and less the queue of the download. A base is the least round
-//! trip in a *rest*, a tick in which hardly anything was sent; without a base nothing is concluded.
+//! trip less the least that the download's queue added, so that it is never below the path. It may
+//! hold a queue, where uploads never rested: then a drain shows it, since round trips become shorter
+//! than ever before, and lasts until they do not. Acknowledgements alone are never limited.
 //!
 //! Method, per tick:
 //!
@@ -21,8 +23,7 @@
 //! a full packet takes: 30 ms at 0.5 Mbit/s.
 //!
 //! A control that remembers the capacity begins in hold, at 7/8 of it for 2 s if the uplink is full then: a queue
-//! that was there before becomes shorter, and the least round trip until its end is a base, though no tick was a
-//! rest.
+//! that was there before becomes shorter.
 //!
 //! A dry run ([`UploadControl::watching`]) stays open, and says what the limit would be.
 //!

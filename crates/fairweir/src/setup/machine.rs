@@ -243,6 +243,7 @@ mod tests {
             mtu: 1_500,
             master: 0,
             received: 0,
+            sent: 0,
         }
     }
 

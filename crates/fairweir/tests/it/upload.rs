@@ -451,7 +451,6 @@ struct Part {
     shares: [f64; 3],
     /// What waited at the modem, mean and 99th percentile.
     modem_ms: [f64; 2],
-    phase: Value,
     capacity_bps: Value,
 }
 
@@ -515,7 +514,6 @@ impl Cell {
                 ],
                 shares: [0, 1, 2].map(|i| got[i] / all / (f64::from(WEIGHTS[i]) / 7.0)),
                 modem_ms: [mean, queues[queues.len() * 99 / 100]],
-                phase: upload["phase"].clone(),
                 capacity_bps: upload["capacity_bps"].clone(),
             };
             note(&format!("{} s: {part:.3?}", number * 5 + 5));
@@ -553,7 +551,7 @@ fn an_uplink_is_learned_while_downloads_run() {
 }
 
 #[test]
-#[ignore = "a measurement: 8 min"]
+#[ignore = "long: 8 min"]
 fn uploads_beside_downloads_table() {
     if !privileged() {
         return;

@@ -3,7 +3,7 @@
 //! The reflector must be behind the access link, and hosts of third parties must not be disturbed.
 //! So requests go towards the hosts from which most is received, but with a hop limit of two: the
 //! router behind the gateway at which they expire reports it. Before anything has arrived they go
-//! towards a root name server, which none of them reaches. Where the second hop is still at home
+//! towards a root name server, and never reach it. Where the second hop is still at home
 //! (a router behind a router, recognised by its address), the third is tried. If none answers, the
 //! gateway itself is asked, provided that it is no home's router: then it is the ISP's, and its
 //! answers wait in the queue of the access link too.
