@@ -100,7 +100,7 @@ fn an_interrupted_run_takes_everything_down() {
 fn a_wrong_scenario_is_one_clear_line() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("wrong.toml");
-    fs::write(&file, SHORT.replace("bulk", "bluk")).unwrap();
+    fs::write(&file, SHORT.replacen("bulk", "bluk", 1)).unwrap();
     for command in ["check", "run"] {
         let output = fairweir(&["lab", command, file.to_str().unwrap()]);
         assert_eq!(output.status.code(), Some(2));

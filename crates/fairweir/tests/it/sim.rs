@@ -173,7 +173,7 @@ fn what_cannot_be_played_is_one_clear_line() {
         assert!(output.status.code() == Some(2) && error.contains(args[1]), "{error}");
     }
     let wrong = stage.path("wrong.toml");
-    fs::write(&wrong, LOSSY.replace("bulk", "bluk")).unwrap();
+    fs::write(&wrong, LOSSY.replacen("bulk", "bluk", 1)).unwrap();
     for command in ["check", "run"] {
         let error = only_error_line(&fairweir(&["sim", command, &wrong]));
         assert!(error.contains("wrong.toml:") && error.contains("bluk"), "{error}");

@@ -496,6 +496,7 @@ fn configurations_that_cannot_work_are_refused_in_one_line() {
     };
     let deep = [(1, "b"), (2, "c"), (3, "d")].map(|(level, name)| inner(level, name, "port:443"));
     let deep = format!("{router}{}{}", device("a", mac), deep.concat());
+    let shallow = within(&["b"], "port:443") + &inner(2, "c", "port:443");
     for (text, said) in [
         (both(mac, "mac:02:00:5E:00:53:01"), "belongs to device `a`"),
         (both(mac, "mac:01:00:5e:00:00:01"), "not the MAC address of a device"),
@@ -513,7 +514,7 @@ fn configurations_that_cannot_work_are_refused_in_one_line() {
         (within(&["b c"], "port:443"), "not a valid group name"),
         (within(&["default"], "port:443"), "cannot have `match`"),
         (deep.to_owned(), "`a/b/c/d` is nested too deeply: at most 3 levels"),
-        (deep.replace("name = \"d\"", "nam = \"d\""), "device.group.group.group"),
+        (shallow.replace("name = \"c\"", "nam = \"c\""), "device.group.group"),
         (router.replace("br-lan", "wan") + &device("a", mac), "must be two interfaces"),
         (router.replace("lan = \"br-lan\"\n", "") + &device("a", mac), "missing key `lan`"),
         (format!("{router}{}", device("a", mac).repeat(2)), "duplicate device `a`"),
