@@ -19,7 +19,7 @@ const ROUNDS: usize = 6 * MISTAKES_MAX;
 const BYTES_MAX: usize = 1 << 20;
 
 /// Values that stand for a wrong one; the first that its reader accepts.
-pub(crate) const GUESSES: [&str; 10] = [
+pub(crate) const GUESSES: [&str; 11] = [
     "5ms",
     "30mbit",
     "60s",
@@ -30,6 +30,7 @@ pub(crate) const GUESSES: [&str; 10] = [
     "192.0.2.1",
     "192.0.2.0/24",
     "proxy",
+    "bulk",
 ];
 
 /// The same where the reader takes a text first and judges it afterwards.

@@ -291,11 +291,14 @@ impl UploadControl {
         self.drain.tries = tries;
     }
 
-    /// What was taken for a queue did not become shorter: it was noise, and nothing is concluded.
+    /// What was taken for a queue did not become shorter: it was noise, and nothing is concluded but that a raise
+    /// has made no queue.
     fn refute(&mut self, at: Time) {
         let samples = std::mem::take(&mut self.drain.samples);
         self.queue.refute(at, &samples);
+        let Drain { is_raise, guess, .. } = self.drain;
         match self.held {
+            Some(held) if is_raise => self.hold_at(held.max(below(guess))),
             Some(held) => self.hold_at(held),
             None => self.open(at),
         }

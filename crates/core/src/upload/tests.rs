@@ -239,23 +239,29 @@ impl Senders {
 #[test]
 fn the_capacity_is_learned_from_an_uplink_that_is_full_from_the_beginning() {
     for mbit in [1, 10, 40] {
-        for count in [1, 4] {
+        for count in [1, 2, 4, 8] {
             let mut link = Senders::new(Rate::mbit(mbit), count);
-            let mut found = None;
-            for tick in 0..300 {
-                let most = link.tick();
-                let control = &link.control;
-                println!(
-                    "{mbit} {count} {tick}: {most} {:?} {:?} {:?}",
-                    control.queue(),
-                    control.capacity(),
-                    control.phase()
-                );
-                if found.is_none() && control.phase() == UploadPhase::Hold {
-                    found = Some((tick, ratio(control.capacity(), link.capacity)));
-                }
+            let is_held = |link: &mut Senders| {
+                link.tick();
+                link.control.phase() == UploadPhase::Hold
+            };
+            let after = (1..=50).find(|_| is_held(&mut link));
+            let found = ratio(link.control.capacity(), link.capacity);
+            let what = format!("{mbit} Mbit/s, {count}: {found} after {after:?} ticks");
+            assert!(after.is_some_and(|ticks| ticks <= 25), "{what}");
+            assert!((0.97..1.03).contains(&found), "{what}");
+            // What is left of the queue leaves first.
+            for _ in 0..15 {
+                link.tick();
             }
-            println!("{mbit} {count}: {found:?}");
+            let mut waits: Vec<Span> = (0..300).map(|_| link.tick()).collect();
+            waits.sort_unstable();
+            let what = format!("{what}: then {} to {}", waits[150], waits[294]);
+            let packet = link.capacity.time_to_send(Bytes::new(1_514));
+            assert!(waits[150] <= packet.max(Span::millis(10)), "{what}");
+            // A raise past 1 Mbit/s is seen late: a packet alone takes 12 ms.
+            let most = if mbit == 1 { packet * 8 } else { Span::millis(25) };
+            assert!(waits[294] <= most, "{what}");
         }
     }
 }
