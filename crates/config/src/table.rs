@@ -663,9 +663,12 @@ impl<'t> Table<'t> {
             let at = entry.span().start;
             if self.source.mend(at, &place.key) == Some(&How::LeftOut) {
                 self.wrong.push((key.into(), at));
-                let name = entry.get_ref().get("name").and_then(|name| name.get_ref().as_str());
-                if let (Some(name), Some(mends)) = (name, self.source.mends) {
-                    mends.note_left_out(name);
+                // Also a group that would lack its flow.
+                for key in ["name", "group"] {
+                    let name = entry.get_ref().get(key).and_then(|name| name.get_ref().as_str());
+                    if let (Some(name), Some(mends)) = (name, self.source.mends) {
+                        mends.note_left_out(name);
+                    }
                 }
                 continue;
             }
