@@ -124,7 +124,7 @@ fn beside_floods(tuples: u64, size: u64, load: f64) -> [f64; 3] {
     [passed[0], passed[1], most]
 }
 
-/// The floods have at least what they had before thin flows were spared, within a few hundredths: a flow that is
+/// The floods have at least what they had before thin flows were spared, within a tenth: a flow that is
 /// cut into many must not count as many thin ones.
 #[test]
 fn who_splits_into_many_flows_does_not_exceed_the_plan_or_take_the_others_parts() {
