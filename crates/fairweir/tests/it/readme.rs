@@ -14,7 +14,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fairweir_linux::netns::Netns;
-use fairweir_testing::privileged;
+use fairweir_testing::{privileged, share};
 
 use crate::common::FAIRWEIR;
 use crate::common::access::{ALICE4, Access, SPAN};
@@ -182,6 +182,7 @@ fn a_computer_is_shared_as_the_readme_types_it() {
     if !privileged() {
         return;
     }
+    let _share = share();
     let stage = Stage::new();
     let _download = stage.download(SERVERS[1]);
     let commands = quick_start("My computer");
@@ -204,6 +205,7 @@ fn devices_share_a_router_as_the_readme_types_it() {
     if !privileged() || !home::has_nat() {
         return;
     }
+    let _share = share();
     let begin = Instant::now();
     let stage = Stage::new();
     let devices = home::devices(&stage, ["tv", "laptop"]);
@@ -245,6 +247,7 @@ fn a_subscriber_has_its_plan_as_the_readme_types_it() {
     if !privileged() {
         return;
     }
+    let _share = share();
     let access = Access::new();
     // The person names the interfaces.
     let edit = "s/^device = \"eth1\"/device = \"sub\"/; s/^# uplink = \"eth0\"/uplink = \"up\"/";

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fairweir_testing::{can_run, note, privileged, two_of_three};
+use fairweir_testing::{can_run, note, one_at_a_time, privileged, two_of_three};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
@@ -258,7 +258,7 @@ fn bridged_traffic_is_left_alone() {
 #[test]
 fn traffic_between_devices_is_left_alone() {
     if privileged() && has_nat() {
-        two_of_three(bridged_traffic_is_left_alone);
+        one_at_a_time(|| two_of_three(bridged_traffic_is_left_alone));
     }
 }
 
