@@ -50,8 +50,8 @@ pub(super) struct Busy {
     sent: Bytes,
     /// What of it was more than acknowledgements.
     data: Bytes,
-    /// What was sent in the last tick.
-    last: Bytes,
+    /// What was sent in the newest tick.
+    newest: Bytes,
     /// The first and the last.
     queue: (Span, Span),
 }
@@ -141,7 +141,7 @@ impl Queue {
             // a tick before, when it is that of a queue which matters.
             busy.queue.0 = queue;
             busy.sent = seen.sent / 2;
-            busy.last = seen.sent;
+            busy.newest = seen.sent;
         } else {
             busy.add(seen);
         }
@@ -186,13 +186,13 @@ impl Busy {
     fn add(&mut self, seen: &UploadObservation) {
         self.span += seen.interval;
         self.sent += seen.sent;
-        self.last = seen.sent;
+        self.newest = seen.sent;
         self.data += seen.data();
     }
 
     /// Whether data are sent: a limit would not shorten a queue of acknowledgements, but the download.
     pub(super) fn sends(&self) -> bool {
-        self.data * DATA_DIVISOR >= self.sent.saturating_sub(self.last)
+        self.data * DATA_DIVISOR >= self.sent.saturating_sub(self.newest)
     }
 
     /// What the uplink carried while its queue was never empty: what was sent, less what the queue
@@ -200,7 +200,7 @@ impl Busy {
     pub(super) fn capacity(&self) -> Option<Rate> {
         let (first, last) = self.queue;
         let span = (self.span + last).saturating_sub(first);
-        let rate = Rate::from_volume(self.sent.saturating_sub(self.last / 2), span);
+        let rate = Rate::from_volume(self.sent.saturating_sub(self.newest / 2), span);
         (rate >= CAPACITY_MIN && span * 4 >= self.span).then_some(rate)
     }
 

@@ -146,15 +146,12 @@ impl Delay {
         if self.samples.len() < SIGHT_TICKS {
             return None;
         }
-        let unseen = self.samples.iter().all(|&samples| samples == 0);
-        if unseen && self.is_uploading() {
-            return Some(
+        match self.samples.iter().fold(0_u32, |sum, &samples| sum.saturating_add(samples)) {
+            0 if self.is_uploading() => Some(
                 "the delay of the link cannot be measured during this upload: servers send no TCP timestamps, \
                  and what a probe waits at the uplink is not the download's; `upload = true` keeps that short"
                     .to_owned(),
-            );
-        }
-        match self.samples.iter().fold(0_u32, |sum, &samples| sum.saturating_add(samples)) {
+            ),
             0 => Some(
                 "the delay of the link cannot be measured: servers send no TCP timestamps and no \
                  reflector answers the probe; nothing is enforced until the capacity is known"

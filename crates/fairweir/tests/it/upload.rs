@@ -89,8 +89,13 @@ struct Upload(TcpStream);
 impl Upload {
     /// To be called where the sender is.
     fn start(to: SocketAddr) -> Upload {
+        Upload::with(to, "cubic")
+    }
+
+    /// The same with this congestion control.
+    fn with(to: SocketAddr, algorithm: &str) -> Upload {
         let stream = TcpStream::connect(to).unwrap();
-        setsockopt(&stream, TcpCongestion, &"cubic".into()).unwrap();
+        setsockopt(&stream, TcpCongestion, &algorithm.into()).unwrap();
         let mut writer = stream.try_clone().unwrap();
         thread::spawn(move || while writer.write_all(&[7; 1 << 14]).is_ok() {});
         Upload(stream)
@@ -438,6 +443,8 @@ struct Cell {
     uploads: usize,
     algorithm: &'static str,
     control: &'static str,
+    /// Whether the daemon shares the upload.
+    is_shared: bool,
     /// Whether uploads fill the uplink before the downloads begin.
     are_first: bool,
 }
@@ -474,19 +481,15 @@ impl Cell {
             let (weight, ip) = (WEIGHTS[i], servers[i].address().ip());
             format!("[[group]]\nname = \"g{i}\"\nweight = {weight}\nmatch = [\"ip:{ip}\"]\n")
         });
-        let keys = format!("control = \"{}\"\nupload = true\n", self.control);
+        let keys = format!("control = \"{}\"\nupload = {}\n", self.control, self.is_shared);
         stage.configure(&format!("version = 1\n[host]\n{keys}{}", groups.concat()));
         let sink = Sink::of(servers[2].run(|| TcpListener::bind(("10.9.7.3", 0)).unwrap()));
         let daemon = stage.start(&[]);
-        if self.control != "none" {
+        if self.is_shared {
             daemon.wait_for("probed", PATIENCE, |s| s["upload"]["queue_ms"].is_number());
         }
         let send = || {
-            let upload = || {
-                let upload = Upload::start(sink.address);
-                setsockopt(&upload.0, TcpCongestion, &self.algorithm.into()).unwrap();
-                upload
-            };
+            let upload = || Upload::with(sink.address, self.algorithm);
             stage.at_home(|| (0..self.uploads).map(|_| upload()).collect::<Vec<_>>())
         };
         let first = self.are_first.then(|| (send(), thread::sleep(Duration::from_secs(5))));
@@ -533,6 +536,7 @@ fn learn_an_uplink_beside_downloads() {
         uploads: 1,
         algorithm: "cubic",
         control: "fairweir",
+        is_shared: true,
         are_first: false,
     };
     // The control has tried and measured after 15 s.
@@ -552,7 +556,7 @@ fn an_uplink_is_learned_while_downloads_run() {
 }
 
 #[test]
-#[ignore = "long: 8 min"]
+#[ignore = "long: 15 min"]
 fn uploads_beside_downloads_table() {
     if !privileged() {
         return;
@@ -560,12 +564,16 @@ fn uploads_beside_downloads_table() {
     for (down_mbit, up_mbit) in [(28.0, 10.0), (28.0, 1.0)] {
         for (uploads, algorithm) in [(1, "cubic"), (4, "cubic"), (1, "bbr")] {
             for are_first in [true, false] {
-                for control in ["none", "fairweir"] {
+                for (control, is_shared) in
+                    [("none", false), ("fairweir", false), ("fairweir", true)]
+                {
                     let order = if are_first { "before" } else { "beside" };
+                    let shared = if is_shared { ", shared" } else { "" };
                     note(&format!(
-                        "{down_mbit}/{up_mbit} Mbit/s, {uploads} {algorithm} {order}, {control}"
+                        "{down_mbit}/{up_mbit} Mbit/s, {uploads} {algorithm} {order}, {control}{shared}"
                     ));
-                    Cell { down_mbit, up_mbit, uploads, algorithm, control, are_first }.play(3);
+                    Cell { down_mbit, up_mbit, uploads, algorithm, control, is_shared, are_first }
+                        .play(3);
                 }
             }
         }
