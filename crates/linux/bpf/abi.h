@@ -94,8 +94,9 @@ struct upload_counters {
 };
 _Static_assert(sizeof(struct upload_counters) == 4112, "abi");
 
-/* The class of what goes first; those of the slots are from 1 on. */
-#define FIRST_MINOR 0xfffe
+/* The classes of small ICMP and of acknowledgements; those of the slots are from 1 on. */
+#define ICMP_MINOR 0xfffe
+#define ACKS_MINOR 0xfffd
 /* ICMP up to this length of the IP packet goes first. */
 #define FIRST_BYTES_MAX 128
 

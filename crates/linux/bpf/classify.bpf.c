@@ -275,7 +275,7 @@ SEC("tcx/egress")
 int fairweir_upload(struct __sk_buff *skb)
 {
 	struct counter amount = {};
-	int first;
+	__u32 first;
 	struct config *cfg;
 	struct frame frame;
 	struct packet p;

@@ -141,7 +141,7 @@ SEC("tcx/egress")
 int fairweir_wan_egress(struct __sk_buff *skb)
 {
 	struct counter amount = {};
-	int first;
+	__u32 first;
 	struct router_config *cfg;
 	struct frame frame;
 	struct packet p;

@@ -3,7 +3,7 @@
  * What leaves by the device that faces the Internet: counted by class, and given its class (HTB, the
  * root qdisc of the device) while user space is alive and wants that. See src/shape/uplink.rs.
  *
- * Acknowledgements without payload and small ICMP have a class of their own, which goes first: they
+ * Acknowledgements without payload and small ICMP have classes of their own, which go first: they
  * carry the clock of downloads and the probe.
  */
 #pragma once
@@ -16,8 +16,8 @@ struct {
 	__type(value, struct upload_counters);
 } upload_counters SEC(".maps");
 
-/* Whether the packet goes first. */
-static __always_inline int goes_first(struct __sk_buff *skb, const struct packet *p)
+/* The class of a packet that goes first, 0 of all others. */
+static __always_inline __u32 goes_first(struct __sk_buff *skb, const struct packet *p)
 {
 	__u32 end = p->end && p->end < skb->len ? p->end : skb->len;
 	__u8 words;
@@ -25,15 +25,15 @@ static __always_inline int goes_first(struct __sk_buff *skb, const struct packet
 	if (skb->gso_size || p->is_fragment)
 		return 0;
 	if (p->transport == IPPROTO_ICMP || p->transport == IPPROTO_ICMPV6)
-		return end - p->ip_at <= FIRST_BYTES_MAX;
+		return end - p->ip_at <= FIRST_BYTES_MAX ? ICMP_MINOR : 0;
 	if (p->transport != IPPROTO_TCP || !p->has_ports || load(skb, p->transport_at + 12, &words))
 		return 0;
-	return p->transport_at + (words >> 4) * 4 >= end;
+	return p->transport_at + (words >> 4) * 4 >= end ? ACKS_MINOR : 0;
 }
 
 /* Counts the packet for `slot` and, if wanted, gives it a class. What it needs of the packet is found
  * before the slot, since each rule would double what the verifier has to look at behind it. */
-static __always_inline void leave(struct __sk_buff *skb, const struct counter *amount, int first,
+static __always_inline void leave(struct __sk_buff *skb, const struct counter *amount, __u32 first,
 				  __u32 slot, int enforce)
 {
 	struct upload_counters *mine;
@@ -52,5 +52,5 @@ static __always_inline void leave(struct __sk_buff *skb, const struct counter *a
 		mine->first.packets += amount->packets;
 	}
 	if (enforce)
-		skb->priority = HTB_MAJOR | (first ? FIRST_MINOR : slot + 1);
+		skb->priority = HTB_MAJOR | (first ? first : slot + 1);
 }

@@ -9,8 +9,11 @@ use crate::units::{Bytes, Rate, Span};
 pub struct UploadClasses {
     /// What all may send together.
     pub parent: ClassSpec,
-    /// Acknowledgements and small ICMP, which go first.
-    pub first: ClassSpec,
+    /// Small ICMP, the probe's too.
+    pub icmp: ClassSpec,
+    /// Acknowledgements without payload. They wait a few milliseconds; the oldest is dropped, and what comes after it
+    /// says the same.
+    pub acks: ClassSpec,
     /// The groups, in the policy's order.
     pub groups: Vec<UploadClass>,
     /// The classes that contain groups, outer ones first.
@@ -30,9 +33,10 @@ pub struct UploadClass {
 /// if it wants more than it gets. `first` is the rate of what goes first, as measured, and `packet` the
 /// largest packet of the device in L2 bytes.
 ///
-/// What goes first has a fifth more than it sends, from 1/20 to 1/2 of the total, and never borrows:
-/// a flood of packets that look like acknowledgements leaves half of the link. The groups have the rest
-/// by weight, and borrow what others leave, again by weight: from their siblings first.
+/// Small ICMP has 1/20 of the total, so that the probe never waits for acknowledgements. These have a fifth more
+/// than what goes first sends, from 1/20 to 1/2. Neither borrows: a flood of packets that look like
+/// acknowledgements leaves half of the link. The groups have the rest by weight, and borrow what others leave, again
+/// by weight: from their siblings first.
 ///
 /// Properties: the rates of all classes sum to the total, up to what HTB needs as a minimum; no class
 /// may send more than the total; rates are in proportion to weights within 1 bit/s.
@@ -47,16 +51,21 @@ pub fn classes(
 ) -> UploadClasses {
     assert!(!weights.is_empty(), "a policy has at least its default group");
     assert_eq!(weights.len(), demands.len(), "each group has a demand");
-    let first = first.scale(6, 5).clamp(total / FIRST_PARTS_MIN, total / FIRST_PARTS_MAX);
     let weight_min = smallest(weights.nodes());
-    let first = leaf(first, first, (0, weight_min), (weight_min, packet));
+    let first_class = |rate| leaf(rate, rate, (0, weight_min), (weight_min, packet));
+    let icmp = first_class(total / FIRST_PARTS_MIN);
+    let acks = first.scale(6, 5).clamp(total / FIRST_PARTS_MIN, total / FIRST_PARTS_MAX);
+    let acks =
+        ClassSpec { queue: Some((acks * ACKS_SPAN).max(ACK * ACKS_MIN)), ..first_class(acks) };
     let mut classes = UploadClasses {
         parent: ClassSpec::parent(Some(total)),
-        first,
+        icmp,
+        acks,
         groups: Vec::new(),
         branches: Vec::new(),
     };
-    let rates = weights.divide(total.saturating_sub(first.rate), Claims { demands, taken: &[] });
+    let left = total.saturating_sub(icmp.rate + acks.rate);
+    let rates = weights.divide(left, Claims { demands, taken: &[] });
     classes.add(weights.nodes(), &mut rates.into_iter(), (total, packet), None);
     classes
 }
@@ -115,7 +124,12 @@ pub fn burst(rate: Rate, packet: Bytes) -> Bytes {
     (rate * BURST_SPAN).max(packet * 2)
 }
 
-/// What goes first has from 1/20 to 1/2 of the total.
+/// What waits of acknowledgements: 20 ms, but 16 packets.
+const ACKS_SPAN: Span = Span::millis(20);
+const ACKS_MIN: u64 = 16;
+/// TCP on Ethernet without payload, with timestamps.
+pub const ACK: Bytes = Bytes::new(66);
+/// Acknowledgements have from 1/20 to 1/2 of the total.
 const FIRST_PARTS_MIN: u64 = 20;
 const FIRST_PARTS_MAX: u64 = 2;
 /// Most packets that a group that borrows sends in its turn: 24 ms at 10 Mbit/s, in which the

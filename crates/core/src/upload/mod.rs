@@ -45,7 +45,7 @@ use crate::units::{Bytes, Part, Rate, Span, Time};
 mod classes;
 mod noise;
 mod queue;
-pub use classes::{UploadClass, UploadClasses, burst, classes};
+pub use classes::{ACK, UploadClass, UploadClasses, burst, classes};
 use queue::{Queue, Sample, mean};
 
 /// The round trips of one source in an interval: a probe, or acknowledgements of one connection.
@@ -68,19 +68,12 @@ pub struct UploadObservation {
     pub interval: Span,
     /// What left by the device, behind the classes, in L2 bytes.
     pub sent: Bytes,
-    /// What of it were acknowledgements and what else goes first.
-    pub first: Bytes,
+    /// What of it was neither an acknowledgement nor small ICMP.
+    pub data: Bytes,
     /// What waits in the classes at the end.
     pub backlog: Bytes,
     /// At most [`ROUND_TRIPS_MAX`] are looked at.
     pub round_trips: Vec<RoundTrip>,
-}
-
-impl UploadObservation {
-    /// What was sent beside acknowledgements.
-    pub fn data(&self) -> Bytes {
-        self.sent.saturating_sub(self.first)
-    }
 }
 
 /// What is done, and why.

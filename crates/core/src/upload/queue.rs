@@ -187,7 +187,7 @@ impl Busy {
         self.span += seen.interval;
         self.sent += seen.sent;
         self.newest = seen.sent;
-        self.data += seen.data();
+        self.data += seen.data;
     }
 
     /// Whether data are sent: a limit would not shorten a queue of acknowledgements, but the download.

@@ -80,8 +80,8 @@ impl Uplink {
             at: self.at,
             interval: TICK,
             sent: rate * TICK,
+            data: rate * TICK,
             backlog: if self.offered > total { Bytes::kb(50) } else { Bytes::ZERO },
-            first: Bytes::ZERO,
             round_trips: vec![RoundTrip { source: 1, least, most: least }],
         });
     }
@@ -228,7 +228,7 @@ impl Senders {
             at: self.at,
             interval: TICK,
             sent,
-            first: Bytes::ZERO,
+            data: sent,
             backlog: Bytes::new(self.backlog as u64),
             round_trips: vec![RoundTrip { source: 1, least, most: least }],
         });
@@ -397,8 +397,8 @@ fn what_cannot_be_verified_is_not_enforced() {
             at,
             interval: TICK,
             sent: Rate::mbit(10) * TICK,
+            data: Rate::mbit(10) * TICK,
             backlog: Bytes::kb(9),
-            first: Bytes::ZERO,
             round_trips: Vec::new(),
         });
     }
@@ -435,7 +435,7 @@ fn any_observation_leaves_a_limit_that_htb_takes() {
             interval: Span::nanos(random(1 << 29)),
             sent: Bytes::new(random(1 << 24)),
             backlog: Bytes::new(random(1 << 20)),
-            first: Bytes::new(random(1 << 22)),
+            data: Bytes::new(random(1 << 24)),
             round_trips,
         });
         assert!(control.total().is_none_or(|total| total >= CAPACITY_MIN.scale(98, 100)));
@@ -452,8 +452,9 @@ fn rates_of_classes_sum_to_the_total_in_proportion_to_weights() {
         let classes = classes(total, first, (&Tree::from(weights.to_vec()), &[None; 3]), packet);
         let sum: Rate = classes.groups.iter().map(|class| class.spec.rate).sum();
         let minima = Rate::kbit(8 * 3);
-        assert!(sum + classes.first.rate >= total && sum + classes.first.rate <= total + minima);
-        assert!(classes.first.ceil <= total / 2, "a flood of acknowledgements leaves half");
+        let sum = sum + classes.icmp.rate + classes.acks.rate;
+        assert!(sum >= total && sum <= total + minima);
+        assert!(classes.acks.ceil <= total / 2, "a flood of acknowledgements leaves half");
         assert!(
             classes.groups.iter().all(|class| class.spec.ceil == total && class.spec.priority == 1)
         );
@@ -482,14 +483,14 @@ fn classes_are_nested_as_the_groups_are() {
     assert_eq!(within, [Some(0), Some(1), Some(1), None]);
     let rates: Vec<_> =
         classes.groups.iter().map(|class| class.spec.rate.as_bps() / 1_000).collect();
-    assert_eq!(rates, [28_500, 4_750, 4_750, 19_000]);
+    assert_eq!(rates, [27_000, 4_500, 4_500, 18_000]);
     assert!(classes.branches.iter().all(|class| class.spec.queue.is_none()));
-    assert_eq!(classes.branches[0].spec.rate, Rate::mbit(38));
+    assert_eq!(classes.branches[0].spec.rate, Rate::mbit(36));
     // What is idle leaves nothing to borrow, of which a branch would have too much.
     let some = |mbit| Some(Rate::mbit(mbit));
     let classes = divide(&[None, some(0), some(2), some(5)]);
     let rates: Vec<_> =
         classes.groups.iter().map(|class| class.spec.rate.as_bps() / 1_000).collect();
-    assert_eq!(rates, [50_000, 8, 2_000, 5_000]);
-    assert_eq!(classes.branches[0].spec.rate, Rate::mbit(52));
+    assert_eq!(rates, [47_000, 8, 2_000, 5_000]);
+    assert_eq!(classes.branches[0].spec.rate, Rate::mbit(49));
 }

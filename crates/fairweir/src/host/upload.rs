@@ -81,7 +81,7 @@ impl Upload {
             at: seen.at,
             interval: seen.interval,
             sent: sample.sent,
-            first: sample.first,
+            data: sample.data,
             backlog: sample.backlog,
             round_trips: round_trips(seen, decision),
         });

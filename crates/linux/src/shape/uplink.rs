@@ -1,7 +1,8 @@
 //! The classes of an upload, at the root of the device that faces the Internet.
 //!
 //! ```text
-//! fa17: htb ── fa17:ffff (the total) ─┬─ fa17:fffe (goes first) ── tbf ── queue
+//! fa17: htb ── fa17:ffff (the total) ─┬─ fa17:fffe (small ICMP)  ── tbf ── queue
+//!                                     ├─ fa17:fffd (acknowledgements)  ── queue
 //!                                     ├─ fa17:1 (slot 0)        ── tbf ── queue
 //!                                     ├─ fa17:2 (slot 1)        ── tbf ── queue …
 //!                                     └─ fa17:fff0 (a device) ─┬─ fa17:3 (slot 2, its group) ── tbf ── queue
@@ -11,7 +12,7 @@
 //!
 //! TBF, at a rate that no packet waits for, cuts what is larger than a packet (GSO, GRO) into
 //! packets: at 10 Mbit/s one super-packet would delay the others by 50 ms. The queue is fq_codel where
-//! the kernel has it, otherwise a FIFO of 100 ms.
+//! the kernel has it, otherwise a FIFO of 100 ms. That of acknowledgements drops the oldest.
 //!
 //! The qdisc exists only while something is enforced, so that a device that is not limited keeps the
 //! queue that it had. Source: tc-tbf(8), tc-fq_codel(8), linux/pkt_sched.h.
@@ -21,13 +22,13 @@ use std::collections::BTreeMap;
 use fairweir_core::policy::GROUPS_MAX;
 use fairweir_core::receiver::ClassSpec;
 use fairweir_core::units::{Bytes, Rate};
-use fairweir_core::upload::{UploadClass, UploadClasses, burst};
+use fairweir_core::upload::{ACK, UploadClass, UploadClasses, burst};
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
 use crate::Error;
 use crate::bpf::abi::{Counter, FEATURE_UPLOAD, UploadCounters};
-use crate::bpf::header::FIRST_MINOR;
+use crate::bpf::header::{ACKS_MINOR, ICMP_MINOR};
 use crate::bpf::{KEY, bpf_error};
 use crate::net::link::Link;
 use crate::net::netlink::{Nest, Netlink, Request, tcmsg};
@@ -43,7 +44,9 @@ pub struct UploadSample {
     pub groups: Vec<UploadGroup>,
     /// What left by the device.
     pub sent: Bytes,
-    /// What of it went first.
+    /// What of it was neither an acknowledgement nor small ICMP.
+    pub data: Bytes,
+    /// What of these came to the device, before their classes.
     pub first: Bytes,
     /// What waits in all classes.
     pub backlog: Bytes,
@@ -192,11 +195,18 @@ impl Uplink {
                 continue;
             }
             let is_new = before.is_none();
+            let old_limit = before.and_then(|(spec, _)| spec.queue);
             let limit = |rate: Rate| burst(rate, self.packet);
             netlink
                 .change(&attempted, class_request(device.index, (minor, above), &spec, &limit))?;
-            if let Some(limit) = spec.queue.filter(|_| is_new) {
-                self.make_queue(netlink, device.index, minor, limit)?;
+            match spec.queue {
+                Some(limit) if minor == ACKS && old_limit != Some(limit) => {
+                    self.make_queue_of_acks(netlink, device.index, limit)?;
+                }
+                Some(limit) if minor != ACKS && is_new => {
+                    self.make_queue(netlink, device.index, minor, limit)?;
+                }
+                _ => {}
             }
             self.made.insert(minor, (spec, above));
         }
@@ -234,14 +244,44 @@ impl Uplink {
             .with_text(libc::TCA_KIND, "tbf")
             .with_nest(libc::TCA_OPTIONS, options);
         netlink.change("make the queue of a class", request)?;
+        let at = ((FQ_MAJOR + u32::from(minor)) << 16, cutter | 1);
+        self.make_fq(netlink, device, at, Nest::default())
+    }
+
+    /// A queue of at most `limit`, which drops the oldest: of the flow with most packets, where it can be.
+    fn make_queue_of_acks(
+        &mut self,
+        netlink: &mut Netlink,
+        device: u32,
+        limit: Bytes,
+    ) -> Result<(), Error> {
+        let packets = (limit / ACK.as_u64()).as_u64() as u32;
+        let at = ((QUEUE_MAJOR + u32::from(ACKS)) << 16, ROOT | u32::from(ACKS));
+        self.make_fq(netlink, device, at, Nest::default().with_u32(TCA_FQ_CODEL_LIMIT, packets))?;
+        if self.has_fq {
+            return Ok(());
+        }
+        let request = Request::new(libc::RTM_NEWQDISC, CREATE, &tcmsg(device, at.0, at.1))
+            .with_text(libc::TCA_KIND, "pfifo_head_drop")
+            .with(libc::TCA_OPTIONS, &packets.to_ne_bytes());
+        netlink.change("make the queue of acknowledgements", request)
+    }
+
+    /// An fq_codel of this handle beneath this parent, if the kernel has it.
+    fn make_fq(
+        &mut self,
+        netlink: &mut Netlink,
+        device: u32,
+        (handle, parent): (u32, u32),
+        options: Nest,
+    ) -> Result<(), Error> {
         if !self.has_fq {
             return Ok(());
         }
-        let at = tcmsg(device, (FQ_MAJOR + u32::from(minor)) << 16, cutter | 1);
-        let options = Nest::default()
+        let options = options
             .with_u32(TCA_FQ_CODEL_FLOWS, FLOWS)
             .with_u32(TCA_FQ_CODEL_MEMORY_LIMIT, MEMORY_BYTES_MAX);
-        let request = Request::new(libc::RTM_NEWQDISC, CREATE, &at)
+        let request = Request::new(libc::RTM_NEWQDISC, CREATE, &tcmsg(device, handle, parent))
             .with_text(libc::TCA_KIND, "fq_codel")
             .with_nest(libc::TCA_OPTIONS, options);
         match netlink.change("make fq_codel", request) {
@@ -295,7 +335,7 @@ impl Uplink {
             false => htb::counts(netlink, device.index)?,
         };
         // What passes a branch passes a leaf too.
-        let is_branch = |slot: &u16| (BRANCHES_END..FIRST - 1).contains(slot);
+        let is_branch = |slot: &u16| (BRANCHES_END..ACKS - 1).contains(slot);
         let classes: BTreeMap<u16, ClassCount> =
             classes.into_iter().filter(|(slot, _)| !is_branch(slot)).collect();
         let before = std::mem::replace(&mut self.classes, classes);
@@ -320,14 +360,21 @@ impl Uplink {
             let before = if before.sent > now.sent { Bytes::ZERO } else { before.sent };
             now.sent.saturating_sub(before)
         };
-        let sent = match self.made.is_empty() {
-            true => groups.iter().map(|group| group.offered).sum(),
-            false => self.classes.keys().map(|&slot| left(class(slot))).sum(),
+        let first = since(self.counted.first, counted_before.first);
+        let (sent, data) = if self.made.is_empty() {
+            let sent: Bytes = groups.iter().map(|group| group.offered).sum();
+            (sent, sent.saturating_sub(first))
+        } else {
+            let of = |slot: &u16| left(class(*slot));
+            let is_data = |slot: &&u16| **slot < ACKS - 1;
+            let slots = || self.classes.keys();
+            (slots().map(of).sum(), slots().filter(is_data).map(of).sum())
         };
         Ok(UploadSample {
             groups,
             sent,
-            first: since(self.counted.first, counted_before.first),
+            data,
+            first,
             backlog: self.classes.values().map(|class| class.backlog).sum(),
         })
     }
@@ -348,11 +395,13 @@ fn wanted(slots: &[u16], plan: &UploadClasses) -> BTreeMap<u16, (ClassSpec, u16)
     let place = |class: &UploadClass| (class.spec, class.within.map_or(PARENT, branch));
     let leaves = slots.iter().map(|&slot| minor(slot)).zip(plan.groups.iter().map(place));
     let branches = plan.branches.iter().enumerate().map(|(i, class)| (branch(i), place(class)));
-    let fixed = [(FIRST, (plan.first, PARENT)), (PARENT, (plan.parent, PARENT))];
+    let fixed = [(ACKS, plan.acks), (ICMP, plan.icmp), (PARENT, plan.parent)];
+    let fixed = fixed.map(|(minor, spec)| (minor, (spec, PARENT)));
     leaves.chain(branches).chain(fixed).collect()
 }
 
-const FIRST: u16 = FIRST_MINOR as u16;
+const ICMP: u16 = ICMP_MINOR as u16;
+const ACKS: u16 = ACKS_MINOR as u16;
 /// The class of the first branch; the others have smaller numbers, all of them beyond those of slots.
 const BRANCHES: u16 = 0xfff0;
 const BRANCHES_END: u16 = BRANCHES - GROUPS_MAX as u16;
@@ -373,5 +422,6 @@ const TCA_TBF_BURST: u16 = 6;
 /// `struct tc_tbf_qopt`: two rates, limit, buffer, mtu.
 const TBF_PARAMETERS_BYTES: usize = 36;
 const TBF_LIMIT_AT: usize = 24;
+const TCA_FQ_CODEL_LIMIT: u16 = 2;
 const TCA_FQ_CODEL_FLOWS: u16 = 5;
 const TCA_FQ_CODEL_MEMORY_LIMIT: u16 = 9;
