@@ -16,7 +16,7 @@ use crate::market;
 use crate::proxy;
 use crate::sender;
 use crate::table::{self, Align};
-use fairweir_config::host::{Config, Role};
+use fairweir_config::host::{Config, Role, UploadChoice};
 use fairweir_config::{FileKind, text};
 
 pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
@@ -66,7 +66,7 @@ fn check_host(args: &CheckArgs, role: Role) -> anyhow::Result<()> {
     }
     write!(out, ", probe {}", host.probe)?;
     match host.upload_capacity {
-        _ if !host.upload => {}
+        _ if host.upload == UploadChoice::Off => {}
         Some(capacity) => write!(out, ", upload shared at {capacity}")?,
         None => write!(out, ", upload shared")?,
     }
@@ -146,7 +146,7 @@ fn as_json(kind: FileKind, config: &Config) -> serde_json::Value {
         "control": config.host.control.unwrap_or_default(),
         "capacity_bps": config.host.capacity,
         "strict_priority": config.host.strict_priority,
-        "upload": config.host.upload,
+        "upload": config.host.upload != UploadChoice::Off,
         "upload_capacity_bps": config.host.upload_capacity,
         "probe": config.host.probe.to_string(),
         "probe_interval_ms": config.host.probe_interval.as_millis_f64(),

@@ -108,13 +108,24 @@ pub struct HostSection {
     /// Where metrics are served over HTTP.
     pub metrics: Option<MetricsAt>,
     /// Whether the upload is shared too.
-    pub upload: bool,
+    pub upload: UploadChoice,
     /// What the uplink carries, if that is not to be learned.
     pub upload_capacity: Option<Rate>,
     /// Who may divide the download as the weights say; a router does not ask.
     pub divider: DividerChoice,
     /// All traffic passes unshaped until this is unset; only `[set]` has it.
     pub paused: bool,
+}
+
+/// Whether the upload is shared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UploadChoice {
+    /// Where nothing is in the way; the default of a router.
+    Auto,
+    /// It must be possible.
+    On,
+    /// The default of a host, whose uplink others may fill.
+    Off,
 }
 
 /// Who is asked to divide the download.
@@ -163,7 +174,7 @@ impl Default for HostSection {
             probe: ProbeChoice::Auto,
             probe_interval: PROBE_INTERVAL,
             metrics: None,
-            upload: false,
+            upload: UploadChoice::Off,
             upload_capacity: None,
             divider: DividerChoice::Auto,
             paused: false,

@@ -9,7 +9,7 @@ use fairweir_core::share::{DEPTH_MAX, Weight};
 use fairweir_core::units::{Rate, Span};
 
 use super::set::SetKeys;
-use super::{DividerChoice, HostSection, PROBE_INTERVAL, ProbeChoice, Role};
+use super::{DividerChoice, HostSection, PROBE_INTERVAL, ProbeChoice, Role, UploadChoice};
 use crate::MetricsAt;
 use crate::VERSION;
 use crate::error::ConfigError;
@@ -283,8 +283,13 @@ impl<'t> HostKeys<'t> {
             );
             return Err(control.place.error(what));
         }
-        let upload = self.upload.is_some_and(|p| p.value);
-        if let Some(capacity) = self.upload_capacity.as_ref().filter(|_| !upload) {
+        let upload = match self.upload {
+            Some(Placed { value: true, .. }) => UploadChoice::On,
+            None if self.lan.is_some() => UploadChoice::Auto,
+            _ => UploadChoice::Off,
+        };
+        let is_off = upload == UploadChoice::Off;
+        if let Some(capacity) = self.upload_capacity.as_ref().filter(|_| is_off) {
             let what = "`upload_capacity` has no effect without `upload = true`; add it";
             return Err(capacity.place.error(what));
         }

@@ -530,6 +530,10 @@ impl Daemon {
             Ok(upload) => upload,
             Err(e) => return self.open(now, e.to_string()),
         };
+        // Another program may have come to the uplink, or gone before this attached again.
+        if upload.is_some() != self.upload.is_some() {
+            self.upload = upload.as_ref().and_then(|_| Upload::of(&self.settings));
+        }
         if let Some(sample) = &upload {
             self.delay.handle_upload(Rate::from_volume(sample.sent, interval), read_at);
         }

@@ -2,10 +2,11 @@
 
 use std::ops::{Deref, DerefMut};
 
+use fairweir_config::host::UploadChoice;
 use fairweir_core::policy::Policy;
 use fairweir_core::sites::{InnerSites, Sites};
 use fairweir_core::units::Bytes;
-use fairweir_linux::{Attached, ExpiryProgram, Host, HostSpec, Router, RouterSpec, sweep};
+use fairweir_linux::{Attached, ExpiryProgram, Host, HostSpec, Router, RouterSpec, Sharing, sweep};
 use tracing::info;
 
 use super::settings::Settings;
@@ -28,14 +29,21 @@ impl Point {
         }
         let (dev, policy) = (settings.dev.clone(), settings.policy().clone());
         let mode = settings.mode();
-        let upload = settings.config.host.upload;
         Ok(match settings.lan() {
             None => {
                 let spec = HostSpec { dev, policy, mode, census: false, marks: settings.marks() };
-                let attach = if upload { Host::attach_sharing_upload } else { Host::attach };
+                let attach = match settings.shares_upload() {
+                    true => Host::attach_sharing_upload,
+                    false => Host::attach,
+                };
                 Point::Host(Box::new(attach(&spec)?))
             }
             Some(lan) => {
+                let upload = match settings.config.host.upload {
+                    UploadChoice::Auto => Sharing::IfPossible,
+                    UploadChoice::On => Sharing::Always,
+                    UploadChoice::Off => Sharing::Never,
+                };
                 let spec = RouterSpec { lan: lan.to_owned(), wan: dev, policy, mode, upload };
                 Point::Router(Box::new(Router::attach(&spec)?))
             }
@@ -104,7 +112,10 @@ impl Point {
 
     /// What this kernel cannot do for the policy, in words.
     pub(super) fn limits(&self) -> Vec<String> {
-        self.as_host().map(Host::limits).unwrap_or_default()
+        match self {
+            Point::Host(host) => host.limits(),
+            Point::Router(router) => router.limits(),
+        }
     }
 
     /// The program that lifts a host's bounds if the daemon is killed.

@@ -100,10 +100,10 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
     let learns_by_delay = settings.control() == Control::Fairweir && decision.capacity.is_none();
     host_limits.extend(daemon.delay.limit().filter(|_| learns_by_delay));
     match &daemon.upload {
-        None => host_limits.push("upload is not shaped".to_owned()),
+        None if !settings.shares_upload() => host_limits.push("upload is not shaped".to_owned()),
         Some(upload) if !upload.has_flow_queues => host_limits
             .push("the kernel lacks fq_codel: uploads of one group wait in one queue".to_owned()),
-        Some(_) => {}
+        _ => {}
     }
     Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),

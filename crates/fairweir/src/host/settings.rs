@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
-use fairweir_config::host::{Config, DividerChoice, ProbeChoice, Role};
+use fairweir_config::host::{Config, DividerChoice, ProbeChoice, Role, UploadChoice};
 use fairweir_config::value::CAPACITY_MAX;
 use fairweir_core::policy::{Branch, Policy};
 use fairweir_core::probe::{INTERVAL_IDLE, Intervals};
@@ -145,9 +145,14 @@ impl Settings {
         [Some(self.dev.as_str()), self.lan()].into_iter().flatten()
     }
 
+    /// Whether the upload is to be shared.
+    pub(super) fn shares_upload(&self) -> bool {
+        self.config.host.upload != UploadChoice::Off
+    }
+
     /// The interfaces whose root qdisc may be the daemon's.
     pub(super) fn with_classes(&self) -> impl Iterator<Item = &str> {
-        let dev = Some(self.dev.as_str()).filter(|_| self.config.host.upload);
+        let dev = Some(self.dev.as_str()).filter(|_| self.shares_upload());
         [dev, self.lan()].into_iter().flatten()
     }
 

@@ -46,8 +46,7 @@ struct Want {
 impl Upload {
     /// `None` if the upload is not to be shared.
     pub(super) fn of(settings: &Settings) -> Option<Upload> {
-        let host = &settings.config.host;
-        host.upload.then(|| Upload {
+        settings.shares_upload().then(|| Upload {
             control: control(settings, None),
             first: Rate::ZERO,
             totals: BTreeMap::new(),

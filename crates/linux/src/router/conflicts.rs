@@ -4,12 +4,14 @@
 //! |---|---|
 //! | a flowtable with `flags offload` | the hardware forwards packets, so no program sees them |
 //! | a flowtable that lists a port of the LAN bridge | packets go from the WAN straight to the port, past the classes of the bridge |
+//! | a root qdisc of another program at the WAN, or a routing rule that looks at the bits of packet marks that tell devices apart | the upload is not shared unless that is asked for |
 //! | a shaper at an ifb to which the WAN redirects what arrives (SQM, qosify) | two shapers of one direction: the control learns the other one's rate |
 //!
 //! Source: linux/netfilter/nf_tables.h, net/netfilter/nft_flow_offload.c (`nft_dev_forward_path`),
 //! linux/pkt_cls.h, linux/tc_act/tc_mirred.h.
 
 use crate::Error;
+use crate::bpf::header::MARK_MASK;
 use crate::net::link::{self, Link};
 use crate::net::netlink::{
     NFGENMSG_BYTES, Netlink, Request, TCMSG_BYTES, attribute, attributes, dump_nftables, tcmsg,
@@ -114,6 +116,27 @@ impl Flowtable {
     }
 }
 
+/// Why the upload of `wan` should not be shared unless that is asked for.
+///
+/// # Errors
+/// If the kernel does not answer.
+pub(crate) fn with_upload(netlink: &mut Netlink, wan: &Link) -> Result<Option<String>, Error> {
+    match htb::refuse_if_occupied(netlink, wan) {
+        Err(e @ Error::Occupied { .. }) => return Ok(Some(e.to_string())),
+        other => other?,
+    }
+    let mut looks_at_marks = false;
+    let request = Request::new(libc::RTM_GETRULE, 0, &[0; RULE_BYTES]);
+    netlink.dump("list the routing rules", request, |payload| {
+        let rule = payload.get(RULE_BYTES..).unwrap_or_default();
+        let number = |kind| attribute(rule, kind).and_then(|value| u32_at(value, 0));
+        let mask = number(FRA_FWMASK).unwrap_or(u32::MAX);
+        looks_at_marks |= number(FRA_FWMARK).is_some() && mask & MARK_MASK != 0;
+    })?;
+    let found = "a routing rule looks at the bits of packet marks by which devices are told apart; see `ip rule`";
+    Ok(looks_at_marks.then(|| found.to_owned()))
+}
+
 /// All flowtables; none if the kernel has no nftables.
 fn flowtables() -> Result<Vec<Flowtable>, Error> {
     let mut found = Vec::new();
@@ -173,6 +196,10 @@ const TCA_INGRESS_REDIR: u32 = 3;
 /// `NFT_MSG_GETFLOWTABLE`.
 const GET_FLOWTABLE: u16 = 23;
 const NFTA_FLOWTABLE_TABLE: u16 = 1;
+/// `struct fib_rule_hdr`, linux/fib_rules.h.
+const RULE_BYTES: usize = 12;
+const FRA_FWMARK: u16 = 10;
+const FRA_FWMASK: u16 = 16;
 const NFTA_FLOWTABLE_NAME: u16 = 2;
 const NFTA_FLOWTABLE_HOOK: u16 = 3;
 const NFTA_FLOWTABLE_FLAGS: u16 = 7;

@@ -63,7 +63,19 @@ pub struct RouterSpec {
     /// Whether to shape.
     pub mode: Mode,
     /// Whether to count what leaves by the WAN, too, so that it can be shared.
-    pub upload: bool,
+    pub upload: Sharing,
+}
+
+/// Whether an upload is shared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharing {
+    /// Never.
+    Never,
+    /// Unless the WAN has a root qdisc of another program, or rules of the routing look at the bits of packet marks
+    /// by which devices are told apart.
+    IfPossible,
+    /// Or the router refuses to start.
+    Always,
 }
 
 /// A router whose download is counted and shaped.
@@ -82,6 +94,9 @@ pub struct Router {
     /// What is heard of connections, if the programs hear them.
     sites_ear: Option<Ear>,
     has_root: bool,
+    sharing: Sharing,
+    /// Why the upload is not shared, though it should be if possible.
+    unshared: Option<String>,
     /// What arrived at the WAN, and of it what went to the LAN, until the last look.
     total: Bytes,
     to_lan: Bytes,
@@ -108,7 +123,7 @@ impl Router {
     /// Counts, and in [`Mode::Shape`] prepares to shape, what goes to the devices of the LAN.
     ///
     /// # Errors
-    /// If a device is missing, other software shapes the LAN device or, with `upload`, has a root
+    /// If a device is missing, other software shapes the LAN device or, with [`Sharing::Always`], has a root
     /// qdisc at the WAN, or the kernel lacks a required feature.
     pub fn attach(spec: &RouterSpec) -> Result<Router, Error> {
         let (mut netlink, lan, wan) = ends(&spec.lan, &spec.wan)?;
@@ -116,18 +131,23 @@ impl Router {
             htb::refuse_if_occupied(&mut netlink, &lan)?;
             conflicts::refuse_if_any(&mut netlink, &lan, &wan)?;
         }
+        let unshared = match spec.upload {
+            Sharing::IfPossible => conflicts::with_upload(&mut netlink, &wan)?,
+            Sharing::Never | Sharing::Always => None,
+        };
+        let shares = spec.upload != Sharing::Never && unshared.is_none();
         let config = RouterConfig {
             wan: wan.index,
             lan: lan.index,
             lan_header: lan.header_bytes(),
             wan_header: wan.header_bytes(),
-            features: if spec.upload { FEATURE_MARKS } else { 0 },
+            features: if shares { FEATURE_MARKS } else { 0 },
             recent: RecentControl::new(RECENT_SETS)?,
             ..RouterConfig::default()
         };
-        let parts = Parts { upload: spec.upload, sites: rules::needs_sites(&spec.policy) };
+        let parts = Parts { upload: shares, sites: rules::needs_sites(&spec.policy) };
         let programs = Programs::load(parts)?;
-        let counters = spec.upload.then_some(&programs.upload_counters);
+        let counters = shares.then_some(&programs.upload_counters);
         let counters = counters.map(MapHandle::try_from).transpose();
         let counters = counters.map_err(|e| bpf_error("open a map", &e))?;
         let uplink =
@@ -142,6 +162,8 @@ impl Router {
             hosts: BTreeMap::new(),
             config,
             has_root: false,
+            sharing: spec.upload,
+            unshared,
             total: Bytes::ZERO,
             to_lan: Bytes::ZERO,
             unheard: 0,
@@ -264,15 +286,41 @@ impl Router {
         if self.has_root && !htb::is_there(&mut self.shaper.netlink, *index)? {
             return Ok(Some(format!("the HTB qdisc of {name} was deleted or replaced")));
         }
-        if let Some(what) = self.shaper.upload_fault(&self.wan)? {
+        if self.sharing != Sharing::IfPossible
+            && let Some(what) = self.shaper.upload_fault(&self.wan)?
+        {
             return Ok(Some(what));
         }
         let now = monotonic_now();
+        if self.sharing == Sharing::IfPossible && self.shaper.uplink.is_some() {
+            self.give_way(now)?;
+        }
         if self.shaper.shape && (now >= self.conflicts_at || self.offload.verdict().is_some()) {
             self.conflicts_at = now + CONFLICTS_PERIOD;
             return Ok(self.refuse_conflicts().err().map(|e| e.to_string()));
         }
         Ok(None)
+    }
+
+    /// No longer shares the upload if something is in the way of that.
+    fn give_way(&mut self, now: Time) -> Result<(), Error> {
+        let mut in_the_way = self.shaper.upload_fault(&self.wan)?;
+        if in_the_way.is_none() && now >= self.conflicts_at {
+            in_the_way = conflicts::with_upload(&mut self.shaper.netlink, &self.wan)?;
+        }
+        if in_the_way.is_some() {
+            self.release_upload()?;
+            self.shaper.uplink = None;
+            self.config.features &= !FEATURE_MARKS;
+            self.configure()?;
+            self.unshared = in_the_way;
+        }
+        Ok(())
+    }
+
+    /// What is not done, and why, in words.
+    pub fn limits(&self) -> Vec<String> {
+        self.unshared.iter().map(|why| format!("upload is not shaped: {why}")).collect()
     }
 
     /// Refuses if packets are taken past the programs, or the download has another shaper.
