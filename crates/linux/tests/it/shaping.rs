@@ -69,6 +69,35 @@ fn what_leaves_through_the_classes_of_an_upload_is_counted_once() {
     });
 }
 
+/// Of acknowledgements that exceed their class the oldest are dropped, and the download goes on.
+#[test]
+fn acknowledgements_do_not_wait_for_each_other_at_a_slow_uplink() {
+    judged(|| {
+        let pair = Pair::new(false);
+        let policy = policy(&[]);
+        let weights = policy.weights();
+        let spec =
+            HostSpec { dev: "wan".into(), policy, mode: Mode::Shape, census: false, marks: false };
+        let mut host = pair.home.run(|| Host::attach_sharing_upload(&spec).unwrap());
+        let packet = Bytes::new(1_514);
+        let plan = upload::classes(Rate::kbit(400), Rate::mbit(1), (&weights, &[None]), packet);
+        host.upload().unwrap().apply(&plan).unwrap();
+        let mut stream = pair.download("192.0.2.2");
+        read_for(&mut stream, Duration::from_millis(500));
+        host.upload().unwrap().take().unwrap();
+        for _ in 0..3 {
+            host.beat().unwrap();
+            let received = read_for(&mut stream, Duration::from_millis(300));
+            let sample = host.upload().unwrap().take().unwrap();
+            let begun = format!("{received} bytes, {sample:?}");
+            assert!(sample.first > sample.sent, "some were dropped: {begun}");
+            assert!(sample.sent <= Rate::kbit(250) * Span::millis(300), "{begun}");
+            assert!(sample.data < packet && sample.backlog <= upload::ACK * 20, "{begun}");
+            assert!(received > 1_000_000, "{begun}");
+        }
+    });
+}
+
 /// TCP segments that `netns` has sent, retransmitted ones included, as its stack counts them.
 fn segments_of(netns: &Netns) -> u64 {
     let number = |name| stack_count(netns, "snmp", "Tcp:", name);

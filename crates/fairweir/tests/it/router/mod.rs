@@ -419,6 +419,21 @@ fn gives_way() {
         daemon.wait_for(text, PATIENCE, |s| s["enforcing"] == false && is_said(s));
         note(&format!("{text}: said after {:.1} s", begin.elapsed().as_secs_f64()));
     };
+    // What is in the way of sharing the upload, and no more, ends that alone.
+    let shares_download_alone = |why: &str| {
+        daemon.wait_for(why, PATIENCE, |s| {
+            let limits = s["limits"].to_string();
+            s["enforcing"] == true
+                && s["upload"].is_null()
+                && limits.contains(&format!("upload is not shaped: {why}"))
+        });
+    };
+    assert!(!daemon.status()["upload"].is_null());
+    let other = "qdisc replace dev wan root tbf rate 900mbit burst 1m latency 50ms";
+    home.stage.at_home(|| run("tc", other));
+    shares_download_alone("wan is in use");
+    home.stage.at_home(|| run("tc", "qdisc del dev wan root"));
+    home.stage.at_home(|| ip("rule add fwmark 0x5000000/0x7000000 lookup main"));
     home.stage.at_home(shape);
     says("`tbf` at ifb7 shapes its download");
     home.stage.at_home(|| run("tc", "qdisc del dev ifb7 root"));
@@ -426,6 +441,7 @@ fn gives_way() {
     says("`br-lan` is gone");
     home.stage.at_home(|| ip("link add br-lan type bridge"));
     daemon.wait_for("back", PATIENCE, |s| s["enforcing"] == true && s["open_reason"].is_null());
+    shares_download_alone("a routing rule");
     home.stage.at_home(|| ip("link del br-lan"));
     says("`br-lan` is gone");
 }
