@@ -13,6 +13,7 @@ use crate::Error;
 use crate::bpf::abi::Plain;
 
 pub(crate) mod abi;
+pub(crate) mod pinned;
 pub(crate) mod trial;
 
 /// The numbers of the headers that programs and user space share.

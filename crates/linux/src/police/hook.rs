@@ -9,10 +9,10 @@ use libbpf_rs::query::{LinkInfo, LinkTypeInfo};
 use super::Direction;
 use super::abi::Settings;
 use super::maps::Maps;
-use super::pins::{self, Pins};
+use super::pins::Pins;
 use super::slots::Classes;
 use crate::Error;
-use crate::bpf::program_info;
+use crate::bpf::{pinned, program_info};
 use crate::net::link::{self, Link};
 
 /// Where at a device packets are policed.
@@ -70,7 +70,7 @@ impl Attachment {
             Some(link) => link,
             None => {
                 let link = attach_by_any(program, &found, hook)?;
-                pin.as_deref().map_or(Ok(()), |pin| pins::pin(link.as_fd(), pin))?;
+                pin.as_deref().map_or(Ok(()), |pin| pinned::pin(link.as_fd(), pin))?;
                 link
             }
         };
@@ -81,7 +81,7 @@ impl Attachment {
     /// Takes the program away, also if it is pinned.
     pub(super) fn detach(self) {
         if let Some(pin) = &self.pin
-            && let Err(e) = pins::remove(pin)
+            && let Err(e) = pinned::remove(pin)
         {
             tracing::warn!(self.device, "still attached: {e}");
         }
@@ -136,7 +136,7 @@ fn id_of(program: BorrowedFd<'_>) -> std::io::Result<u32> {
 
 /// Puts a program in the place of that of the link that is pinned, if it is at this device.
 fn adopt(pin: &Path, device: &Link, hook: Hook, program: i32) -> Option<OwnedFd> {
-    let link = pins::open_link(pin)?;
+    let link = pinned::open_link(pin)?;
     if device_of(&link, hook)?.0 != device.index {
         return None;
     }

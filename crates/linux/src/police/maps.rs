@@ -15,10 +15,10 @@ use libbpf_rs::{
 };
 
 use super::abi::{self, CHUNK, CHUNKS, CLASS_ROOMS, CLASSES, CLIENT_CHUNK, OBJECT, Settings};
-use super::pins;
+
 use crate::Error;
 use crate::bpf::abi::Plain;
-use crate::bpf::{bpf_error, listen_to_the_loader};
+use crate::bpf::{bpf_error, listen_to_the_loader, pinned};
 
 /// The maps of a direction, some of them common to both.
 pub(super) struct Maps {
@@ -127,7 +127,7 @@ impl Maps {
         if ats.is_empty() {
             return Ok(Vec::new());
         }
-        let chunks = ats.iter().map(|at| pins::open(&dir.join(pin_name(name, *at))));
+        let chunks = ats.iter().map(|at| pinned::open(&dir.join(pin_name(name, *at))));
         let chunks: Vec<MapHandle> = chunks.collect::<Result<_, _>>()?;
         let fits = |chunk: &MapHandle| {
             chunk.map_type() == MapType::Array
@@ -266,7 +266,7 @@ impl Maps {
             .map_err(|e| bpf_error(attempted(), &e))?;
         if let Some(dir) = self.pinned_in.as_ref().filter(|_| !OF_CLIENTS.contains(&name)) {
             for (at, chunk) in ats.iter().zip(&chunks) {
-                pins::pin(chunk.as_fd(), &dir.join(pin_name(name, *at)))?;
+                pinned::pin(chunk.as_fd(), &dir.join(pin_name(name, *at)))?;
             }
         }
         self.put(name, ats, &chunks)?;
