@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, anyhow, bail};
 use fairweir_daemon::{Access, Client, Error, Lock, Request, control_socket, instances};
 use fairweir_linux::divert::Divert;
-use fairweir_linux::{kept, leftovers, open_kept, sweep};
+use fairweir_linux::{forget_connections, kept, leftovers, open_kept, sweep};
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -45,6 +45,11 @@ pub(crate) fn run(args: &OffDevArgs) -> anyhow::Result<()> {
             Ok(lines) => done.extend(lines.into_iter().map(|line| format!("{name}: {line}"))),
             Err(e) => failures.add(name, &e),
         }
+    }
+    if args.dev.is_none()
+        && let Err(e) = forget_connections(None)
+    {
+        failures.add("connections", &e.into());
     }
     let mut devs: Vec<_> = names.iter().filter_map(|name| device_of(name)).collect();
     let leftovers = if args.dev.is_none() { leftovers()? } else { Vec::new() };
@@ -271,5 +276,6 @@ fn clean_proxy(run_dir: &Path) -> anyhow::Result<Vec<String>> {
 pub(crate) fn clean(run_dir: &Path, dev: &str) -> anyhow::Result<Vec<String>> {
     let _lock = Lock::device(run_dir, dev)?;
     let removed = sweep(dev)?;
+    forget_connections(Some(dev))?;
     Ok(removed.into_iter().map(|removed| format!("removed {removed}")).collect())
 }

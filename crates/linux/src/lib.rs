@@ -52,6 +52,7 @@ pub use host::{Host, HostSpec, trial};
 pub use net::{datagram, link, netns, network};
 pub use police::pins::{devices as kept, sweep as open_kept};
 pub use random::random;
+pub use router::kept::forget as forget_connections;
 pub use router::{Router, RouterSpec, Sharing, trial as router_trial};
 pub use shape::uplink::{Upload, UploadGroup, UploadSample};
 pub use sweep::{leftovers, sweep};

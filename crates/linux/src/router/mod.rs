@@ -8,7 +8,8 @@
 //!
 //! Everything that a [`Router`] makes in the kernel it owns, and it is gone when the router drops.
 //! When the process is killed its programs go with it, so that no packet has a class any more; the
-//! HTB qdisc, which then changes nothing, stays until the next [`crate::sweep`].
+//! HTB qdisc, which then changes nothing, stays until the next [`crate::sweep`], and what was known of connections for
+//! the next router ([`kept`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
@@ -43,6 +44,7 @@ use crate::{Error, monotonic_now};
 
 mod conflicts;
 mod flows;
+pub(crate) mod kept;
 mod offload;
 pub(crate) mod programs;
 pub mod trial;
@@ -175,6 +177,11 @@ impl Router {
         router.shaper.uplink = uplink;
         router.set_policy(&spec.policy)?;
         router.make_root()?;
+        if spec.mode == Mode::Shape
+            && let Err(e) = kept::take_over(&router.lan.name, &router.programs, monotonic_now())
+        {
+            tracing::info!("connections are not known again after a restart: {e}");
+        }
         router.attach_programs()?;
         Ok(router)
     }

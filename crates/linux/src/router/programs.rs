@@ -22,14 +22,14 @@ pub(crate) struct Programs {
     parts: Parts,
     /// Dropping a link detaches.
     links: Vec<Attached>,
-    config: MapHandle,
+    pub(crate) config: MapHandle,
     counters: MapHandle,
     pub(crate) upload_counters: MapHandle,
     prefix4: MapHandle,
     prefix6: MapHandle,
     macs: MapHandle,
     leaves: MapHandle,
-    flows: MapHandle,
+    pub(crate) flows: MapHandle,
     pub(crate) windows: MapHandle,
     pub(crate) initial_windows: MapHandle,
     pub(crate) dhcp: MapHandle,
@@ -210,7 +210,7 @@ pub(crate) fn open(parts: Parts) -> Result<OpenObject, Error> {
 }
 
 /// The compiled `bpf/router.bpf.c`.
-const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/router.bpf.o"));
+pub(crate) const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/router.bpf.o"));
 const LOAD: &str = "load the router's BPF programs";
 const WAN_EGRESS: &str = "fairweir_wan_egress";
 const HEARING: [&str; 2] = ["fairweir_hear", "fairweir_hear_answers"];

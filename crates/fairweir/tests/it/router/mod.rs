@@ -152,6 +152,52 @@ fn a_killed_daemon_leaves_the_download_unshaped() {
     assert!(off.status.success() && !said.contains("HTB"), "{said}");
 }
 
+/// Killed while downloads run, the next daemon knows the scales of their windows: shares are near in 3 s, and do not
+/// become those of none, 1.6 and more for the least.
+fn open_connections_are_known_again() {
+    let home = Home::new();
+    let daemon = home.start();
+    let downloads = home.downloads();
+    daemon.wait_for("enforcing", PATIENCE, |s| s["enforcing"] == true);
+    thread::sleep(Duration::from_secs(8));
+    daemon.signal(Signal::SIGKILL);
+    daemon.end();
+    thread::sleep(Duration::from_secs(1));
+    let daemon = home.stage.start_router(&[]);
+    let begin = Instant::now();
+    let mut seconds = Vec::new();
+    while begin.elapsed() < Duration::from_secs(6) {
+        let before = home.devices.each_ref().map(Device::received);
+        let at = begin.elapsed().as_secs_f64();
+        thread::sleep(Duration::from_millis(500));
+        let now = home.devices.each_ref().map(Device::received);
+        let wire = [0, 1, 2].map(|i| now[i] - before[i]);
+        let mbit = wire.iter().sum::<u64>() as f64 * 8e-6 / (begin.elapsed().as_secs_f64() - at);
+        let status = daemon.status();
+        let queue = status["delay"]["mean_ms"].as_f64();
+        note(&format!("{at:.1} s: {:.3?}, {mbit:.1} Mbit/s, queue {queue:?} ms", by_weight(wire)));
+        seconds.push((at, by_weight(wire), mbit));
+    }
+    let status = daemon.status();
+    assert_eq!(status["bounded_connections"], 6, "{status:#}");
+    let late: Vec<_> = seconds.iter().filter(|(at, ..)| *at >= 3.0).collect();
+    for share in 0..3 {
+        let mean = late.iter().map(|(_, shares, _)| shares[share]).sum::<f64>() / late.len() as f64;
+        assert!((mean - 1.0).abs() <= 0.2, "{seconds:?}\n{status:#}");
+    }
+    let least = seconds.iter().map(|(.., mbit)| *mbit).fold(LINK_MBIT, f64::min);
+    assert!(least >= 0.85 * LINK_MBIT, "{least}: {seconds:?}\n{status:#}");
+    drop(downloads);
+    assert!(home.stage.fairweir("off").status.success());
+}
+
+#[test]
+fn a_router_that_is_started_again_knows_the_open_connections() {
+    if privileged() && has_nat() {
+        two_of_three(open_connections_are_known_again);
+    }
+}
+
 /// Rates of groups of downloads over `span`, in Mbit/s.
 fn rates<const N: usize>(groups: [&[Download]; N], span: Duration) -> [f64; N] {
     let received = |group: &[Download]| group.iter().map(Download::received).sum::<u64>();
