@@ -499,31 +499,8 @@ impl Cell {
             let (begin, sent) = (Instant::now(), modem.carried());
             let before = downloads.each_ref().map(Download::received);
             let mut queues = Vec::new();
-            let mut last = before.clone();
             while begin.elapsed() < Duration::from_secs(5) {
                 queues.push(modem.wait().as_secs_f64() * 1e3);
-                if std::env::var("FW_TRACE").is_ok() && queues.len() % 12 == 0 {
-                    let st = daemon.status();
-                    let now = downloads.each_ref().map(Download::received);
-                    eprintln!(
-                        "R {:?} q {} delay {}",
-                        [0, 1, 2].map(|i| ((now[i] - last[i]) as f64 * 8e-6 / 0.24 * 10.0) as u64),
-                        st["queue_ms"],
-                        st["delay"]
-                    );
-                    last = now;
-                    let up = &st["upload"];
-                    eprintln!(
-                        "T {:.1} phase {} cap {} lim {} q {} modem {:.1} down {}",
-                        begin.elapsed().as_secs_f64() + number as f64 * 5.0,
-                        up["phase"],
-                        up["capacity_bps"],
-                        up["limit_bps"],
-                        up["queue_ms"],
-                        queues.last().unwrap(),
-                        st["capacity_bps"]
-                    );
-                }
                 thread::sleep(Duration::from_millis(20));
             }
             let seconds = begin.elapsed().as_secs_f64();
@@ -576,23 +553,6 @@ fn learn_an_uplink_beside_downloads() {
 #[test]
 fn an_uplink_is_learned_while_downloads_run() {
     judged(learn_an_uplink_beside_downloads);
-}
-
-#[test]
-#[ignore = "long: 1 s"]
-fn one_cell() {
-    let v: Vec<String> = std::env::var("FW_CELL").unwrap().split(',').map(String::from).collect();
-    let is_shared = v[4] == "1";
-    let c = Cell {
-        down_mbit: v[0].parse().unwrap(),
-        up_mbit: v[1].parse().unwrap(),
-        uploads: v[2].parse().unwrap(),
-        algorithm: Box::leak(v[3].clone().into_boxed_str()),
-        control: Box::leak(v[5].clone().into_boxed_str()),
-        is_shared,
-        are_first: v[6] == "first",
-    };
-    c.play(v[7].parse().unwrap());
 }
 
 #[test]

@@ -116,3 +116,25 @@ const FLOWS: &str = "flows";
 const CONFIG: &str = "config";
 /// Clients keep a port for a minute after a connection.
 const UNUSED_MAX: Span = Span::secs(60);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_received_or_acknowledged_begins_anew_and_what_ends_is_left_out() {
+        let open = RouterFlow {
+            id: 7,
+            wscale: 9,
+            flags: FLOW_OPEN as u8,
+            wan_rtt_us: 20_000,
+            ..RouterFlow::default()
+        };
+        let busy = RouterFlow { received: 5, begun_ns: 6, ack: 7, edge: 8, flags: 0xff, ..open };
+        let busy = RouterFlow { flags: busy.flags & !FLOW_ENDED as u8, ..busy };
+        assert_eq!(lasting(&busy).unwrap().as_bytes(), open.as_bytes());
+        for flags in [0, FLOW_OPEN | FLOW_ENDED] {
+            assert!(lasting(&RouterFlow { flags: flags as u8, ..busy }).is_none());
+        }
+    }
+}
