@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The group of a packet within its device, by the server's address, by ports and by site. */
+/* The group of a packet within its device, by the server's address, by ports, by site, and by what the device says. */
 #pragma once
 
 /* Rules of groups within devices: written by user space when the policy changes, read here. */
@@ -35,6 +35,7 @@ static __always_inline __u32 find_leaf(const struct packet *p, const struct rout
 	__be16 local = leaves ? p->port_source : p->port_destination;
 	__be16 remote = leaves ? p->port_destination : p->port_source;
 	__u32 label = rule & RULE_HAS_GROUPS ? site_label(p, cfg, leaves) : 0;
+	__u8 class = client_class(p, cfg, rule, leaves);
 	__u8 udp = p->transport == IPPROTO_UDP;
 
 	for (int level = 0; level < LEVELS_BENEATH; level++) {
@@ -57,6 +58,10 @@ static __always_inline __u32 find_leaf(const struct packet *p, const struct rout
 		if (label) {
 			__builtin_memcpy(key.value, &label, sizeof(label));
 			best = leaf_rule(&key, LEAF_SITES, 32, best);
+		}
+		if (class) {
+			key.value[0] = class;
+			best = leaf_rule(&key, LEAF_CLASSES, 8, best);
 		}
 		if (!best)
 			break;

@@ -2,7 +2,7 @@
 //!
 //! A flow may be in one of two sets of [`WAYS`] places. A mark puts it there or renews it; if both sets are
 //! full it takes the place of the flow that was marked least recently, if that was [`IDLE`] ago, and is
-//! refused otherwise. The kernel program does the same steps (`crates/linux/bpf/police_client.h`).
+//! refused otherwise. The kernel program does the same steps (`crates/linux/bpf/binding.h`).
 
 use super::CLASSES_MAX;
 use crate::units::{Span, Time};

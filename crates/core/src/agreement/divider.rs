@@ -30,8 +30,11 @@ pub trait Subscribers {
     /// Whose address it is.
     fn owner(&self, address: IpAddr) -> Option<Self::Id>;
 
-    /// What a client of the subscriber may divide.
-    fn offer(&self, subscriber: &Self::Id) -> Option<Rate>;
+    /// What a client of the subscriber may divide; zero is unknown.
+    ///
+    /// # Errors
+    /// Why it may not.
+    fn offer(&self, subscriber: &Self::Id) -> Result<Rate, Outcome>;
 
     /// Divides so from now on; `false` if there is no room.
     fn divide(&mut self, subscriber: &Self::Id, classes: &Classes) -> bool;
@@ -126,7 +129,7 @@ impl<K: Ord + Clone + Debug> Divider<K> {
         let subscriber = subscribers.owner(client.ip())?;
         match message {
             _ if !is_proven => {
-                let is_offered = subscribers.offer(&subscriber).is_some();
+                let is_offered = subscribers.offer(&subscriber) != Err(Outcome::NotOffered);
                 let cookie = self.key.cookie(client, nonce, now);
                 is_offered.then_some(Message::Cookie { nonce, cookie })
             }
@@ -169,8 +172,9 @@ impl<K: Ord + Clone + Debug> Divider<K> {
             refused: 0,
             marks: Vec::new(),
         };
-        let Some(rate) = subscribers.offer(subscriber) else {
-            return refuse(Outcome::NotOffered);
+        let rate = match subscribers.offer(subscriber) {
+            Ok(rate) => rate,
+            Err(outcome) => return refuse(outcome),
         };
         let mut lease = match self.leases.get(subscriber) {
             Some(lease) if lease.is_live(now) && lease.client != client => {

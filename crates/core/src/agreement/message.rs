@@ -112,11 +112,19 @@ pub enum Outcome {
     TooSoon,
     /// The divider has no room.
     Full,
+    /// It cannot divide now, but may later.
+    NotNow,
 }
 
 impl Outcome {
-    const ALL: [Outcome; 5] =
-        [Outcome::Divides, Outcome::NotOffered, Outcome::Taken, Outcome::TooSoon, Outcome::Full];
+    const ALL: [Outcome; 6] = [
+        Outcome::Divides,
+        Outcome::NotOffered,
+        Outcome::Taken,
+        Outcome::TooSoon,
+        Outcome::Full,
+        Outcome::NotNow,
+    ];
 
     /// Whether classes are divided, if not as asked then as before.
     pub fn is_agreement(self) -> bool {

@@ -17,7 +17,7 @@ use crate::units::{Rate, Span, Time};
 const ALICE: &str = "192.0.2.1:40000";
 const TICK: Span = Span::millis(200);
 
-/// Subscribers 192.0.2.N, which are offered 20 Mbit/s but for the last.
+/// Subscribers 192.0.2.N, which are offered 20 Mbit/s but for the last two.
 #[derive(Default)]
 struct Access {
     divided: BTreeMap<u8, Classes>,
@@ -34,8 +34,12 @@ impl Subscribers for Access {
         }
     }
 
-    fn offer(&self, subscriber: &u8) -> Option<Rate> {
-        (*subscriber < 255).then_some(Rate::mbit(20))
+    fn offer(&self, subscriber: &u8) -> Result<Rate, Outcome> {
+        match subscriber {
+            255 => Err(Outcome::NotOffered),
+            254 => Err(Outcome::NotNow),
+            _ => Ok(Rate::mbit(20)),
+        }
     }
 
     fn divide(&mut self, subscriber: &u8, classes: &Classes) -> bool {
@@ -306,6 +310,8 @@ fn without_an_offer_or_room_nothing_is_agreed() {
     assert_eq!((full.outcome, full.lease), (Outcome::Full, Span::ZERO));
     let hello = Message::Hello { nonce: 1 };
     assert_eq!(say(&mut divider, &mut access, "192.0.2.255:9", &hello, at(0)), None);
+    let later = ask(&mut divider, &mut access, "192.0.2.254:9", &[5, 1], at(0));
+    assert_eq!((later.outcome, access.divided.len()), (Outcome::NotNow, 0));
 }
 
 /// A client and a divider that may fall silent or lie.

@@ -18,6 +18,7 @@ use fairweir_linux::{
 use tracing::{Level, debug, info, trace, warn};
 
 use super::delay::Delay;
+use super::devices::DeviceControl;
 use super::divider::DividerControl;
 use super::kept::KeptFile;
 use super::leases::LeaseControl;
@@ -91,6 +92,8 @@ pub(super) struct Daemon {
     pub(super) delay: Delay,
     /// Who divides.
     pub(super) divider: DividerControl,
+    /// Which devices say how they are divided, on a router.
+    pub(super) devices: Option<DeviceControl>,
     /// What a slot of the credit market has bought.
     pub(super) guarantee: Term,
     /// Who tells the proxy; only a router has one.
@@ -136,6 +139,7 @@ impl Daemon {
         }
         let mut host = Point::attach(&settings)?;
         let connections = kept.as_ref().and_then(KeptFile::take);
+        let devices = settings.lan().map(|_| DeviceControl::new()).transpose()?;
         // Packets are counted from here on.
         let now = monotonic_now();
         settings.lacks_windows = !host.has_windows();
@@ -160,6 +164,7 @@ impl Daemon {
             config_error: None,
             delay: Delay::default(),
             divider: DividerControl::default(),
+            devices,
             guarantee: Term::default(),
             teller,
             memories,
@@ -202,6 +207,7 @@ impl Daemon {
         }
         self.end_timed(now);
         self.listen(now);
+        self.with_devices(|devices, daemon| devices.handle_tick(daemon, now));
         self.delay.follow(self.settings.probe().filter(|_| self.host.is_some()), now);
         self.observe(now);
         self.tell_proxy(now);
@@ -232,6 +238,18 @@ impl Daemon {
         let Some(point) = &mut self.host else { return };
         if let Err(e) = self.sites.listen(point, now) {
             self.open(now, e.to_string());
+        }
+    }
+
+    /// Answers the devices that ask to be divided.
+    pub(super) fn answer_devices(&mut self, now: Time) {
+        self.with_devices(|devices, daemon| devices.handle_ready(daemon, now));
+    }
+
+    fn with_devices(&mut self, work: impl FnOnce(&mut DeviceControl, &mut Daemon)) {
+        if let Some(mut devices) = self.devices.take() {
+            work(&mut devices, self);
+            self.devices = Some(devices);
         }
     }
 
@@ -440,7 +458,7 @@ impl Daemon {
         })
     }
 
-    fn take_over(&mut self, new: Settings, now: Time) -> anyhow::Result<&'static str> {
+    pub(super) fn take_over(&mut self, new: Settings, now: Time) -> anyhow::Result<&'static str> {
         if new.config == self.settings.config {
             self.settings = new;
             return Ok("nothing changed");

@@ -1,4 +1,4 @@
-//! The agreement between `fairweir host` and `fairweir isp`, with real packets.
+//! The agreement between `fairweir host` and `fairweir isp` or `fairweir router`, with real packets.
 
 use std::net::UdpSocket;
 use std::process::Command;
@@ -11,10 +11,13 @@ use fairweir_core::agreement::message::{Agreed, MESSAGE_MAX, Message, Outcome};
 use fairweir_core::agreement::{LEASE, PORT, mark_of};
 use fairweir_core::units::Rate;
 use fairweir_testing::{can_run, note, one_at_a_time, privileged, two_of_three};
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::common::access::{ALICE4, Access, NOBODY4, SERVER4, SERVER4_OTHER};
-use crate::common::stage::{Daemon, Download};
+use crate::common::far::Far;
+use crate::common::home::{Device, devices, has_nat};
+use crate::common::stage::{Daemon, Download, Stage};
 
 const ISP_PLAN: &str = r#"
 [[plan]]
@@ -297,6 +300,60 @@ fn attacks() {
     // Its own renewals may have been lost among them, and then it divides itself.
     assert!(!access.isp("show alice").contains("weight 200"));
     assert_eq!(isp.status()["enforcing"], true);
+}
+
+const ROUTER_MBIT: f64 = 28.0;
+
+/// Behind a router: a desk whose own fairweir has two groups, and a tv, both with the same weight.
+fn the_router_divides() {
+    let stage = Stage::with_link(ROUTER_MBIT);
+    let [tv, desk] = devices(&stage, ["tv", "desk"]);
+    let [far, other, third] =
+        [1, 2, 3].map(|n| Far::new(&stage, &format!("far{n}"), &format!("198.51.100.{n}"), None));
+    let mut text = "version = 1\n[router]\nlan = \"br-lan\"\nwan = \"wan\"\n".to_owned();
+    text += &format!("capacity = \"{ROUTER_MBIT}mbit\"\n");
+    for device in [&tv, &desk] {
+        text += &format!(
+            "[[device]]\nname = \"{}\"\nweight = 1\nmatch = [\"mac:{}\"]\n",
+            device.name, device.mac
+        );
+    }
+    stage.configure(&text);
+    let router = stage.start_router(&[]);
+    let of_host = "version = 1\n\
+        [[group]]\nname = \"video\"\nweight = 4\nmatch = [\"ip:198.51.100.1\"]\n\
+        [[group]]\nname = \"backup\"\nweight = 1\nmatch = [\"ip:198.51.100.2\"]\n";
+    let host = desk.start_host(&stage, of_host);
+    let two = |device: &Device, far: &Far| [0; 2].map(|_| device.download(far.address()));
+    let loads = [two(&desk, &far), two(&desk, &other), two(&tv, &third)];
+    host.wait_for("divided by the router", Duration::from_secs(40), divides);
+    thread::sleep(Duration::from_secs(6));
+    let received = || loads.each_ref().map(|two| two.iter().map(Download::received).sum::<u64>());
+    let (begin, before) = (Instant::now(), received());
+    thread::sleep(SPAN);
+    let (took, after) = (begin.elapsed().as_secs_f64(), received());
+    let mbit = [0, 1, 2].map(|i| (after[i] - before[i]) as f64 * 8e-6 / took);
+    let sum: f64 = mbit.iter().sum();
+    let shares = [0, 1, 2].map(|i| mbit[i] / sum / [0.4, 0.1, 0.5][i]);
+    let status = host.status();
+    let shown = String::from_utf8(stage.fairweir("router status").stdout).unwrap();
+    note(&format!("shares {shares:.3?} of {sum:.2} Mbit/s; {}", status["divider"]["words"]));
+    println!("{shown}\n{:#}", router.status());
+    assert!(divides(&status), "{status:#}");
+    for share in shares {
+        assert!((share - 1.0).abs() <= 0.05, "{shares:?}\n{shown}");
+    }
+    router.signal(Signal::SIGKILL);
+    let begin = Instant::now();
+    wait_until("the own control", Duration::from_secs(6), || !divides(&host.status()));
+    note(&format!("{:.1?} after the kill: {}", begin.elapsed(), host.status()["divider"]["words"]));
+}
+
+#[test]
+fn the_router_divides_a_device_by_the_weights_of_its_host() {
+    if privileged() && has_nat() {
+        one_at_a_time(|| two_of_three(the_router_divides));
+    }
 }
 
 /// Datagrams for one of alice's ports, three times what the plan of 10 Mbit/s carries.

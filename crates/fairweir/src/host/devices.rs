@@ -1,0 +1,219 @@
+//! Devices behind a router whose own fairweir says by which weights what they have is to be divided. See
+//! `fairweir_core::agreement`.
+//!
+//! Who asks is known by the link-layer address of its neighbour, as its traffic is. Its classes become groups
+//! beneath its device, which this daemon divides as any others.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
+
+use fairweir_core::agreement::Classes;
+use fairweir_core::agreement::device::{is_offered, with_clients};
+use fairweir_core::agreement::divider::Subscribers;
+use fairweir_core::agreement::message::Outcome;
+use fairweir_core::policy::{PATH_SEPARATOR, Policy};
+use fairweir_core::units::{Rate, Span, Time};
+use fairweir_linux::network::{self, Neighbour};
+use fairweir_linux::{Mode, Router, link};
+use tracing::{info, warn};
+
+use super::daemon::Daemon;
+use super::point::Point;
+use super::wire::DeviceClientStatus;
+use crate::listener::Listener;
+
+/// How old the table of neighbours may be.
+const NEIGHBOURS_AGE: Span = Span::millis(200);
+/// How long nothing may be enforced before agreements end: a comparison with what arrives without control is
+/// shorter.
+const REST_MAX: Span = Span::secs(5);
+
+/// The classes of devices, by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct DeviceClasses(BTreeMap<String, Classes>);
+
+impl DeviceClasses {
+    /// `policy` with these classes.
+    pub(super) fn applied(&self, policy: &Policy) -> Policy {
+        with_clients(policy, self.0.iter().map(|(device, classes)| (device.as_str(), classes)))
+    }
+}
+
+/// See the module.
+pub(super) struct DeviceControl {
+    listener: Listener<String>,
+    neighbours: Vec<Neighbour>,
+    looked_at: Time,
+    enforced_at: Time,
+}
+
+impl DeviceControl {
+    /// # Errors
+    /// If the kernel has no random bytes.
+    pub(super) fn new() -> anyhow::Result<DeviceControl> {
+        let (looked_at, enforced_at) = (Time::ZERO, Time::ZERO);
+        Ok(DeviceControl {
+            listener: Listener::new()?,
+            neighbours: Vec::new(),
+            looked_at,
+            enforced_at,
+        })
+    }
+
+    pub(super) fn waits_for(&self) -> Option<BorrowedFd<'_>> {
+        self.listener.waits_for()
+    }
+
+    /// When it reads again, if it has read enough for now.
+    pub(super) fn deadline(&self) -> Option<Time> {
+        self.listener.deadline()
+    }
+
+    pub(super) fn handle_tick(&mut self, daemon: &mut Daemon, now: Time) {
+        if daemon.enforces() {
+            self.enforced_at = now;
+        }
+        let shapes = daemon.settings.mode() == Mode::Shape && daemon.host.is_some();
+        let lan = daemon.settings.lan().filter(|_| shapes).map(str::to_owned);
+        self.with_side(daemon, now, |listener, side| {
+            listener.handle_tick(lan.as_deref(), side, now)
+        });
+    }
+
+    /// Answers the datagrams that wait.
+    pub(super) fn handle_ready(&mut self, daemon: &mut Daemon, now: Time) {
+        if now.since(self.looked_at) >= NEIGHBOURS_AGE {
+            self.look(daemon.settings.lan());
+            self.looked_at = now;
+        }
+        self.with_side(daemon, now, |listener, side| listener.handle_ready(side, now));
+    }
+
+    fn look(&mut self, lan: Option<&str>) {
+        let index = lan.and_then(link::index);
+        match network::neighbours() {
+            Ok(mut all) => {
+                all.retain(|neighbour| Some(neighbour.device) == index);
+                self.neighbours = all;
+            }
+            Err(e) => warn!("devices that ask are not known: {e}"),
+        }
+    }
+
+    fn with_side(
+        &mut self,
+        daemon: &mut Daemon,
+        now: Time,
+        work: impl FnOnce(&mut Listener<String>, &mut Side<'_>),
+    ) {
+        let enforced_at = self.enforced_at;
+        work(
+            &mut self.listener,
+            &mut Side { daemon, neighbours: &self.neighbours, enforced_at, now },
+        );
+    }
+
+    /// The agreements that are in force.
+    pub(super) fn status(&self, daemon: &Daemon, now: Time) -> Vec<DeviceClientStatus> {
+        let of = |(device, classes): (&String, &Classes)| {
+            let lease = self.listener.divider().lease(device)?;
+            let bindings = bindings(daemon, device);
+            Some(DeviceClientStatus {
+                device: device.clone(),
+                address: lease.client.ip().to_canonical(),
+                classes: classes.weights().len(),
+                ends_in_s: lease.until.since(now).as_secs_f64(),
+                bound: bindings.map_or(0, |bindings| bindings.0),
+                refused: bindings.map_or(0, |bindings| bindings.1),
+            })
+        };
+        daemon.settings.divided.0.iter().filter_map(of).collect()
+    }
+}
+
+/// The devices, and the daemon that divides for them.
+struct Side<'d> {
+    daemon: &'d mut Daemon,
+    neighbours: &'d [Neighbour],
+    enforced_at: Time,
+    now: Time,
+}
+
+impl Side<'_> {
+    fn change(
+        &mut self,
+        change: impl FnOnce(&mut BTreeMap<String, Classes>),
+    ) -> anyhow::Result<()> {
+        let mut divided = self.daemon.settings.divided.clone();
+        change(&mut divided.0);
+        let new = self.daemon.settings.with_divided(divided)?;
+        self.daemon.take_over(new, self.now)?;
+        Ok(())
+    }
+}
+
+impl Subscribers for Side<'_> {
+    type Id = String;
+
+    fn owner(&self, address: IpAddr) -> Option<String> {
+        let router = self.daemon.host.as_ref().and_then(Point::as_router)?;
+        let is_it = |neighbour: &&Neighbour| neighbour.address == address;
+        let mac = self.neighbours.iter().find(is_it)?.mac;
+        let group = self.daemon.settings.policy().groups().get(router.device_of(mac, address)?)?;
+        group.name.split(PATH_SEPARATOR).next().map(str::to_owned)
+    }
+
+    fn offer(&self, device: &String) -> Result<Rate, Outcome> {
+        if !is_offered(&self.daemon.settings.configured.policy, device) {
+            return Err(Outcome::NotOffered);
+        }
+        let divides = self.daemon.enforces() || self.now.since(self.enforced_at) < REST_MAX;
+        // What a device has depends on the others.
+        if divides { Ok(Rate::ZERO) } else { Err(Outcome::NotNow) }
+    }
+
+    fn divide(&mut self, device: &String, classes: &Classes) -> bool {
+        let others = self.daemon.settings.divided.0.keys().filter(|other| *other != device).count();
+        if others >= Router::CLIENTS_MAX {
+            return false;
+        }
+        let is_new = !self.is_divided(device);
+        let done = self.change(|all| {
+            all.insert(device.clone(), classes.clone());
+        });
+        if let Err(e) = &done {
+            warn!(device, "cannot divide as it asks: {e:#}");
+            return false;
+        }
+        let has_room = self.daemon.settings.has_groups(device);
+        if has_room && is_new {
+            info!(device, classes = classes.weights().len(), "divided as it asks from now on");
+        }
+        has_room
+    }
+
+    fn undivide(&mut self, device: &String) {
+        info!(device, "not divided as it asks any more");
+        if let Err(e) = self.change(|all| drop(all.remove(device))) {
+            warn!(device, "cannot end an agreement: {e:#}");
+        }
+    }
+
+    fn is_divided(&self, device: &String) -> bool {
+        self.daemon.settings.divided.0.contains_key(device)
+    }
+
+    fn refused(&self, device: &String) -> u32 {
+        bindings(self.daemon, device).map_or(0, |bindings| bindings.1)
+    }
+}
+
+/// Flows of a device that are bound, and marks that found no room.
+fn bindings(daemon: &Daemon, device: &str) -> Option<(usize, u32)> {
+    let router = daemon.host.as_ref().and_then(Point::as_router)?;
+    let default = format!("{device}{PATH_SEPARATOR}{}", fairweir_core::policy::DEFAULT_GROUP);
+    let group = daemon.settings.policy().groups().iter().position(|group| group.name == default)?;
+    let bound = router.bindings(group).ok()??;
+    Some((bound.bound, bound.refused))
+}
