@@ -156,7 +156,7 @@ impl Client {
             return self.handle_time(now);
         };
         if received.len() == agreement.classes.weights().len() {
-            match agreement.verifier.handle_tick(received, now) {
+            match agreement.verifier.handle_tick(received, agreement.agreed.seen, now) {
                 None => {}
                 Some(Ok(())) => {
                     agreement.verified_at = Some(now);
@@ -205,7 +205,8 @@ impl Client {
             };
             return self.end(Why::Refused(agreed.outcome), pause, now);
         }
-        let before = self.before.median();
+        // What a host has behind a router depends on others.
+        let before = self.before.median().filter(|_| agreed.rate > Rate::ZERO);
         match &mut self.state {
             State::Delegated { agreement, .. } => {
                 let is_other =

@@ -10,7 +10,7 @@ use std::fmt::Debug;
 use std::net::{IpAddr, SocketAddr};
 
 use super::cookie::Key;
-use super::message::{Agreed, Ask, Message, Outcome};
+use super::message::{Agreed, Ask, Message, Outcome, Seen};
 use super::{Classes, LEASE, mark_of};
 use crate::units::{Rate, Span, Time};
 
@@ -45,8 +45,8 @@ pub trait Subscribers {
     /// Whether it divides for a client.
     fn is_divided(&self, subscriber: &Self::Id) -> bool;
 
-    /// Marks that found no room since then.
-    fn refused(&self, subscriber: &Self::Id) -> u32;
+    /// What it sees of the client's flows.
+    fn seen(&self, subscriber: &Self::Id, now: Time) -> Seen;
 }
 
 /// An agreement, or the memory of one.
@@ -169,7 +169,7 @@ impl<K: Ord + Clone + Debug> Divider<K> {
             lease: Span::ZERO,
             outcome,
             rate: Rate::ZERO,
-            refused: 0,
+            seen: Seen::default(),
             marks: Vec::new(),
         };
         let rate = match subscribers.offer(subscriber) {
@@ -217,7 +217,7 @@ impl<K: Ord + Clone + Debug> Divider<K> {
             lease: LEASE,
             outcome,
             rate,
-            refused: subscribers.refused(subscriber),
+            seen: subscribers.seen(subscriber, now),
             marks,
         };
         self.leases.insert(subscriber.clone(), lease);

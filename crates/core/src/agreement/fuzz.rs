@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use super::client::Client;
 use super::cookie::Key;
 use super::divider::{Divider, Subscribers};
-use super::message::{MESSAGE_MAX, Message, Outcome};
+use super::message::{MESSAGE_MAX, Message, Outcome, Seen};
 use super::{Classes, LEASE};
 use crate::units::{Rate, Span, Time};
 
@@ -38,8 +38,8 @@ impl Subscribers for One {
         self.0
     }
 
-    fn refused(&self, (): &()) -> u32 {
-        0
+    fn seen(&self, (): &(), _: Time) -> Seen {
+        Seen::default()
     }
 }
 

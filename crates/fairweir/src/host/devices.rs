@@ -9,12 +9,14 @@ use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 
 use fairweir_core::agreement::Classes;
-use fairweir_core::agreement::device::{is_offered, with_clients};
+use fairweir_core::agreement::device::{is_offered, name_of, with_clients};
 use fairweir_core::agreement::divider::Subscribers;
-use fairweir_core::agreement::message::Outcome;
-use fairweir_core::policy::{PATH_SEPARATOR, Policy};
+use fairweir_core::agreement::message::{Outcome, Seen};
+use fairweir_core::policy::{DEFAULT_GROUP, PATH_SEPARATOR, Policy};
+use fairweir_core::receiver::GroupState;
 use fairweir_core::units::{Rate, Span, Time};
 use fairweir_linux::network::{self, Neighbour};
+use fairweir_linux::police::Bound;
 use fairweir_linux::{Mode, Router, link};
 use tracing::{info, warn};
 
@@ -124,8 +126,8 @@ impl DeviceControl {
                 address: lease.client.ip().to_canonical(),
                 classes: classes.weights().len(),
                 ends_in_s: lease.until.since(now).as_secs_f64(),
-                bound: bindings.map_or(0, |bindings| bindings.0),
-                refused: bindings.map_or(0, |bindings| bindings.1),
+                bound: bindings.as_ref().map_or(0, |bindings| bindings.bound),
+                refused: bindings.map_or(0, |bindings| bindings.refused),
             })
         };
         daemon.settings.divided.0.iter().filter_map(of).collect()
@@ -150,6 +152,25 @@ impl Side<'_> {
         let new = self.daemon.settings.with_divided(divided)?;
         self.daemon.take_over(new, self.now)?;
         Ok(())
+    }
+
+    /// The classes of a device that would take more.
+    fn held(&self, device: &str) -> u16 {
+        let Some(classes) = self.daemon.settings.divided.0.get(device) else { return 0 };
+        let decided = &self.daemon.control.decision().groups;
+        let groups = self.daemon.settings.policy().groups();
+        if !self.daemon.enforces() || groups.len() != decided.len() {
+            return 0;
+        }
+        let is_held = |number: &u8| {
+            let name = name_of(classes, *number);
+            let of = groups.iter().zip(decided).find(|(group, _)| {
+                let path = group.name.split_once(PATH_SEPARATOR);
+                path.is_some_and(|path| path == (device, name.as_str()))
+            });
+            of.is_some_and(|(_, decision)| decision.state == GroupState::Saturating)
+        };
+        (0..classes.weights().len() as u8).filter(is_held).fold(0, |all, class| all | 1 << class)
     }
 }
 
@@ -204,16 +225,16 @@ impl Subscribers for Side<'_> {
         self.daemon.settings.divided.0.contains_key(device)
     }
 
-    fn refused(&self, device: &String) -> u32 {
-        bindings(self.daemon, device).map_or(0, |bindings| bindings.1)
+    fn seen(&self, device: &String, now: Time) -> Seen {
+        let seen = bindings(self.daemon, device).map_or(Seen::default(), |bound| bound.seen(now));
+        Seen { held: self.held(device), ..seen }
     }
 }
 
-/// Flows of a device that are bound, and marks that found no room.
-fn bindings(daemon: &Daemon, device: &str) -> Option<(usize, u32)> {
+/// What is bound of a device.
+fn bindings(daemon: &Daemon, device: &str) -> Option<Bound> {
     let router = daemon.host.as_ref().and_then(Point::as_router)?;
-    let default = format!("{device}{PATH_SEPARATOR}{}", fairweir_core::policy::DEFAULT_GROUP);
+    let default = format!("{device}{PATH_SEPARATOR}{}", DEFAULT_GROUP);
     let group = daemon.settings.policy().groups().iter().position(|group| group.name == default)?;
-    let bound = router.bindings(group).ok()??;
-    Some((bound.bound, bound.refused))
+    router.bindings(group).ok()?
 }

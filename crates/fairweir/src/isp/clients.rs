@@ -8,7 +8,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use fairweir_core::agreement::divider::Subscribers;
-use fairweir_core::agreement::message::Outcome;
+use fairweir_core::agreement::message::{Outcome, Seen};
 use fairweir_core::agreement::{Classes, PORT};
 use fairweir_core::units::{Rate, Time};
 use fairweir_linux::police::SubscriberId;
@@ -164,8 +164,8 @@ impl Subscribers for Side<'_> {
         self.id(name).is_some_and(|id| self.kernel.police().is_divided(id))
     }
 
-    fn refused(&self, name: &Arc<str>) -> u32 {
+    fn seen(&self, name: &Arc<str>, now: Time) -> Seen {
         let bindings = self.id(name).and_then(|id| self.kernel.police().bindings(id).ok()?);
-        bindings.map_or(0, |bindings| bindings.refused)
+        bindings.map_or(Seen::default(), |bindings| bindings.seen(now))
     }
 }

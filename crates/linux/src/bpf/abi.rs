@@ -4,6 +4,10 @@
 
 use std::mem::{MaybeUninit, size_of};
 
+use fairweir_core::agreement::bindings::marked_lately;
+use fairweir_core::agreement::message::Seen;
+use fairweir_core::units::Time;
+
 use super::header;
 
 pub(crate) use generated::*;
@@ -105,6 +109,12 @@ pub struct Bound {
 }
 
 impl Bound {
+    /// The same as a divider says it, but for what it holds.
+    pub fn seen(&self, now: Time) -> Seen {
+        let marked = marked_lately(&self.words, now);
+        Seen { refused: self.refused, marked, held: 0 }
+    }
+
     pub(crate) fn of(bindings: &Bindings) -> Bound {
         Bound {
             bound: bindings.of.iter().filter(|&&word| word != 0).count(),
