@@ -32,19 +32,15 @@ pub fn with_client(policy: &Policy, device: &str, classes: &Classes) -> Option<P
     let group = |(number, weight): (usize, &u16)| {
         let weight = Weight::new((*weight).into()).unwrap_or_default();
         let number = number as u8;
-        let is_default = number == classes.default();
-        let matches = if is_default { Vec::new() } else { vec![Match::Class(number)] };
-        Branch::from(Group::new(name_of(classes, number), weight, matches))
+        Branch::from(if number == classes.default() {
+            Group::new(DEFAULT_GROUP, weight, Vec::new())
+        } else {
+            Group::new(format!("class-{number}"), weight, vec![Match::Class(number)])
+        })
     };
     Branch::find_mut(&mut branches, device)?.beneath =
         classes.weights().iter().enumerate().map(group).collect();
     Policy::nested(branches).ok()
-}
-
-/// The group of a class.
-pub fn name_of(classes: &Classes, number: u8) -> String {
-    let is_default = number == classes.default();
-    if is_default { DEFAULT_GROUP.to_owned() } else { format!("class-{number}") }
 }
 
 #[cfg(test)]

@@ -9,10 +9,10 @@ use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 
 use fairweir_core::agreement::Classes;
-use fairweir_core::agreement::device::{is_offered, name_of, with_clients};
+use fairweir_core::agreement::device::{is_offered, with_clients};
 use fairweir_core::agreement::divider::Subscribers;
 use fairweir_core::agreement::message::{Outcome, Seen};
-use fairweir_core::policy::{DEFAULT_GROUP, PATH_SEPARATOR, Policy};
+use fairweir_core::policy::{Match, PATH_SEPARATOR, Policy};
 use fairweir_core::receiver::GroupState;
 use fairweir_core::units::{Rate, Span, Time};
 use fairweir_linux::network::{self, Neighbour};
@@ -22,6 +22,7 @@ use tracing::{info, warn};
 
 use super::daemon::Daemon;
 use super::point::Point;
+use super::via::leaves;
 use super::wire::DeviceClientStatus;
 use crate::listener::Listener;
 
@@ -158,19 +159,16 @@ impl Side<'_> {
     fn held(&self, device: &str) -> u16 {
         let Some(classes) = self.daemon.settings.divided.0.get(device) else { return 0 };
         let decided = &self.daemon.control.decision().groups;
-        let groups = self.daemon.settings.policy().groups();
-        if !self.daemon.enforces() || groups.len() != decided.len() {
+        let policy = self.daemon.settings.policy();
+        if !self.daemon.enforces() || policy.groups().len() != decided.len() {
             return 0;
         }
-        let is_held = |number: &u8| {
-            let name = name_of(classes, *number);
-            let of = groups.iter().zip(decided).find(|(group, _)| {
-                let path = group.name.split_once(PATH_SEPARATOR);
-                path.is_some_and(|path| path == (device, name.as_str()))
-            });
-            of.is_some_and(|(_, decision)| decision.state == GroupState::Saturating)
-        };
-        (0..classes.weights().len() as u8).filter(is_held).fold(0, |all, class| all | 1 << class)
+        let number =
+            |rule: &Match| if let Match::Class(number) = rule { Some(*number) } else { None };
+        leaves(policy, device)
+            .filter(|leaf| decided[*leaf].state == GroupState::Saturating)
+            .map(|leaf| policy.groups()[leaf].matches.iter().find_map(number))
+            .fold(0, |all, number| all | 1 << number.unwrap_or(classes.default()))
     }
 }
 
@@ -207,7 +205,7 @@ impl Subscribers for Side<'_> {
             warn!(device, "cannot divide as it asks: {e:#}");
             return false;
         }
-        let has_room = self.daemon.settings.has_groups(device);
+        let has_room = leaves(self.daemon.settings.policy(), device).nth(1).is_some();
         if has_room && is_new {
             info!(device, classes = classes.weights().len(), "divided as it asks from now on");
         }
@@ -215,6 +213,9 @@ impl Subscribers for Side<'_> {
     }
 
     fn undivide(&mut self, device: &String) {
+        if !self.is_divided(device) {
+            return;
+        }
         info!(device, "not divided as it asks any more");
         if let Err(e) = self.change(|all| drop(all.remove(device))) {
             warn!(device, "cannot end an agreement: {e:#}");
@@ -234,7 +235,7 @@ impl Subscribers for Side<'_> {
 /// What is bound of a device.
 fn bindings(daemon: &Daemon, device: &str) -> Option<Bound> {
     let router = daemon.host.as_ref().and_then(Point::as_router)?;
-    let default = format!("{device}{PATH_SEPARATOR}{}", DEFAULT_GROUP);
-    let group = daemon.settings.policy().groups().iter().position(|group| group.name == default)?;
+    let policy = daemon.settings.policy();
+    let group = leaves(policy, device).find(|leaf| policy.within(*leaf).is_none())?;
     router.bindings(group).ok()?
 }

@@ -133,12 +133,6 @@ impl Settings {
         Ok(self)
     }
 
-    /// Whether the device of this name has groups.
-    pub(super) fn has_groups(&self, device: &str) -> bool {
-        let mut branches = self.policy().branches().iter();
-        branches.any(|branch| branch.group.name == device && !branch.beneath.is_empty())
-    }
-
     /// The same with what changed groups under an earlier daemon, as far as the control can hold it.
     pub(super) fn continued(self, file: &TimedFile) -> Settings {
         let timed = file.read();
