@@ -18,7 +18,8 @@ use fairweir_linux::{
 use tracing::{Level, debug, info, trace, warn};
 
 use super::delay::Delay;
-use super::devices::DeviceControl;
+use super::devices::{DeviceControl, Home};
+use super::divided::DeviceClasses;
 use super::divider::DividerControl;
 use super::kept::KeptFile;
 use super::leases::LeaseControl;
@@ -358,11 +359,11 @@ impl Daemon {
     /// # Errors
     /// Why nothing was changed.
     pub(super) fn handle_set(&mut self, changes: &Changes, now: Time) -> Result<Changed, String> {
-        let groups = self.settings.policy().groups();
         for (key, value) in changes {
             if let (Some(name), Some(_)) = (key.strip_prefix("weight."), value)
-                && !groups.iter().any(|g| g.name == name)
+                && self.settings.weight_of(name).is_none()
             {
+                let groups = self.settings.configured.policy.groups();
                 let names = groups.iter().map(|g| g.name.as_str());
                 return Err(format!("no group `{name}`{}", did_you_mean(name, names)));
             }
@@ -458,7 +459,7 @@ impl Daemon {
         })
     }
 
-    pub(super) fn take_over(&mut self, new: Settings, now: Time) -> anyhow::Result<&'static str> {
+    fn take_over(&mut self, new: Settings, now: Time) -> anyhow::Result<&'static str> {
         if new.config == self.settings.config {
             self.settings = new;
             return Ok("nothing changed");
@@ -839,6 +840,29 @@ impl Daemon {
         if let Some(control) = &self.upload {
             upload.keep(link, control.learned_capacity(), now, at_once);
         }
+    }
+}
+
+impl Home for Daemon {
+    fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    fn point(&self) -> Option<&Point> {
+        self.host.as_ref()
+    }
+
+    fn decision(&self) -> &Decision {
+        self.control.decision()
+    }
+
+    fn enforces(&self) -> bool {
+        self.enforces()
+    }
+
+    fn divide(&mut self, divided: DeviceClasses, now: Time) -> anyhow::Result<()> {
+        let new = self.settings.with_divided(divided)?;
+        self.take_over(new, now).map(drop)
     }
 }
 

@@ -9,19 +9,20 @@ use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 
 use fairweir_core::agreement::Classes;
-use fairweir_core::agreement::device::{is_offered, with_clients};
+use fairweir_core::agreement::device::is_offered;
 use fairweir_core::agreement::divider::Subscribers;
 use fairweir_core::agreement::message::{Outcome, Seen};
-use fairweir_core::policy::{Match, PATH_SEPARATOR, Policy};
-use fairweir_core::receiver::GroupState;
+use fairweir_core::policy::{Match, PATH_SEPARATOR};
+use fairweir_core::receiver::{Decision, GroupState};
 use fairweir_core::units::{Rate, Span, Time};
 use fairweir_linux::network::{self, Neighbour};
 use fairweir_linux::police::Bound;
 use fairweir_linux::{Mode, Router, link};
 use tracing::{info, warn};
 
-use super::daemon::Daemon;
+use super::divided::DeviceClasses;
 use super::point::Point;
+use super::settings::Settings;
 use super::via::leaves;
 use super::wire::DeviceClientStatus;
 use crate::listener::Listener;
@@ -32,15 +33,23 @@ const NEIGHBOURS_AGE: Span = Span::millis(200);
 /// shorter.
 const REST_MAX: Span = Span::secs(5);
 
-/// The classes of devices, by name.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct DeviceClasses(BTreeMap<String, Classes>);
+/// The daemon, as far as devices concern it.
+pub(super) trait Home {
+    fn settings(&self) -> &Settings;
 
-impl DeviceClasses {
-    /// `policy` with these classes.
-    pub(super) fn applied(&self, policy: &Policy) -> Policy {
-        with_clients(policy, self.0.iter().map(|(device, classes)| (device.as_str(), classes)))
-    }
+    /// `None` while the interface is gone.
+    fn point(&self) -> Option<&Point>;
+
+    fn decision(&self) -> &Decision;
+
+    /// Whether downloads are shaped now.
+    fn enforces(&self) -> bool;
+
+    /// Divides what devices have by these classes from now on.
+    ///
+    /// # Errors
+    /// If the control or the kernel refuses; then nothing has changed.
+    fn divide(&mut self, divided: DeviceClasses, now: Time) -> anyhow::Result<()>;
 }
 
 /// See the module.
@@ -73,24 +82,22 @@ impl DeviceControl {
         self.listener.deadline()
     }
 
-    pub(super) fn handle_tick(&mut self, daemon: &mut Daemon, now: Time) {
-        if daemon.enforces() {
+    pub(super) fn handle_tick(&mut self, home: &mut dyn Home, now: Time) {
+        if home.enforces() {
             self.enforced_at = now;
         }
-        let shapes = daemon.settings.mode() == Mode::Shape && daemon.host.is_some();
-        let lan = daemon.settings.lan().filter(|_| shapes).map(str::to_owned);
-        self.with_side(daemon, now, |listener, side| {
-            listener.handle_tick(lan.as_deref(), side, now)
-        });
+        let shapes = home.settings().mode() == Mode::Shape && home.point().is_some();
+        let lan = home.settings().lan().filter(|_| shapes).map(str::to_owned);
+        self.with_side(home, now, |listener, side| listener.handle_tick(lan.as_deref(), side, now));
     }
 
     /// Answers the datagrams that wait.
-    pub(super) fn handle_ready(&mut self, daemon: &mut Daemon, now: Time) {
+    pub(super) fn handle_ready(&mut self, home: &mut dyn Home, now: Time) {
         if now.since(self.looked_at) >= NEIGHBOURS_AGE {
-            self.look(daemon.settings.lan());
+            self.look(home.settings().lan());
             self.looked_at = now;
         }
-        self.with_side(daemon, now, |listener, side| listener.handle_ready(side, now));
+        self.with_side(home, now, |listener, side| listener.handle_ready(side, now));
     }
 
     fn look(&mut self, lan: Option<&str>) {
@@ -106,22 +113,22 @@ impl DeviceControl {
 
     fn with_side(
         &mut self,
-        daemon: &mut Daemon,
+        home: &mut dyn Home,
         now: Time,
         work: impl FnOnce(&mut Listener<String>, &mut Side<'_>),
     ) {
         let enforced_at = self.enforced_at;
         work(
             &mut self.listener,
-            &mut Side { daemon, neighbours: &self.neighbours, enforced_at, now },
+            &mut Side { home, neighbours: &self.neighbours, enforced_at, now },
         );
     }
 
     /// The agreements that are in force.
-    pub(super) fn status(&self, daemon: &Daemon, now: Time) -> Vec<DeviceClientStatus> {
+    pub(super) fn status(&self, home: &dyn Home, now: Time) -> Vec<DeviceClientStatus> {
         let of = |(device, classes): (&String, &Classes)| {
             let lease = self.listener.divider().lease(device)?;
-            let bindings = bindings(daemon, device);
+            let bindings = bindings(home, device);
             Some(DeviceClientStatus {
                 device: device.clone(),
                 address: lease.client.ip().to_canonical(),
@@ -131,13 +138,13 @@ impl DeviceControl {
                 refused: bindings.map_or(0, |bindings| bindings.refused),
             })
         };
-        daemon.settings.divided.0.iter().filter_map(of).collect()
+        home.settings().divided.0.iter().filter_map(of).collect()
     }
 }
 
 /// The devices, and the daemon that divides for them.
 struct Side<'d> {
-    daemon: &'d mut Daemon,
+    home: &'d mut dyn Home,
     neighbours: &'d [Neighbour],
     enforced_at: Time,
     now: Time,
@@ -148,19 +155,17 @@ impl Side<'_> {
         &mut self,
         change: impl FnOnce(&mut BTreeMap<String, Classes>),
     ) -> anyhow::Result<()> {
-        let mut divided = self.daemon.settings.divided.clone();
+        let mut divided = self.home.settings().divided.clone();
         change(&mut divided.0);
-        let new = self.daemon.settings.with_divided(divided)?;
-        self.daemon.take_over(new, self.now)?;
-        Ok(())
+        self.home.divide(divided, self.now)
     }
 
     /// The classes of a device that would take more.
     fn held(&self, device: &str) -> u16 {
-        let Some(classes) = self.daemon.settings.divided.0.get(device) else { return 0 };
-        let decided = &self.daemon.control.decision().groups;
-        let policy = self.daemon.settings.policy();
-        if !self.daemon.enforces() || policy.groups().len() != decided.len() {
+        let Some(classes) = self.home.settings().divided.0.get(device) else { return 0 };
+        let decided = &self.home.decision().groups;
+        let policy = self.home.settings().policy();
+        if !self.home.enforces() || policy.groups().len() != decided.len() {
             return 0;
         }
         let number =
@@ -176,24 +181,24 @@ impl Subscribers for Side<'_> {
     type Id = String;
 
     fn owner(&self, address: IpAddr) -> Option<String> {
-        let router = self.daemon.host.as_ref().and_then(Point::as_router)?;
+        let router = self.home.point().and_then(Point::as_router)?;
         let is_it = |neighbour: &&Neighbour| neighbour.address == address;
         let mac = self.neighbours.iter().find(is_it)?.mac;
-        let group = self.daemon.settings.policy().groups().get(router.device_of(mac, address)?)?;
+        let group = self.home.settings().policy().groups().get(router.device_of(mac, address)?)?;
         group.name.split(PATH_SEPARATOR).next().map(str::to_owned)
     }
 
     fn offer(&self, device: &String) -> Result<Rate, Outcome> {
-        if !is_offered(&self.daemon.settings.configured.policy, device) {
+        if !is_offered(&self.home.settings().configured.policy, device) {
             return Err(Outcome::NotOffered);
         }
-        let divides = self.daemon.enforces() || self.now.since(self.enforced_at) < REST_MAX;
+        let divides = self.home.enforces() || self.now.since(self.enforced_at) < REST_MAX;
         // What a device has depends on the others.
         if divides { Ok(Rate::ZERO) } else { Err(Outcome::NotNow) }
     }
 
     fn divide(&mut self, device: &String, classes: &Classes) -> bool {
-        let others = self.daemon.settings.divided.0.keys().filter(|other| *other != device).count();
+        let others = self.home.settings().divided.0.keys().filter(|other| *other != device).count();
         if others >= Router::CLIENTS_MAX {
             return false;
         }
@@ -205,7 +210,7 @@ impl Subscribers for Side<'_> {
             warn!(device, "cannot divide as it asks: {e:#}");
             return false;
         }
-        let has_room = leaves(self.daemon.settings.policy(), device).nth(1).is_some();
+        let has_room = leaves(self.home.settings().policy(), device).nth(1).is_some();
         if has_room && is_new {
             info!(device, classes = classes.weights().len(), "divided as it asks from now on");
         }
@@ -223,19 +228,19 @@ impl Subscribers for Side<'_> {
     }
 
     fn is_divided(&self, device: &String) -> bool {
-        self.daemon.settings.divided.0.contains_key(device)
+        self.home.settings().divided.0.contains_key(device)
     }
 
     fn seen(&self, device: &String, now: Time) -> Seen {
-        let seen = bindings(self.daemon, device).map_or(Seen::default(), |bound| bound.seen(now));
+        let seen = bindings(self.home, device).map_or(Seen::default(), |bound| bound.seen(now));
         Seen { held: self.held(device), ..seen }
     }
 }
 
 /// What is bound of a device.
-fn bindings(daemon: &Daemon, device: &str) -> Option<Bound> {
-    let router = daemon.host.as_ref().and_then(Point::as_router)?;
-    let policy = daemon.settings.policy();
+fn bindings(home: &dyn Home, device: &str) -> Option<Bound> {
+    let router = home.point().and_then(Point::as_router)?;
+    let policy = home.settings().policy();
     let group = leaves(policy, device).find(|leaf| policy.within(*leaf).is_none())?;
     router.bindings(group).ok()?
 }

@@ -27,6 +27,7 @@ pub(crate) mod client;
 mod daemon;
 mod delay;
 mod devices;
+mod divided;
 mod divider;
 pub(crate) mod guard;
 mod kept;

@@ -17,7 +17,7 @@ use fairweir_linux::probe::{ProbeSpec, Reflector};
 use tracing::warn;
 
 use super::cli::LoopArgs;
-use super::devices::DeviceClasses;
+use super::divided::DeviceClasses;
 use super::timed::{TimedChanges, TimedFile};
 use crate::exit::Usage;
 
