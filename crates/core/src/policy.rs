@@ -110,7 +110,7 @@ pub enum Match {
     Mac(Mac),
     /// Name of a device behind a router, which it tells the DHCP server: `host:tv`. In lower case.
     Host(String),
-    /// A class of an agreement with the device's own fairweir, by number: `class:3`. Nobody configures it.
+    /// A class of an agreement with the device's own fairweir, by number: `class:3`. No user writes it.
     Class(u8),
 }
 

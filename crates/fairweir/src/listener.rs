@@ -124,7 +124,7 @@ impl<K: Ord + Clone + Debug> Listener<K> {
         &self.divider
     }
 
-    /// Why nobody can ask.
+    /// Why hosts cannot ask.
     pub(crate) fn error(&self) -> Option<&String> {
         self.error.as_ref()
     }

@@ -29,9 +29,8 @@ use crate::listener::Listener;
 
 /// How old the table of neighbours may be.
 const NEIGHBOURS_AGE: Span = Span::millis(200);
-/// How long nothing may be enforced before agreements end: a comparison with what arrives without control is
-/// shorter.
-const REST_MAX: Span = Span::secs(5);
+/// How long nothing may be enforced before agreements end, as while the control compares with what arrives without it.
+const REST_MAX: Span = Span::secs(4);
 
 /// The daemon, as far as devices concern it.
 pub(super) trait Home {
