@@ -129,6 +129,9 @@ pub fn parse_match(text: &str) -> Result<Match, String> {
     })?;
     match &parsed {
         Match::User(name) => check_user(name)?,
+        Match::Class(_) => {
+            return Err(format!("unknown kind `class:`{}", choices("class", &MATCH_KINDS)));
+        }
         Match::Mac(_) | Match::Host(_) => {
             return Err("`mac:` and `host:` are for the devices of `fairweir router`".to_owned());
         }

@@ -31,6 +31,9 @@ pub const GROUPS_MAX: usize = 256;
 /// The longest name of a group, application, unit or user, in bytes.
 pub const NAME_MAX: usize = 63;
 
+/// The largest number of a class of an agreement ([`Match::Class`]).
+pub const CLASS_MAX: u8 = 15;
+
 /// The name of the group that takes all unmatched traffic.
 pub const DEFAULT_GROUP: &str = "default";
 
@@ -107,6 +110,8 @@ pub enum Match {
     Mac(Mac),
     /// Name of a device behind a router, which it tells the DHCP server: `host:tv`. In lower case.
     Host(String),
+    /// A class of an agreement with the device's own fairweir, by number: `class:3`. No user writes it.
+    Class(u8),
 }
 
 impl Match {
@@ -288,7 +293,9 @@ fn complete(branches: &mut Vec<Branch>, above: &mut Vec<String>) -> Result<(), P
         if is_default && !above.is_empty() && !beneath.is_empty() {
             return Err(PolicyError::BeneathDefault(path(&group.name)));
         }
-        let is_inner = |m: &&Match| matches!(m, Match::Ip(_) | Match::Port(_) | Match::Web(_));
+        let is_inner = |m: &&Match| {
+            matches!(m, Match::Ip(_) | Match::Port(_) | Match::Web(_) | Match::Class(_))
+        };
         let bad = group.matches.iter().find(|m| !is_inner(m));
         if let Some(bad) = bad.filter(|_| !above.is_empty()) {
             let (path, matched) = (path(&group.name), bad.to_string());
@@ -471,6 +478,11 @@ impl FromStr for Match {
             "host" => host_label(value)
                 .map(Match::Host)
                 .ok_or_else(|| MatchError::BadHost(value.chars().take(NAME_MAX).collect())),
+            "class" => {
+                let number = value.parse().ok().filter(|number| *number <= CLASS_MAX);
+                let unknown = MatchError::UnknownKind { kind: kind.to_owned() };
+                number.map(Match::Class).ok_or(unknown)
+            }
             "dev" => Err(MatchError::NotYet(kind.to_owned())),
             _ => Err(MatchError::UnknownKind { kind: kind.to_owned() }),
         }
@@ -502,7 +514,8 @@ impl TryFrom<String> for PortMatch {
             | Match::Ip(_)
             | Match::Web(_)
             | Match::Mac(_)
-            | Match::Host(_) => Err(MatchError::BadPort(text)),
+            | Match::Host(_)
+            | Match::Class(_) => Err(MatchError::BadPort(text)),
         }
     }
 }
@@ -587,6 +600,7 @@ impl fmt::Display for Match {
             Match::Web(site) => write!(f, "web:{site}"),
             Match::Mac(mac) => write!(f, "mac:{mac}"),
             Match::Host(name) => write!(f, "host:{name}"),
+            Match::Class(number) => write!(f, "class:{number}"),
         }
     }
 }
@@ -642,6 +656,7 @@ mod tests {
             "web:*.netflix.com",
             "mac:02:00:5e:00:53:01",
             "host:living-room",
+            "class:15",
         ] {
             let parsed: Match = text.parse().unwrap();
             assert_eq!(parsed.to_string(), text);

@@ -38,6 +38,7 @@ mod instance;
 mod isp;
 #[cfg(feature = "lab")]
 mod lab;
+mod listener;
 #[cfg(feature = "market")]
 mod market;
 mod off;

@@ -166,7 +166,9 @@ impl<'s> Layout<'s> {
 
     /// The configuration of a host that receives these groups.
     pub(crate) fn host_configuration(&self, control: Control, groups: &[usize]) -> String {
-        let mut text = format!("version = 1\n[host]\n{}", self.settings(control));
+        // As in the simulator, where no router divides for a host.
+        let mut text =
+            format!("version = 1\n[host]\ndivider = \"off\"\n{}", self.settings(control));
         let of = |&group: &usize| self.scenario.groups[group].weight;
         let factor = factor(groups.iter().map(of));
         for &i in groups {

@@ -6,6 +6,7 @@
 #include <linux/bpf.h>
 
 #include "abi.h"
+#include "binding_abi.h"
 #include "police_abi.h"
 #include "router_abi.h"
 #include "sender_abi.h"
@@ -17,6 +18,7 @@ SHARED(counters);
 SHARED(upload_counters);
 SHARED(allowances);
 SHARED(marks);
+SHARED(bindings);
 SHARED(prefix4);
 SHARED(prefix6);
 SHARED(talker);
@@ -42,7 +44,6 @@ SHARED(police_slot_16);
 SHARED(police_slot_64);
 SHARED(police_slot_bundle);
 SHARED(police_client);
-SHARED(police_bindings);
 SHARED(police_tally);
 SHARED(police_totals);
 SHARED(police_settings);

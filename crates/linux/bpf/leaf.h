@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The group of a packet within its device, by the server's address, by ports and by site. */
+/* The group of a packet within its device, by the server's address, by ports, by site, and by what the device says. */
 #pragma once
 
 /* Rules of groups within devices: written by user space when the policy changes, read here. */
@@ -28,6 +28,20 @@ static __always_inline __u32 port_leaf(struct leaf_key *key, __u8 kind, __be16 p
 	return leaf_rule(key, kind, 16, best);
 }
 
+/* The rule of the class in which a device's own fairweir has the flow, to which `rule` leads; without, `rule`. */
+static __always_inline __u32 client_leaf(const struct packet *p, const struct router_config *cfg, __u32 rule,
+					 int leaves)
+{
+	struct leaf_key key = { .slot = bpf_htons(rule & RULE_SLOT) };
+	__u32 best;
+
+	key.value[0] = client_class(p, cfg, rule, leaves);
+	if (!key.value[0])
+		return rule;
+	best = leaf_rule(&key, LEAF_CLASSES, 8, 0);
+	return best ? best : rule;
+}
+
 /* The class to which `rule` leads for a packet to a device, or from it if it `leaves`. */
 static __always_inline __u32 find_leaf(const struct packet *p, const struct router_config *cfg,
 				       __u32 rule, int leaves)
@@ -37,6 +51,8 @@ static __always_inline __u32 find_leaf(const struct packet *p, const struct rout
 	__u32 label = rule & RULE_HAS_GROUPS ? site_label(p, cfg, leaves) : 0;
 	__u8 udp = p->transport == IPPROTO_UDP;
 
+	/* A device with an agreement has no other groups. */
+	rule = client_leaf(p, cfg, rule, leaves);
 	for (int level = 0; level < LEVELS_BENEATH; level++) {
 		struct leaf_key key = { .slot = bpf_htons(rule & RULE_SLOT) };
 		__u32 best = 0;

@@ -10,6 +10,8 @@
  */
 #pragma once
 
+#include "binding_abi.h"
+
 #include <linux/types.h>
 
 /* Numbers of plans; 0 is none. Three places for each: one more for what a bundle aims at, and another so
@@ -36,8 +38,6 @@ _Static_assert(POLICE_PLANS == 1 << POLICE_PLAN_BITS, "abi");
 
 /* Clients: plans of their classes and the bindings of their flows lie in chunks of this many. */
 #define POLICE_CLIENT_CHUNK 64
-/* Bindings of a client: a power of two, and 256 sets of flows. */
-#define POLICE_BINDINGS 2048
 
 #define POLICE_LEAVES_MAX 64
 #define POLICE_INNERS_MAX 5
@@ -293,14 +293,6 @@ struct police_client {
 	__u32 number; /* of its bindings; 0 is none */
 };
 _Static_assert(sizeof(struct police_client) == 8, "abi");
-
-/* To which classes the flows of a client are bound. */
-struct police_bindings {
-	__u64 of[POLICE_BINDINGS];
-	__u32 refused; /* flows that found no place; wraps */
-	__u32 pad;
-};
-_Static_assert(sizeof(struct police_bindings) == 16392, "abi");
 
 /* What became of packets. */
 struct police_totals {

@@ -2,6 +2,8 @@
 /* Whose a packet is, and which leaf of the plan it goes to. */
 #pragma once
 
+#include "binding.h"
+
 static __always_inline struct police_entry *find_prefix4(const struct flow *flow)
 {
 	struct police_key4 key = { .length = 32, .address = bpf_htonl(flow->local[0]) };
@@ -59,13 +61,7 @@ static __always_inline struct police_plan *find_plan(__u32 number)
 	return bpf_map_lookup_elem(&plans, &at);
 }
 
-/* Takes another word into a hash; as core::phantom::flow, and so is all of the following. */
-static __always_inline __u32 mix(__u32 hash, __u32 word)
-{
-	hash = (hash ^ word) * 0x9e3779b1u;
-	return hash ^ (hash >> 15);
-}
-
+/* As core::phantom::flow, and so is all of the following. */
 static __always_inline __u32 flow_hash(const struct flow *flow)
 {
 	__u32 hash = mix(0x66616972u, flow->protocol);

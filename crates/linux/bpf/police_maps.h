@@ -142,7 +142,7 @@ POLICE_SLOTS(clients, police_client);
 		__array(values, struct NAME##_chunk);                                          \
 	} NAME SEC(".maps")
 POLICE_CLIENTS(client_plans, police_plan);
-POLICE_CLIENTS(client_bindings, police_bindings);
+POLICE_CLIENTS(client_bindings, bindings);
 
 /* Never loaded: tells clang that the chunks' types are needed in full. */
 SEC("?xdp")
@@ -152,7 +152,7 @@ int police_types(struct xdp_md *xdp)
 	       bpf_core_type_id_local(struct police_slot_16) + bpf_core_type_id_local(struct police_slot_64) +
 	       bpf_core_type_id_local(struct police_slot_bundle) + bpf_core_type_id_local(struct police_tallies_4) +
 	       bpf_core_type_id_local(struct police_tallies_16) + bpf_core_type_id_local(struct police_tallies_64) +
-	       bpf_core_type_id_local(struct police_client) + bpf_core_type_id_local(struct police_bindings);
+	       bpf_core_type_id_local(struct police_client) + bpf_core_type_id_local(struct bindings);
 }
 
 /* Until when packets are policed, ns of CLOCK_MONOTONIC; 0 is for ever. Written by user space once a second through

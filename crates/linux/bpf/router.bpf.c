@@ -7,17 +7,17 @@
  *
  * - LAN egress: finds the device of each packet that came from the WAN, counts it, follows its TCP
  *   connection, and stamps the class (HTB, the root qdisc of the LAN device).
- * - LAN ingress: follows what the device sends, and lowers the receive window of its
- *   acknowledgements.
+ * - LAN ingress: takes the marks of a device with an agreement, follows what the device sends, and lowers the
+ *   receive window of its acknowledgements.
  * - LAN ingress and egress, if groups of devices are sites: copies the beginnings of connections to user
  *   space, which binds them (router_site.h).
  * - WAN ingress: counts all that arrives, also for the router itself.
  * - WAN egress, if the upload is shared: counts what leaves by the device that the mark names, and
  *   stamps its class (HTB, the root qdisc of the WAN device).
  *
- * No packet is dropped, held or redirected here. Only windows are rewritten, only to smaller ones,
- * and a right edge that the server was told is never taken back (RFC 9293, section 3.8.6). If the
- * heartbeat is too old, nothing is stamped and nothing rewritten.
+ * No packet is dropped, held or redirected here. Only marks are taken off, and windows rewritten to smaller ones; a
+ * right edge that the server was told is never taken back (RFC 9293, section 3.8.6). If the heartbeat is too old,
+ * nothing is stamped and no window rewritten.
  *
  * For kernels without BTF, as OpenWrt's: no CO-RE, no kfuncs, no BPF-to-BPF calls.
  */
@@ -34,6 +34,8 @@
 #include "stamp.h"
 #include "router_flow.h"
 #include "router_site.h"
+#include "tos.h"
+#include "router_client.h"
 #include "leaf.h"
 #include "dhcp.h"
 #include "upload.h"
@@ -51,8 +53,8 @@ static __always_inline __u32 mac_rule(struct __sk_buff *skb, const struct router
 	return rule ? *rule : 0;
 }
 
-/* The class of the device that a packet goes to, or comes from if it `leaves`, or of its group there. */
-static __always_inline __u32 find_class(struct __sk_buff *skb, const struct packet *p,
+/* The rule of the device that a packet goes to, or comes from if it `leaves`. */
+static __always_inline __u32 find_device(struct __sk_buff *skb, const struct packet *p,
 					 const struct router_config *cfg, int leaves)
 {
 	__u32 best = mac_rule(skb, cfg, leaves ? sizeof(struct mac) : 0);
@@ -60,7 +62,14 @@ static __always_inline __u32 find_class(struct __sk_buff *skb, const struct pack
 
 	if (rule > best)
 		best = rule;
-	return find_leaf(p, cfg, best ? best : cfg->default_slot, leaves);
+	return best ? best : cfg->default_slot;
+}
+
+/* The class of the device, or of its group there. */
+static __always_inline __u32 find_class(struct __sk_buff *skb, const struct packet *p,
+					 const struct router_config *cfg, int leaves)
+{
+	return find_leaf(p, cfg, find_device(skb, p, cfg, leaves), leaves);
 }
 
 /* The same for a packet to a device, of whose connection `f` is known if it is not 0: the rules are
@@ -159,6 +168,23 @@ int fairweir_wan_egress(struct __sk_buff *skb)
 	}
 	leave(skb, &amount, first, slot,
 	      cfg->features & FEATURE_UPLOAD && is_recent(cfg->heartbeat_ns));
+	return TC_ACT_UNSPEC;
+}
+
+/* Before the next program. */
+SEC("tcx/ingress")
+int fairweir_lan_marks(struct __sk_buff *skb)
+{
+	struct router_config *cfg;
+	struct frame frame;
+	struct packet p;
+	__u32 key = 0;
+
+	cfg = bpf_map_lookup_elem(&config, &key);
+	if (!cfg || !(cfg->features & FEATURE_CLIENTS) || skb->pkt_type == PACKET_OTHERHOST ||
+	    !read_skb(skb, &frame, &p, cfg->lan_header) || !is_mark(p.tos >> 2))
+		return TC_ACT_UNSPEC;
+	take_mark(skb, &p, cfg, find_device(skb, &p, cfg, 1));
 	return TC_ACT_UNSPEC;
 }
 

@@ -3,12 +3,16 @@
 #pragma once
 
 #include "abi.h"
+#include "binding_abi.h"
 
 #define ROUTER_FLOWS_MAX 32768
 /* Whether the policy has rules by MAC address. The bits of abi.h go before. */
 #define FEATURE_MACS (1u << 16)
 /* Whether packets of devices carry their device in the mark, so that it is known behind NAT. */
 #define FEATURE_MARKS (1u << 17)
+/* Whether a device's own fairweir says in which class its flows are, and the most devices of which one does. */
+#define FEATURE_CLIENTS (1u << 18)
+#define CLIENTS_MAX 16
 /* A rule, and the default slot: the class, and whether the device has groups, which decide further. */
 #define RULE_SLOT 0x7fffu
 #define RULE_HAS_GROUPS 0x8000u
@@ -62,6 +66,8 @@ _Static_assert(sizeof(struct leaf_key) == 24, "abi");
 #define LEAF_PORTS 2
 /* Plus PORT_TABLES: what user space has bound the packet's flow to, a label of sites. */
 #define LEAF_SITES 6
+/* The class of the device's own fairweir, and one more. */
+#define LEAF_CLASSES 7
 #define LEAF_HEADER_BITS 32
 /* Groups of a device, and groups within these. */
 #define LEVELS_BENEATH 2

@@ -45,5 +45,5 @@ fn main() -> Result<()> {
 }
 
 /// What the BPF programs and user space share.
-const HEADERS: [&str; 4] =
-    ["bpf/abi.h", "bpf/police_abi.h", "bpf/router_abi.h", "bpf/sender_abi.h"];
+const HEADERS: [&str; 5] =
+    ["bpf/abi.h", "bpf/binding_abi.h", "bpf/police_abi.h", "bpf/router_abi.h", "bpf/sender_abi.h"];

@@ -2,7 +2,7 @@
 //!
 //! A flow may be in one of two sets of [`WAYS`] places. A mark puts it there or renews it; if both sets are
 //! full it takes the place of the flow that was marked least recently, if that was [`IDLE`] ago, and is
-//! refused otherwise. The kernel program does the same steps (`crates/linux/bpf/police_client.h`).
+//! refused otherwise. The kernel program does the same steps (`crates/linux/bpf/binding.h`).
 
 use super::CLASSES_MAX;
 use crate::units::{Span, Time};
@@ -13,6 +13,9 @@ pub const BINDINGS: usize = 2_048;
 pub const WAYS: usize = 8;
 /// The time without a mark after which another flow may take the place.
 pub const IDLE: Span = Span::secs(10);
+
+/// How long a mark is recent: a flow that sends is marked once a second.
+pub const RECENT: Span = Span::millis(2_500);
 
 /// Ticks of 2²⁶ ns that are more than [`IDLE`].
 const IDLE_TICKS: u32 = 150;
@@ -74,6 +77,18 @@ impl Bindings {
     pub fn words(&self) -> &[u64] {
         &self.of
     }
+}
+
+/// The classes, a bit each, of which a flow was marked in the last [`RECENT`].
+pub fn marked_lately(words: &[u64], now: Time) -> u16 {
+    let tick = (now.as_nanos() >> TICK_SHIFT) as u32 & TICKS;
+    let recent = (RECENT.as_nanos() >> TICK_SHIFT) as u32;
+    let bit = |word: &u64| 1 << ((word >> CLASS_SHIFT) as u8 & (CLASSES_MAX as u8 - 1));
+    words
+        .iter()
+        .filter(|word| age(**word, tick) <= recent)
+        .map(bit)
+        .fold(0, |all, bit: u16| all | bit)
 }
 
 /// Where a flow may be.

@@ -28,7 +28,7 @@ const AGAIN: Span = Span::millis(300);
 const HELLOS: u32 = 3;
 /// When a host is asked again that did not answer, or does not divide.
 pub const PAUSE: Span = Span::secs(300);
-/// When it is asked again after another client was there, or too many changes.
+/// When it is asked again that may divide soon.
 const PAUSE_TAKEN: Span = Span::secs(30);
 /// The first pause after a fault; it doubles up to the longest.
 const PAUSE_FAULT: (Span, Span) = (Span::secs(60), Span::secs(3_600));
@@ -156,7 +156,7 @@ impl Client {
             return self.handle_time(now);
         };
         if received.len() == agreement.classes.weights().len() {
-            match agreement.verifier.handle_tick(received, now) {
+            match agreement.verifier.handle_tick(received, agreement.agreed.seen, now) {
                 None => {}
                 Some(Ok(())) => {
                     agreement.verified_at = Some(now);
@@ -200,12 +200,13 @@ impl Client {
         let is_whole = agreed.marks.len() == self.classes.weights().len();
         if !agreed.outcome.is_agreement() || agreed.lease == Span::ZERO || !is_whole {
             let pause = match agreed.outcome {
-                Outcome::Taken | Outcome::TooSoon => PAUSE_TAKEN,
+                Outcome::Taken | Outcome::TooSoon | Outcome::NotNow => PAUSE_TAKEN,
                 Outcome::Divides | Outcome::NotOffered | Outcome::Full => PAUSE,
             };
             return self.end(Why::Refused(agreed.outcome), pause, now);
         }
-        let before = self.before.median();
+        // What a host has behind a router depends on others.
+        let before = self.before.median().filter(|_| agreed.rate > Rate::ZERO);
         match &mut self.state {
             State::Delegated { agreement, .. } => {
                 let is_other =
@@ -340,6 +341,7 @@ impl fmt::Display for Why {
             Why::Refused(Outcome::Taken) => f.write_str("it divides for another client"),
             Why::Refused(Outcome::TooSoon) => f.write_str("the weights changed too often"),
             Why::Refused(Outcome::Full) => f.write_str("it has no room"),
+            Why::Refused(Outcome::NotNow) => f.write_str("it cannot divide now"),
             Why::Refused(Outcome::NotOffered | Outcome::Divides) => {
                 f.write_str("it does not divide")
             }

@@ -10,7 +10,7 @@ use std::fmt::Debug;
 use std::net::{IpAddr, SocketAddr};
 
 use super::cookie::Key;
-use super::message::{Agreed, Ask, Message, Outcome};
+use super::message::{Agreed, Ask, Message, Outcome, Seen};
 use super::{Classes, LEASE, mark_of};
 use crate::units::{Rate, Span, Time};
 
@@ -30,8 +30,11 @@ pub trait Subscribers {
     /// Whose address it is.
     fn owner(&self, address: IpAddr) -> Option<Self::Id>;
 
-    /// What a client of the subscriber may divide.
-    fn offer(&self, subscriber: &Self::Id) -> Option<Rate>;
+    /// What a client of the subscriber may divide; zero is unknown.
+    ///
+    /// # Errors
+    /// Why it may not.
+    fn offer(&self, subscriber: &Self::Id) -> Result<Rate, Outcome>;
 
     /// Divides so from now on; `false` if there is no room.
     fn divide(&mut self, subscriber: &Self::Id, classes: &Classes) -> bool;
@@ -42,8 +45,8 @@ pub trait Subscribers {
     /// Whether it divides for a client.
     fn is_divided(&self, subscriber: &Self::Id) -> bool;
 
-    /// Marks that found no room since then.
-    fn refused(&self, subscriber: &Self::Id) -> u32;
+    /// What it sees of the client's flows.
+    fn seen(&self, subscriber: &Self::Id, now: Time) -> Seen;
 }
 
 /// An agreement, or the memory of one.
@@ -126,7 +129,7 @@ impl<K: Ord + Clone + Debug> Divider<K> {
         let subscriber = subscribers.owner(client.ip())?;
         match message {
             _ if !is_proven => {
-                let is_offered = subscribers.offer(&subscriber).is_some();
+                let is_offered = subscribers.offer(&subscriber) != Err(Outcome::NotOffered);
                 let cookie = self.key.cookie(client, nonce, now);
                 is_offered.then_some(Message::Cookie { nonce, cookie })
             }
@@ -166,11 +169,12 @@ impl<K: Ord + Clone + Debug> Divider<K> {
             lease: Span::ZERO,
             outcome,
             rate: Rate::ZERO,
-            refused: 0,
+            seen: Seen::default(),
             marks: Vec::new(),
         };
-        let Some(rate) = subscribers.offer(subscriber) else {
-            return refuse(Outcome::NotOffered);
+        let rate = match subscribers.offer(subscriber) {
+            Ok(rate) => rate,
+            Err(outcome) => return refuse(outcome),
         };
         let mut lease = match self.leases.get(subscriber) {
             Some(lease) if lease.is_live(now) && lease.client != client => {
@@ -213,7 +217,7 @@ impl<K: Ord + Clone + Debug> Divider<K> {
             lease: LEASE,
             outcome,
             rate,
-            refused: subscribers.refused(subscriber),
+            seen: subscribers.seen(subscriber, now),
             marks,
         };
         self.leases.insert(subscriber.clone(), lease);

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use super::client::Client;
 use super::cookie::Key;
 use super::divider::{Divider, Subscribers};
-use super::message::{MESSAGE_MAX, Message};
+use super::message::{MESSAGE_MAX, Message, Outcome, Seen};
 use super::{Classes, LEASE};
 use crate::units::{Rate, Span, Time};
 
@@ -19,8 +19,8 @@ impl Subscribers for One {
         Some(())
     }
 
-    fn offer(&self, (): &()) -> Option<Rate> {
-        Some(Rate::mbit(20))
+    fn offer(&self, (): &()) -> Result<Rate, Outcome> {
+        Ok(Rate::mbit(20))
     }
 
     fn divide(&mut self, (): &(), classes: &Classes) -> bool {
@@ -38,8 +38,8 @@ impl Subscribers for One {
         self.0
     }
 
-    fn refused(&self, (): &()) -> u32 {
-        0
+    fn seen(&self, (): &(), _: Time) -> Seen {
+        Seen::default()
     }
 }
 

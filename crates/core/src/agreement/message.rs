@@ -13,7 +13,7 @@
 //! | hello | client | 16 bytes of zeros, so that the answer is not longer |
 //! | cookie | divider | cookie (16) |
 //! | ask | client | cookie (16), epoch (4; 0 is none), number of classes (1), default class (1), 2 of zeros, weights (16 × 2) |
-//! | agreed | divider | epoch (4), lease in ms (2; 0 is none), [`Outcome`] (1), number of classes (1), rate in bit/s (8), refused bindings (4), 4 of zeros, marks (16 × 1) |
+//! | agreed | divider | epoch (4), lease in ms (2; 0 is none), [`Outcome`] (1), number of classes (1), rate in bit/s (8), refused bindings (4), classes that were marked lately (2, a bit each), classes that wait for more (2), marks (16 × 1) |
 //! | end | client | cookie (16), epoch (4) |
 //!
 //! Each datagram has one form only: what is read and written again is the same, and everything else is
@@ -93,10 +93,21 @@ pub struct Agreed {
     pub outcome: Outcome,
     /// What is divided; zero is unknown.
     pub rate: Rate,
-    /// Marks that found no room since the agreement began; wraps.
-    pub refused: u32,
+    /// What it sees of the client's flows.
+    pub seen: Seen,
     /// The DSCP of each class.
     pub marks: Vec<u8>,
+}
+
+/// What a divider sees of a client's flows; a bit is a class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seen {
+    /// Marks that found no room since the agreement began; wraps.
+    pub refused: u32,
+    /// Classes of which a packet was marked in the last [`super::bindings::RECENT`].
+    pub marked: u16,
+    /// Classes that it holds back without dropping packets.
+    pub held: u16,
 }
 
 /// Whether a divider does what it was asked for.
@@ -112,11 +123,19 @@ pub enum Outcome {
     TooSoon,
     /// The divider has no room.
     Full,
+    /// It cannot divide now, but may later.
+    NotNow,
 }
 
 impl Outcome {
-    const ALL: [Outcome; 5] =
-        [Outcome::Divides, Outcome::NotOffered, Outcome::Taken, Outcome::TooSoon, Outcome::Full];
+    const ALL: [Outcome; 6] = [
+        Outcome::Divides,
+        Outcome::NotOffered,
+        Outcome::Taken,
+        Outcome::TooSoon,
+        Outcome::Full,
+        Outcome::NotNow,
+    ];
 
     /// Whether classes are divided, if not as asked then as before.
     pub fn is_agreement(self) -> bool {
@@ -173,13 +192,14 @@ impl Message {
                 to.extend([classes.weights().len() as u8, classes.default(), 0, 0]);
                 to.extend(classes.weights().iter().flat_map(|weight| weight.to_be_bytes()));
             }
-            Message::Agreed(Agreed { epoch, lease, outcome, rate, refused, marks, .. }) => {
+            Message::Agreed(Agreed { epoch, lease, outcome, rate, seen, marks, .. }) => {
                 to.extend(epoch.to_be_bytes());
                 to.extend(((lease.as_nanos() / 1_000_000) as u16).to_be_bytes());
                 to.extend([*outcome as u8, marks.len() as u8]);
                 to.extend(rate.as_bps().to_be_bytes());
-                to.extend(refused.to_be_bytes());
-                to.extend([0; 4]);
+                to.extend(seen.refused.to_be_bytes());
+                to.extend(seen.marked.to_be_bytes());
+                to.extend(seen.held.to_be_bytes());
                 to.extend(marks);
             }
             Message::End { cookie, epoch, .. } => {
@@ -208,14 +228,20 @@ fn read_agreed(nonce: u64, body: &[u8]) -> Option<Agreed> {
     let (&[outcome, count], rest) = rest.split_first_chunk()?;
     let (&rate, rest) = rest.split_first_chunk()?;
     let (&refused, rest) = rest.split_first_chunk()?;
-    let marks = rest.get(4..)?.get(..count.into())?.to_vec();
+    let (&marked, rest) = rest.split_first_chunk()?;
+    let (&held, rest) = rest.split_first_chunk()?;
+    let marks = rest.get(..count.into())?.to_vec();
     Some(Agreed {
         nonce,
         epoch: u32::from_be_bytes(epoch),
         lease: Span::millis(u16::from_be_bytes(lease).into()),
         outcome: *Outcome::ALL.get(usize::from(outcome))?,
         rate: Rate::bps(u64::from_be_bytes(rate)),
-        refused: u32::from_be_bytes(refused),
+        seen: Seen {
+            refused: u32::from_be_bytes(refused),
+            marked: u16::from_be_bytes(marked),
+            held: u16::from_be_bytes(held),
+        },
         marks: (marks.iter().all(|mark| *mark < 64)).then_some(marks)?,
     })
 }

@@ -12,6 +12,7 @@
 //! | [`message`] | the datagrams: a fixed layout, at most [`message::MESSAGE_MAX`] bytes |
 //! | [`cookie`] | the proof that a client receives at its address, for which the divider stores nothing |
 //! | [`divider`] | who divides how, and until when |
+//! | [`device`] | the classes of a client behind a router, as groups beneath its device |
 //! | [`bindings`] | which flow is in which class: the specification of the kernel program |
 //! | [`client`] | whom to ask, when again, and what to mark |
 //! | [`verify`] | whether what arrives is what was agreed |
@@ -22,6 +23,7 @@
 pub mod bindings;
 pub mod client;
 pub mod cookie;
+pub mod device;
 pub mod divider;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
@@ -35,6 +37,7 @@ use crate::units::Span;
 
 /// The most classes of a client: there is a mark for each.
 pub const CLASSES_MAX: usize = crate::phantom::plan::CLIENT_LEAVES_MAX;
+const _: () = assert!(CLASSES_MAX == crate::policy::CLASS_MAX as usize + 1);
 
 /// The UDP port at which a divider listens.
 pub const PORT: u16 = 7_425;

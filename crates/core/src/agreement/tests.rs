@@ -8,7 +8,7 @@ use super::bindings::{BINDINGS, Bindings, IDLE};
 use super::client::{Client, PAUSE, SILENCE, Why, classes_of};
 use super::cookie::{Key, PERIOD};
 use super::divider::{CHANGES, Divider, HELLOS_MAX, Subscribers};
-use super::message::{Agreed, Ask, MESSAGE_MAX, Message, Outcome};
+use super::message::{Agreed, Ask, MESSAGE_MAX, Message, Outcome, Seen};
 use super::verify::{Fault, Received};
 use super::{CLASSES_MAX, Classes, LEASE, class_of, mark_of};
 use crate::share::Weight;
@@ -17,11 +17,16 @@ use crate::units::{Rate, Span, Time};
 const ALICE: &str = "192.0.2.1:40000";
 const TICK: Span = Span::millis(200);
 
-/// Subscribers 192.0.2.N, which are offered 20 Mbit/s but for the last.
+/// Subscribers 192.0.2.N, which are offered 20 Mbit/s but for the last two.
 #[derive(Default)]
 struct Access {
     divided: BTreeMap<u8, Classes>,
     is_full: bool,
+    /// What it says that it sees.
+    marked: u16,
+    held: u16,
+    /// Whether it says what it divides.
+    is_router: bool,
 }
 
 impl Subscribers for Access {
@@ -34,8 +39,13 @@ impl Subscribers for Access {
         }
     }
 
-    fn offer(&self, subscriber: &u8) -> Option<Rate> {
-        (*subscriber < 255).then_some(Rate::mbit(20))
+    fn offer(&self, subscriber: &u8) -> Result<Rate, Outcome> {
+        match subscriber {
+            255 => Err(Outcome::NotOffered),
+            254 => Err(Outcome::NotNow),
+            _ if self.is_router => Ok(Rate::ZERO),
+            _ => Ok(Rate::mbit(20)),
+        }
     }
 
     fn divide(&mut self, subscriber: &u8, classes: &Classes) -> bool {
@@ -53,8 +63,8 @@ impl Subscribers for Access {
         self.divided.contains_key(subscriber)
     }
 
-    fn refused(&self, _: &u8) -> u32 {
-        7
+    fn seen(&self, _: &u8, _: Time) -> Seen {
+        Seen { refused: 7, marked: self.marked, held: self.held }
     }
 }
 
@@ -114,17 +124,27 @@ fn messages() -> impl Strategy<Value = Message> {
         (any::<(u64, [u8; 16], u32)>(), classes).prop_map(|((nonce, cookie, epoch), classes)| {
             Message::Ask(Ask { nonce, cookie, epoch, classes })
         });
-    let outcomes =
-        [Outcome::Divides, Outcome::NotOffered, Outcome::Taken, Outcome::TooSoon, Outcome::Full];
-    let agreed = (any::<(u64, u32, u16, u64, u32)>(), 0..5_usize, vec(0..64_u8, 0..=CLASSES_MAX));
-    let agreed = agreed.prop_map(move |((nonce, epoch, lease, rate, refused), outcome, marks)| {
+    let outcomes = [
+        Outcome::Divides,
+        Outcome::NotOffered,
+        Outcome::Taken,
+        Outcome::TooSoon,
+        Outcome::Full,
+        Outcome::NotNow,
+    ];
+    let agreed = (any::<(u64, u32, u16, u64, u64)>(), 0..6_usize, vec(0..64_u8, 0..=CLASSES_MAX));
+    let agreed = agreed.prop_map(move |((nonce, epoch, lease, rate, seen), outcome, marks)| {
         Message::Agreed(Agreed {
             nonce,
             epoch,
             lease: Span::millis(lease.into()),
             outcome: outcomes[outcome],
             rate: Rate::bps(rate),
-            refused,
+            seen: Seen {
+                refused: seen as u32,
+                marked: (seen >> 32) as u16,
+                held: (seen >> 48) as u16,
+            },
             marks,
         })
     });
@@ -199,7 +219,7 @@ fn an_agreement_holds_for_its_lease_and_a_renewal_extends_it() {
     let (mut divider, mut access) = (divider(), Access::default());
     let agreed = ask(&mut divider, &mut access, ALICE, &[5, 1], at(0));
     assert_eq!((agreed.outcome, agreed.lease, agreed.epoch), (Outcome::Divides, LEASE, 42));
-    assert_eq!((agreed.marks, agreed.rate, agreed.refused), (vec![3, 7], Rate::mbit(20), 7));
+    assert_eq!((agreed.marks, agreed.rate, agreed.seen.refused), (vec![3, 7], Rate::mbit(20), 7));
     assert_eq!(access.divided[&1], classes(&[5, 1]));
     let again = ask(&mut divider, &mut access, ALICE, &[5, 1], at(2_000));
     assert_eq!(again.epoch, 42, "nothing was forgotten");
@@ -306,6 +326,8 @@ fn without_an_offer_or_room_nothing_is_agreed() {
     assert_eq!((full.outcome, full.lease), (Outcome::Full, Span::ZERO));
     let hello = Message::Hello { nonce: 1 };
     assert_eq!(say(&mut divider, &mut access, "192.0.2.255:9", &hello, at(0)), None);
+    let later = ask(&mut divider, &mut access, "192.0.2.254:9", &[5, 1], at(0));
+    assert_eq!((later.outcome, access.divided.len()), (Outcome::NotNow, 0));
 }
 
 /// A client and a divider that may fall silent or lie.
@@ -315,13 +337,14 @@ struct Pair {
     access: Access,
     now: u64,
     is_silent: bool,
+    is_tcp: bool,
 }
 
 impl Pair {
     fn new() -> Pair {
         let client = Client::new(classes(&[1, 5]), 3, at(0));
-        let (divider, access) = (divider(), Access::default());
-        Pair { client, divider, access, now: 0, is_silent: false }
+        let (divider, access) = (divider(), Access { marked: 3, ..Access::default() });
+        Pair { client, divider, access, now: 0, is_silent: false, is_tcp: true }
     }
 
     /// Plays until this many ms have passed, with these rates and losses of the classes.
@@ -332,6 +355,7 @@ impl Pair {
             let now = at(self.now);
             let received = [0, 1].map(|class| Received {
                 bytes: Rate::mbit(mbit[class]) * TICK,
+                acknowledged: Rate::mbit(mbit[class]) * TICK * u64::from(self.is_tcp),
                 losses: losses[class],
             });
             self.client.handle_tick(&received, now);
@@ -432,6 +456,38 @@ fn a_divider_that_lies_is_left_within_three_seconds() {
 }
 
 #[test]
+fn marks_that_do_not_arrive_end_an_agreement_and_datagrams_need_none() {
+    for (marked, is_tcp, ends) in [(1, true, true), (1, false, false), (3, true, false)] {
+        let mut pair = Pair { is_tcp, ..Pair::new() };
+        pair.play(10_000, [3, 15], [0, 0]);
+        let verified = pair.client.agreement().unwrap().verified_at;
+        assert_eq!(verified.is_some(), is_tcp, "without losses marks tell");
+        pair.access.marked = marked;
+        pair.play(4_000, [3, 15], [0, 0]);
+        assert_eq!(pair.is_delegated(), !ends, "{marked} {is_tcp}");
+    }
+}
+
+#[test]
+fn of_a_router_the_classes_that_it_holds_are_judged_and_not_the_total() {
+    // A tv takes half of the link, and then the classes are held the other way round.
+    for (mbit, held, ends) in
+        [([1, 5], 3, false), ([2, 8], 3, false), ([5, 1], 3, true), ([5, 1], 2, false)]
+    {
+        let mut pair = Pair::new();
+        pair.access.is_router = true;
+        pair.client.stop(at(0));
+        pair.play(15_000, [9, 9], [1, 1]);
+        pair.client.set_waiting(at(pair.now));
+        pair.access.held = held;
+        pair.play(3_000, [3, 15], [0, 0]);
+        assert!(pair.is_delegated());
+        pair.play(14_000, mbit, [0, 0]);
+        assert_eq!(pair.is_delegated(), !ends, "{mbit:?} {held}");
+    }
+}
+
+#[test]
 fn a_class_that_lacks_a_little_all_the_time_ends_an_agreement_and_one_that_swings_does_not() {
     for (first, second, ends) in [([3, 13], [3, 13], true), ([3, 15], [6, 12], false)] {
         let mut pair = Pair::new();
@@ -452,7 +508,15 @@ fn who_is_off_the_path_cannot_answer_for_a_divider() {
     let agreed = |nonce| {
         let (lease, outcome) = (LEASE, Outcome::Divides);
         let (rate, marks) = (Rate::ZERO, vec![3, 7]);
-        Message::Agreed(Agreed { nonce, epoch: 1, lease, outcome, rate, refused: 0, marks })
+        Message::Agreed(Agreed {
+            nonce,
+            epoch: 1,
+            lease,
+            outcome,
+            rate,
+            seen: Seen::default(),
+            marks,
+        })
     };
     for forged in [
         Message::Cookie { nonce: nonce ^ 1, cookie: [1; 16] },

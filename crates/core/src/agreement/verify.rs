@@ -1,14 +1,20 @@
-//! Whether a divider does what was agreed, from what arrives.
+//! Whether a divider does what was agreed, from what arrives and what the divider says that it sees.
 //!
-//! Spans of [`SPAN`] are judged. A class *wants more* while it loses packets: a divider tells senders by
+//! Spans of [`SPAN`] are judged. A class *wants more* while it loses packets: a policer tells senders by
 //! losses. A span fails if of two classes that want more one has less than [`SPAN_LEAST`] of its part, or if
 //! some class wants more and all together have less than [`SPAN_LEAST`] of what they had before the agreement.
 //! [`FAILED_MAX`] failed spans in a row end it, and so does a class that has had less than [`LONG_LEAST`] in
 //! [`LONG`] spans, or a total. A shorter look must be coarser: behind a divider that does as agreed a single
 //! connection had 0.86 of its part in two seconds in a row, and 0.89 in ten.
+//!
+//! A router holds classes back by windows, without losses: those that it says it holds want more too, in the
+//! longer look. Of a class of which it has no mark nothing can come as agreed: marks that are taken off on the way
+//! end an agreement as failed spans do. Where the divider does not say what it divides, as a router, whose other
+//! devices come and go, the total is not judged.
 
 use std::collections::VecDeque;
 
+use super::message::Seen;
 use crate::share::{Entry, Weight, fair};
 use crate::streak::Streak;
 use crate::units::{Bytes, Part, Rate, Span, Time};
@@ -27,6 +33,8 @@ pub const LONG: usize = 10;
 const WANTS: Span = Span::secs(5);
 /// Nothing is judged while senders find their new shares.
 const SETTLING: Span = Span::secs(2);
+/// What a class receives at least in a span in which its flows are surely marked: some 20 acknowledgements.
+const ACKNOWLEDGED_LEAST: Bytes = Bytes::new(60_000);
 /// Spans whose median is what arrived before.
 const BEFORE: usize = 10;
 
@@ -35,6 +43,8 @@ const BEFORE: usize = 10;
 pub struct Received {
     /// In L2 bytes.
     pub bytes: Bytes,
+    /// Of these, the payload of TCP connections, which acknowledge it by packets that are marked.
+    pub acknowledged: Bytes,
     /// Signs of lost packets.
     pub losses: u64,
 }
@@ -57,6 +67,11 @@ pub enum Fault {
         rate: Rate,
         /// What they had.
         before: Rate,
+    },
+    /// The divider sees no mark of a class.
+    Marks {
+        /// Its number.
+        class: usize,
     },
 }
 
@@ -101,6 +116,7 @@ pub struct Verifier {
     sum: Vec<Received>,
     lost_at: Vec<Option<Time>>,
     failed: Streak,
+    unmarked: Streak,
     /// What classes had and what they should have had, and so the total, of the last spans in which they were
     /// judged.
     long: Vec<VecDeque<(Rate, Rate)>>,
@@ -118,6 +134,7 @@ impl Verifier {
             sum: vec![Received::default(); weights.len()],
             lost_at: vec![None; weights.len()],
             failed: Streak::default(),
+            unmarked: Streak::default(),
             long: vec![VecDeque::new(); weights.len() + 1],
         }
     }
@@ -130,10 +147,16 @@ impl Verifier {
     ///
     /// # Panics
     /// If there are not as many classes as weights.
-    pub fn handle_tick(&mut self, received: &[Received], now: Time) -> Option<Result<(), Fault>> {
+    pub fn handle_tick(
+        &mut self,
+        received: &[Received],
+        seen: Seen,
+        now: Time,
+    ) -> Option<Result<(), Fault>> {
         assert_eq!(received.len(), self.sum.len(), "one for each class");
         for (class, tick) in received.iter().enumerate() {
             self.sum[class].bytes += tick.bytes;
+            self.sum[class].acknowledged += tick.acknowledged;
             self.sum[class].losses += tick.losses;
             if tick.losses > 0 {
                 self.lost_at[class] = Some(now);
@@ -145,12 +168,18 @@ impl Verifier {
         }
         let rate = |received: &Received| Rate::from_volume(received.bytes, length);
         let rates: Vec<Rate> = self.sum.iter().map(rate).collect();
+        let acks = |class: &usize| self.sum[*class].acknowledged >= ACKNOWLEDGED_LEAST;
+        let acking: Vec<usize> = (0..rates.len()).filter(acks).collect();
         self.since = now;
         self.sum.fill(Received::default());
         if now < self.judged_from {
             return None;
         }
-        let judged = self.judge(&rates, now);
+        let unmarked = acking.iter().copied().find(|class| seen.marked >> class & 1 == 0);
+        if let (Some(class), FAILED_MAX..) = (unmarked, self.unmarked.count(unmarked.is_some())) {
+            return Some(Err(Fault::Marks { class }));
+        }
+        let judged = self.judge(&rates, 0, now);
         let is_short = |(has, should): (Rate, Rate), least| has < should * least;
         let short = judged.iter().position(|one| one.is_some_and(|of| is_short(of, SPAN_LEAST)));
         if self.failed.count(short.is_some()) >= FAILED_MAX {
@@ -158,7 +187,9 @@ impl Verifier {
             return Some(Err(self.fault(of)));
         }
         let mut fault = None;
-        for (at, (long, judged)) in self.long.iter_mut().zip(judged).enumerate() {
+        let held = self.judge(&rates, seen.held, now);
+        let is_known = held.iter().any(Option::is_some) || !acking.is_empty();
+        for (at, (long, judged)) in self.long.iter_mut().zip(held).enumerate() {
             let Some(judged) = judged else {
                 long.clear();
                 continue;
@@ -178,13 +209,16 @@ impl Verifier {
         }
         match fault {
             Some(of) => Some(Err(self.fault(of))),
-            None => short.is_none().then_some(Ok(())),
+            None => (is_known && short.is_none() && unmarked.is_none()).then_some(Ok(())),
         }
     }
 
-    /// What each class had and should have had in a span, where that can be judged; last the total.
-    fn judge(&self, rates: &[Rate], now: Time) -> Vec<Option<(Rate, Rate)>> {
-        let wants = |class: usize| self.lost_at[class].is_some_and(|at| now.since(at) <= WANTS);
+    /// What each class had and should have had in a span, where that can be judged; last the total. Classes that
+    /// are `held` want more too.
+    fn judge(&self, rates: &[Rate], held: u16, now: Time) -> Vec<Option<(Rate, Rate)>> {
+        let wants = |class: usize| {
+            held >> class & 1 == 1 || self.lost_at[class].is_some_and(|at| now.since(at) <= WANTS)
+        };
         let wanting = (0..rates.len()).filter(|&class| wants(class)).count();
         let total: Rate = rates.iter().copied().sum();
         let entry = |(class, weight): (usize, &Weight)| Entry {
@@ -214,6 +248,7 @@ impl std::fmt::Display for Fault {
             Fault::Share { class, rate, part } => {
                 write!(f, "class {class} had {rate} of {part}")
             }
+            Fault::Marks { class } => write!(f, "it sees no mark of class {class}"),
             Fault::Total { rate, before } => {
                 write!(f, "all classes had {rate}, and {before} before")
             }

@@ -18,6 +18,8 @@ use fairweir_linux::{
 use tracing::{Level, debug, info, trace, warn};
 
 use super::delay::Delay;
+use super::devices::{DeviceControl, Home};
+use super::divided::DeviceClasses;
 use super::divider::DividerControl;
 use super::kept::KeptFile;
 use super::leases::LeaseControl;
@@ -91,6 +93,8 @@ pub(super) struct Daemon {
     pub(super) delay: Delay,
     /// Who divides.
     pub(super) divider: DividerControl,
+    /// Which devices say how they are divided, on a router.
+    pub(super) devices: Option<DeviceControl>,
     /// What a slot of the credit market has bought.
     pub(super) guarantee: Term,
     /// Who tells the proxy; only a router has one.
@@ -136,6 +140,7 @@ impl Daemon {
         }
         let mut host = Point::attach(&settings)?;
         let connections = kept.as_ref().and_then(KeptFile::take);
+        let devices = settings.lan().map(|_| DeviceControl::new()).transpose()?;
         // Packets are counted from here on.
         let now = monotonic_now();
         settings.lacks_windows = !host.has_windows();
@@ -160,6 +165,7 @@ impl Daemon {
             config_error: None,
             delay: Delay::default(),
             divider: DividerControl::default(),
+            devices,
             guarantee: Term::default(),
             teller,
             memories,
@@ -202,6 +208,7 @@ impl Daemon {
         }
         self.end_timed(now);
         self.listen(now);
+        self.with_devices(|devices, daemon| devices.handle_tick(daemon, now));
         self.delay.follow(self.settings.probe().filter(|_| self.host.is_some()), now);
         self.observe(now);
         self.tell_proxy(now);
@@ -232,6 +239,18 @@ impl Daemon {
         let Some(point) = &mut self.host else { return };
         if let Err(e) = self.sites.listen(point, now) {
             self.open(now, e.to_string());
+        }
+    }
+
+    /// Answers the devices that ask to be divided.
+    pub(super) fn answer_devices(&mut self, now: Time) {
+        self.with_devices(|devices, daemon| devices.handle_ready(daemon, now));
+    }
+
+    fn with_devices(&mut self, work: impl FnOnce(&mut DeviceControl, &mut Daemon)) {
+        if let Some(mut devices) = self.devices.take() {
+            work(&mut devices, self);
+            self.devices = Some(devices);
         }
     }
 
@@ -340,11 +359,11 @@ impl Daemon {
     /// # Errors
     /// Why nothing was changed.
     pub(super) fn handle_set(&mut self, changes: &Changes, now: Time) -> Result<Changed, String> {
-        let groups = self.settings.policy().groups();
         for (key, value) in changes {
             if let (Some(name), Some(_)) = (key.strip_prefix("weight."), value)
-                && !groups.iter().any(|g| g.name == name)
+                && self.settings.weight_of(name).is_none()
             {
+                let groups = self.settings.configured.policy.groups();
                 let names = groups.iter().map(|g| g.name.as_str());
                 return Err(format!("no group `{name}`{}", did_you_mean(name, names)));
             }
@@ -825,6 +844,29 @@ impl Daemon {
         if let Some(control) = &self.upload {
             upload.keep(link, control.learned_capacity(), now, at_once);
         }
+    }
+}
+
+impl Home for Daemon {
+    fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    fn point(&self) -> Option<&Point> {
+        self.host.as_ref()
+    }
+
+    fn decision(&self) -> &Decision {
+        self.control.decision()
+    }
+
+    fn enforces(&self) -> bool {
+        self.enforces()
+    }
+
+    fn divide(&mut self, divided: DeviceClasses, now: Time) -> anyhow::Result<()> {
+        let new = self.settings.with_divided(divided)?;
+        self.take_over(new, now).map(drop)
     }
 }
 

@@ -135,7 +135,7 @@ impl DividerControl {
         let words = match (agreement, asked.client.waits()) {
             (Some(agreement), _) => {
                 let rate = agreement.rate().map(|rate| format!(" {rate}")).unwrap_or_default();
-                let refused = match agreement.agreed.refused {
+                let refused = match agreement.agreed.seen.refused {
                     0 => String::new(),
                     refused => format!("; {refused} marks found no room there"),
                 };
@@ -220,6 +220,7 @@ impl Asked {
         for connection in connections {
             if let Some(class) = self.class_of.get(connection.group) {
                 received[usize::from(*class)].losses += connection.holes;
+                received[usize::from(*class)].acknowledged += connection.received;
             }
         }
         received

@@ -26,6 +26,8 @@ pub(crate) mod cli;
 pub(crate) mod client;
 mod daemon;
 mod delay;
+mod devices;
+mod divided;
 mod divider;
 pub(crate) mod guard;
 mod kept;
@@ -51,6 +53,7 @@ pub(crate) mod wire;
 
 use cli::{HostArgs, HostCommand, LoopArgs, RouterArgs};
 use daemon::{Daemon, next_tick};
+use devices::DeviceControl;
 use kept::KeptFile;
 use leases::LeaseControl;
 use memory::Memories;
@@ -172,7 +175,8 @@ impl Service for HostService {
             Some(_) => [self.daemon.sites.deadline(), leases],
             None => [None; 2],
         };
-        pauses.into_iter().flatten().fold(self.tick_at, Time::min)
+        let devices = self.daemon.devices.as_ref().and_then(DeviceControl::deadline);
+        pauses.into_iter().chain([devices]).flatten().fold(self.tick_at, Time::min)
     }
 
     fn waits_for(&self) -> Vec<BorrowedFd<'_>> {
@@ -182,11 +186,13 @@ impl Service for HostService {
             let (router, leases) = (point.as_router()?, self.daemon.leases.as_ref()?);
             leases.waits_for(router)
         };
-        sites.into_iter().chain(leases()).collect()
+        let devices = self.daemon.devices.as_ref().and_then(DeviceControl::waits_for);
+        sites.into_iter().chain(leases()).chain(devices).collect()
     }
 
     fn handle_ready(&mut self, now: Time) -> Result<(), Error> {
         self.daemon.listen(now);
+        self.daemon.answer_devices(now);
         Ok(())
     }
 

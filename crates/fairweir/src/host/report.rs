@@ -141,6 +141,7 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
         probe: daemon.delay.status(),
         own_received_bytes: daemon.host.as_ref().and_then(Point::own_traffic),
         hosts: daemon.leases.as_ref().map(|leases| leases.status(settings.policy())),
+        clients: daemon.devices.as_ref().map(|devices| devices.status(daemon, now)),
         upload: daemon.upload.as_ref().map(|upload| upload.status(settings)),
         config_error: daemon.config_error.clone(),
     }

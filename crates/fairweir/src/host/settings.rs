@@ -17,6 +17,7 @@ use fairweir_linux::probe::{ProbeSpec, Reflector};
 use tracing::warn;
 
 use super::cli::LoopArgs;
+use super::divided::DeviceClasses;
 use super::timed::{TimedChanges, TimedFile};
 use crate::exit::Usage;
 
@@ -34,6 +35,8 @@ pub(super) struct Settings {
     pub(super) configured: Config,
     /// What changes groups for a time.
     pub(super) timed: TimedChanges,
+    /// How devices say that they are divided.
+    pub(super) divided: DeviceClasses,
     /// Touch nothing.
     pub(super) dry_run: bool,
     /// Probe the access link even so.
@@ -67,6 +70,7 @@ impl Settings {
             configured: config.clone(),
             config,
             timed: TimedChanges::default(),
+            divided: DeviceClasses::default(),
             dry_run: args.dry_run,
             probes_in_dry_run: args.probe,
             lacks_windows: false,
@@ -111,10 +115,22 @@ impl Settings {
     /// # Errors
     /// If the control cannot hold them.
     pub(super) fn with_timed(&self, timed: TimedChanges) -> anyhow::Result<Settings> {
-        let config = timed.applied_to(&self.configured);
-        let settings = Settings { config, timed, ..self.clone() };
-        settings.controller(None)?;
-        Ok(settings)
+        Settings { timed, ..self.clone() }.changed()
+    }
+
+    /// The same with other classes of devices.
+    ///
+    /// # Errors
+    /// If the control cannot hold them.
+    pub(super) fn with_divided(&self, divided: DeviceClasses) -> anyhow::Result<Settings> {
+        Settings { divided, ..self.clone() }.changed()
+    }
+
+    fn changed(mut self) -> anyhow::Result<Settings> {
+        self.config = self.timed.applied_to(&self.configured);
+        self.config.policy = self.divided.applied(&self.config.policy);
+        self.controller(None)?;
+        Ok(self)
     }
 
     /// The same with what changed groups under an earlier daemon, as far as the control can hold it.

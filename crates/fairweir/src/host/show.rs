@@ -6,7 +6,8 @@ use fairweir_core::receiver::GroupState;
 use fairweir_core::units::{Bytes, Rate};
 
 use super::wire::{
-    GroupStatus, HostStatus, ProbeStatus, SitesStatus, Status, UploadStatus, WithinStatus,
+    DeviceClientStatus, GroupStatus, HostStatus, ProbeStatus, SitesStatus, Status, UploadStatus,
+    WithinStatus,
 };
 use crate::table::{self, Align};
 use crate::words::{count, mbit};
@@ -43,6 +44,16 @@ pub(crate) fn notes(status: &Status) -> Vec<(&'static str, String)> {
         notes.push(("unshaped", reason.clone()));
     }
     notes.extend(status.divider.as_ref().map(|divider| ("divider", divider.words.clone())));
+    for DeviceClientStatus { device, address, classes, bound, refused, .. } in
+        status.clients.iter().flatten()
+    {
+        let bound = count(*bound, "flow");
+        let mut note = format!("{device} as {address} asks: {classes} classes, {bound} in them");
+        if *refused > 0 {
+            note.push_str(&format!("; {refused} marks found no room"));
+        }
+        notes.push(("divided", note));
+    }
     if let Some(error) = &status.config_error {
         notes.push(("configuration error", error.clone()));
     }

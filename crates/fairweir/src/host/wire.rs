@@ -80,6 +80,9 @@ pub(crate) struct Status {
     /// Whose the names in `host:` matches are; null on a host.
     #[serde(default)]
     pub(crate) hosts: Option<Vec<HostStatus>>,
+    /// Devices that are divided as their own fairweir asks; null on a host.
+    #[serde(default)]
+    pub(crate) clients: Option<Vec<DeviceClientStatus>>,
     /// What leaves; null if the upload is not shared.
     #[serde(default)]
     pub(crate) upload: Option<UploadStatus>,
@@ -103,6 +106,24 @@ pub(crate) struct DividerStatus {
     pub(crate) verified_s: Option<f64>,
     /// Who divides and why, for people.
     pub(crate) words: String,
+}
+
+/// A device that is divided as its own fairweir asks.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
+pub(crate) struct DeviceClientStatus {
+    /// Its name.
+    pub(crate) device: String,
+    /// Who asks.
+    pub(crate) address: IpAddr,
+    /// How many classes it has.
+    pub(crate) classes: usize,
+    /// Until the agreement ends if it is not renewed, in seconds.
+    pub(crate) ends_in_s: f64,
+    /// Flows that are bound to classes.
+    pub(crate) bound: usize,
+    /// Marks that found no room since the agreement began.
+    pub(crate) refused: u32,
 }
 
 /// What leaves by the interface.

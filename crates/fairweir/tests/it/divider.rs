@@ -1,20 +1,23 @@
-//! The agreement between `fairweir host` and `fairweir isp`, with real packets.
+//! The agreement between `fairweir host` and `fairweir isp` or `fairweir router`, with real packets.
 
-use std::net::UdpSocket;
+use std::net::{SocketAddr, UdpSocket};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fairweir_core::agreement::message::{Agreed, MESSAGE_MAX, Message, Outcome};
+use fairweir_core::agreement::message::{Agreed, MESSAGE_MAX, Message, Outcome, Seen};
 use fairweir_core::agreement::{LEASE, PORT, mark_of};
 use fairweir_core::units::Rate;
 use fairweir_testing::{can_run, note, one_at_a_time, privileged, two_of_three};
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::common::access::{ALICE4, Access, NOBODY4, SERVER4, SERVER4_OTHER};
-use crate::common::stage::{Daemon, Download};
+use crate::common::far::Far;
+use crate::common::home::{Device, devices, has_nat, run};
+use crate::common::stage::{Daemon, Download, Stage};
 
 const ISP_PLAN: &str = r#"
 [[plan]]
@@ -226,9 +229,9 @@ fn agree_and_do_nothing(socket: &UdpSocket) {
             Some(Message::Ask(ask)) => {
                 let marks = (0..ask.classes.weights().len() as u8).map(mark_of).collect();
                 let (lease, outcome) = (LEASE, Outcome::Divides);
-                let (epoch, rate, refused) = (1, Rate::ZERO, 0);
-                let nonce = ask.nonce;
-                Message::Agreed(Agreed { nonce, epoch, lease, outcome, rate, refused, marks })
+                let (epoch, rate, nonce) = (1, Rate::ZERO, ask.nonce);
+                let seen = Seen { marked: u16::MAX, ..Seen::default() };
+                Message::Agreed(Agreed { nonce, epoch, lease, outcome, rate, seen, marks })
             }
             _ => continue,
         };
@@ -297,6 +300,134 @@ fn attacks() {
     // Its own renewals may have been lost among them, and then it divides itself.
     assert!(!access.isp("show alice").contains("weight 200"));
     assert_eq!(isp.status()["enforcing"], true);
+}
+
+const ROUTER_MBIT: f64 = 28.0;
+
+/// Behind a router: a desk whose own fairweir has two groups, and a tv, both with the same weight.
+struct Home {
+    stage: Stage,
+    devices: [Device; 2],
+    /// Of video, which comes by IPv6, of backups, and of the tv.
+    servers: [SocketAddr; 3],
+    _far: [Far; 3],
+    router: Daemon,
+    host: Daemon,
+}
+
+impl Home {
+    fn new() -> Home {
+        let stage = Stage::with_link(ROUTER_MBIT);
+        let devices = devices(&stage, ["desk", "tv"]);
+        let far = [1, 2, 3]
+            .map(|n| Far::new(&stage, &format!("far{n}"), &format!("198.51.100.{n}"), None));
+        let video = far[0].add_address6(&stage, "far1", "2001:db8:8::1");
+        let servers = [video, far[1].address(), far[2].address()];
+        let mut text = format!(
+            "version = 1\n[router]\nlan = \"br-lan\"\nwan = \"wan\"\ncapacity = \"{ROUTER_MBIT}mbit\"\n"
+        );
+        for Device { name, mac, .. } in &devices {
+            text +=
+                &format!("[[device]]\nname = \"{name}\"\nweight = 1\nmatch = [\"mac:{mac}\"]\n");
+        }
+        stage.configure(&text);
+        let router = stage.start_router(&[]);
+        let host = devices[0].start_host(&stage, HOST_BEHIND);
+        Home { stage, devices, servers, _far: far, router, host }
+    }
+
+    /// Two connections of the desk's groups and of the tv.
+    fn loads(&self) -> [[Download; 2]; 3] {
+        let [desk, tv] = &self.devices;
+        let from = |at: usize| if at < 2 { desk } else { tv };
+        [0, 1, 2].map(|at| [0; 2].map(|_| from(at).download(self.servers[at])))
+    }
+
+    fn wait_for_agreement(&self) {
+        self.host.wait_for("divided by the router", PATIENCE, divides);
+    }
+
+    /// How long the host takes to divide itself, and why.
+    fn own_control(&self) -> (Duration, String) {
+        let begin = Instant::now();
+        wait_until("own control", Duration::from_secs(6), || !divides(&self.host.status()));
+        (begin.elapsed(), self.host.status()["divider"]["words"].to_string())
+    }
+}
+
+const HOST_BEHIND: &str = r#"version = 1
+
+[[group]]
+name = "video"
+weight = 4
+match = ["ip:2001:db8:8::1"]
+
+[[group]]
+name = "backup"
+weight = 1
+match = ["ip:198.51.100.2"]
+"#;
+
+fn the_router_divides() {
+    let home = Home::new();
+    let loads = home.loads();
+    home.wait_for_agreement();
+    thread::sleep(Duration::from_secs(5));
+    let received = || loads.each_ref().map(|two| two.iter().map(Download::received).sum::<u64>());
+    let (begin, before) = (Instant::now(), received());
+    thread::sleep(SPAN);
+    let (took, after) = (begin.elapsed().as_secs_f64(), received());
+    let mbit = [0, 1, 2].map(|i| (after[i] - before[i]) as f64 * 8e-6 / took);
+    let sum: f64 = mbit.iter().sum();
+    let shares = [0, 1, 2].map(|i| mbit[i] / sum / [0.4, 0.1, 0.5][i]);
+    let (status, shown) = (home.host.status(), home.stage.fairweir("router status").stdout);
+    let shown = String::from_utf8(shown).unwrap();
+    note(&format!("shares {shares:.3?} of {sum:.2} Mbit/s; {}", status["divider"]["words"]));
+    assert!(divides(&status), "{status:#}");
+    assert!(status["divider"]["verified_s"].as_f64().is_some_and(|ago| ago < 3.0), "{status:#}");
+    assert!(shown.contains("divided: desk as 192.168.7.1 asks: 3 classes"), "{shown}");
+    for share in shares {
+        assert!((share - 1.0).abs() <= 0.03, "{shares:?}\n{shown}");
+    }
+    assert!(sum > 0.92 * ROUTER_MBIT, "{sum} Mbit/s");
+    home.router.signal(Signal::SIGKILL);
+    let (took, words) = home.own_control();
+    note(&format!("{took:.1?} after the kill: {words}"));
+    assert!(words.contains("did not renew"), "{words}");
+}
+
+#[test]
+fn the_router_divides_a_device_by_the_weights_of_its_host() {
+    if privileged() && has_nat() {
+        one_at_a_time(|| two_of_three(the_router_divides));
+    }
+}
+
+fn marks_are_taken_off() {
+    let home = Home::new();
+    let _loads = home.loads();
+    home.wait_for_agreement();
+    home.host.wait_for("verified", PATIENCE, |status| status["divider"]["verified_s"].is_number());
+    home.stage.at_home(|| {
+        for line in [
+            "add table bridge bleach",
+            "add chain bridge bleach in { type filter hook prerouting priority 0 ; }",
+            "add rule bridge bleach in ip dscp set 0",
+            "add rule bridge bleach in ip6 dscp set 0",
+        ] {
+            run("nft", line);
+        }
+    });
+    let (took, words) = home.own_control();
+    note(&format!("{took:.1?} after the marks were gone: {words}"));
+    assert!(words.contains("no mark"), "{words}");
+}
+
+#[test]
+fn marks_that_do_not_reach_the_router_give_control_back_to_the_host() {
+    if privileged() && has_nat() {
+        one_at_a_time(|| two_of_three(marks_are_taken_off));
+    }
 }
 
 /// Datagrams for one of alice's ports, three times what the plan of 10 Mbit/s carries.

@@ -1,8 +1,12 @@
 //! What BPF programs and user space share: the structures and numbers of `bpf/abi.h`,
-//! `bpf/police_abi.h`, `bpf/router_abi.h` and `bpf/sender_abi.h`, made from these by the build
+//! `bpf/binding_abi.h`, `bpf/police_abi.h`, `bpf/router_abi.h` and `bpf/sender_abi.h`, made from these by the build
 //! (`build/structs.rs`, `build/numbers.rs`), and what user space adds to them.
 
 use std::mem::{MaybeUninit, size_of};
+
+use fairweir_core::agreement::bindings::marked_lately;
+use fairweir_core::agreement::message::Seen;
+use fairweir_core::units::Time;
 
 use super::header;
 
@@ -90,6 +94,33 @@ impl RouterCounters {
             sum.unheard += mine.unheard;
         }
         sum
+    }
+}
+
+/// What is bound of a client of an agreement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Bound {
+    /// How many flows.
+    pub bound: usize,
+    /// Marks that found no room; wraps.
+    pub refused: u32,
+    /// As `agreement::bindings` has them.
+    pub words: Vec<u64>,
+}
+
+impl Bound {
+    /// The same as a divider says it, but for what it holds.
+    pub fn seen(&self, now: Time) -> Seen {
+        let marked = marked_lately(&self.words, now);
+        Seen { refused: self.refused, marked, held: 0 }
+    }
+
+    pub(crate) fn of(bindings: &Bindings) -> Bound {
+        Bound {
+            bound: bindings.of.iter().filter(|&&word| word != 0).count(),
+            refused: bindings.refused,
+            words: bindings.of.to_vec(),
+        }
     }
 }
 

@@ -45,6 +45,10 @@ impl LeafRules {
                     }
                 }
             }
+            Match::Class(number) => {
+                let key = key(above, header::LEAF_CLASSES as u8, &[number + 1], u8::BITS);
+                self.table.entry(key).or_insert(rule);
+            }
             // Names have labels, see `LeafRules::add_label`. A policy has no other kind beneath a group.
             Match::Web(_)
             | Match::App(_)

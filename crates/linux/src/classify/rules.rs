@@ -8,8 +8,10 @@
 //! A leaf beneath another group is looked for among the packets of one class only: its rules are in a
 //! table of their own (`leaves`), and the rule of that class says that there are such leaves.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
+use fairweir_core::packet::Mac;
 use fairweir_core::policy::{GROUPS_MAX, Match, Policy};
 use fairweir_core::sites::InnerSites;
 use ipnet::IpNet;
@@ -85,18 +87,12 @@ impl Rules {
                     claim(&mut self.cgroups, &id.to_ne_bytes());
                 }
             }
-            Match::Ip(IpNet::V4(net)) => {
-                let length = net.prefix_len().into();
-                let key = Prefix4 { length, address: net.network().octets() };
-                claim(&mut self.prefix4, key.as_bytes());
-            }
-            Match::Ip(IpNet::V6(net)) => {
-                let length = net.prefix_len().into();
-                let key = Prefix6 { length, address: net.network().octets() };
-                claim(&mut self.prefix6, key.as_bytes());
-            }
+            Match::Ip(net @ IpNet::V4(_)) => claim(&mut self.prefix4, &prefix_key(net)),
+            Match::Ip(net @ IpNet::V6(_)) => claim(&mut self.prefix6, &prefix_key(net)),
             // The classifier does not look up names: see `classify/site.rs` and `Router::set_hosts`.
             Match::Web(_) | Match::Host(_) => {}
+            // Only beneath devices.
+            Match::Class(_) => {}
             Match::Mac(mac) => claim(&mut self.macs, &mac.0),
             Match::Port(ports) => {
                 for table in port_tables(ports) {
@@ -107,6 +103,21 @@ impl Rules {
             }
         }
         Ok(())
+    }
+
+    /// The rule of a device behind a router, as its programs find it.
+    pub(crate) fn device(&self, mac: Mac, address: IpAddr) -> Option<u32> {
+        let by_prefix = |length: u8| {
+            let net = IpNet::new(address, length).ok()?.trunc();
+            let (table, key) = match net {
+                IpNet::V4(_) => (&self.prefix4, prefix_key(&net)),
+                IpNet::V6(_) => (&self.prefix6, prefix_key(&net)),
+            };
+            table.get(&key).copied()
+        };
+        let longest = if address.is_ipv4() { 32 } else { 128 };
+        let by_address = (0..=longest).rev().find_map(by_prefix);
+        self.macs.get(mac.0.as_slice()).copied().max(by_address)
     }
 
     /// Which kinds of look-up are needed at all, as `FEATURE_*`.
@@ -148,6 +159,21 @@ pub(crate) fn needs_cgroups(policy: &Policy) -> bool {
 /// Whether `policy` asks for sites.
 pub(crate) fn needs_sites(policy: &Policy) -> bool {
     policy.groups().iter().flat_map(|g| &g.matches).any(|m| matches!(m, Match::Web(_)))
+}
+
+fn prefix_key(net: &IpNet) -> Vec<u8> {
+    let length = net.prefix_len().into();
+    match net {
+        IpNet::V4(net) => Prefix4 { length, address: net.network().octets() }.as_bytes().to_vec(),
+        IpNet::V6(net) => Prefix6 { length, address: net.network().octets() }.as_bytes().to_vec(),
+    }
+}
+
+/// The slots of devices of `policy` whose own fairweir says in which class their flows are.
+pub(crate) fn clients_of(policy: &Policy, slots: &[u16]) -> BTreeSet<u16> {
+    let groups = policy.groups().iter().enumerate();
+    let divided = groups.filter(|(_, g)| g.matches.iter().any(|m| matches!(m, Match::Class(_))));
+    divided.filter_map(|(order, _)| Some(slots[policy.within(order)?])).collect()
 }
 
 /// A slot for each group of `policy`: a group that was there keeps its own, so that neither its

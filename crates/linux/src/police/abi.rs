@@ -1,11 +1,11 @@
 //! What the policer and user space share (`bpf/police_abi.h`), by shorter names.
 
 pub(crate) use crate::bpf::abi::{
-    Bench, PoliceBindings as Bindings, PoliceChoice as Choice, PoliceClient as Client,
-    PoliceCriterion as Criterion, PoliceEntry as Entry, PoliceMember as Member, PolicePace as Pace,
-    PolicePlan as Plan, PolicePlanInner as PlanInner, PolicePlanLeaf as PlanLeaf,
-    PolicePrefixes as Prefixes, PoliceSegment as Segment, PoliceSettings as Settings,
-    PoliceTally as Tally, PoliceTotals as Totals,
+    Bench, Bindings, PoliceChoice as Choice, PoliceClient as Client, PoliceCriterion as Criterion,
+    PoliceEntry as Entry, PoliceMember as Member, PolicePace as Pace, PolicePlan as Plan,
+    PolicePlanInner as PlanInner, PolicePlanLeaf as PlanLeaf, PolicePrefixes as Prefixes,
+    PoliceSegment as Segment, PoliceSettings as Settings, PoliceTally as Tally,
+    PoliceTotals as Totals,
 };
 pub(crate) use crate::bpf::header::{
     POLICE_CHUNK as CHUNK, POLICE_CHUNKS as CHUNKS, POLICE_CLASS_SHIFT as CLASS_SHIFT,
@@ -65,7 +65,7 @@ pub(crate) const CLASS_CLIENT: usize = 2;
 const _: () = {
     let room = CLASS_ROOMS[CLASS_CLIENT];
     assert!(room.leaves == CLIENT_LEAVES_MAX && room.inners == CLIENT_INNERS_MAX);
-    assert!(header::POLICE_BINDINGS as usize == BINDINGS);
+    assert!(header::BINDINGS as usize == BINDINGS);
 };
 
 /// The leaves and inner nodes for which a slot of each class has room, and its bytes.

@@ -13,7 +13,7 @@ use super::abi::{self, CHUNK, CHUNKS, CLASS_CLIENT, CLIENT_CHUNK};
 use super::maps::OfClient;
 use super::plan::{self, CLIENT_SHAPES, Shapes};
 use super::slots::{Numbers, class_of, index_of};
-use super::{Direction, PlanId, Police, SubscriberId};
+use super::{Bound, Direction, PlanId, Police, SubscriberId};
 use crate::Error;
 use crate::bpf::abi::Plain;
 use crate::bpf::{bpf_error, update};
@@ -28,17 +28,6 @@ pub(super) struct Clients {
     /// The number of the last shape. Shapes of clients' plans are not remembered, since there is no end of them; those
     /// of another process are other numbers.
     shape: u32,
-}
-
-/// What is bound of a client.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Bound {
-    /// How many flows.
-    pub bound: usize,
-    /// Marks that found no room; wraps.
-    pub refused: u32,
-    /// As `agreement::bindings` has them.
-    pub words: Vec<u64>,
 }
 
 /// A client.
@@ -159,11 +148,7 @@ impl Police {
         let value = chunk.lookup(&(live.number % CLIENT_CHUNK).to_ne_bytes(), MapFlags::ANY);
         let value = value.map_err(|e| bpf_error("read the bindings of a client", &e))?;
         let of_client = value.and_then(|value| abi::Bindings::from_bytes(&value));
-        Ok(of_client.map(|bindings| Bound {
-            bound: bindings.of.iter().filter(|&&word| word != 0).count(),
-            refused: bindings.refused,
-            words: bindings.of.to_vec(),
-        }))
+        Ok(of_client.map(|bindings| Bound::of(&bindings)))
     }
 
     /// The slots of a subscriber whose plan is for clients: of downloads and of uploads.

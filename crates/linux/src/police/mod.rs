@@ -38,7 +38,7 @@ mod subscribers;
 mod tables;
 mod trial;
 
-pub use clients::Bound;
+pub use crate::bpf::abi::Bound;
 pub use counters::{Counters, Totals};
 pub use hook::Hook;
 pub use plan::Algorithm;

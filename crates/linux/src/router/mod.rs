@@ -12,6 +12,7 @@
 //! the next router ([`kept`]).
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 
 use fairweir_core::lease;
@@ -24,11 +25,11 @@ use libbpf_rs::MapHandle;
 
 use crate::attached::{Attached, Health, Mode};
 use crate::bpf::abi::{
-    DhcpHeard, FEATURE_PREFIX4, FEATURE_PREFIX6, FEATURE_SITES, FEATURE_UPLOAD, FEATURE_WINDOWS,
-    Plain, RecentControl, RouterConfig,
+    Bound, DhcpHeard, FEATURE_PREFIX4, FEATURE_PREFIX6, FEATURE_SITES, FEATURE_UPLOAD,
+    FEATURE_WINDOWS, Plain, RecentControl, RouterConfig,
 };
 use crate::bpf::bpf_error;
-use crate::bpf::header::{FEATURE_MACS, FEATURE_MARKS};
+use crate::bpf::header::{CLIENTS_MAX, FEATURE_CLIENTS, FEATURE_MACS, FEATURE_MARKS, RULE_SLOT};
 use crate::classify::cgroup::Tree;
 use crate::classify::leaf;
 use crate::classify::rules::{self, Rules};
@@ -103,6 +104,8 @@ pub struct Router {
     total: Bytes,
     to_lan: Bytes,
     unheard: u64,
+    /// Classes of the devices with an agreement.
+    clients: BTreeSet<u16>,
     /// Whether packets are taken past the programs.
     offload: OffloadWatch,
     conflicts_at: Time,
@@ -112,6 +115,9 @@ pub struct Router {
 }
 
 impl Router {
+    /// The most devices that can have classes of their own fairweir ([`fairweir_core::policy::Match::Class`]).
+    pub const CLIENTS_MAX: usize = CLIENTS_MAX as usize;
+
     /// Refuses if other software shapes the download of this router, or takes packets past its programs.
     ///
     /// # Errors
@@ -169,6 +175,7 @@ impl Router {
             total: Bytes::ZERO,
             to_lan: Bytes::ZERO,
             unheard: 0,
+            clients: BTreeSet::new(),
             offload: OffloadWatch::default(),
             conflicts_at: monotonic_now() + CONFLICTS_PERIOD,
             flows: Flows::default(),
@@ -205,7 +212,8 @@ impl Router {
         let Shaper { policy, slots, .. } = &self.shaper;
         let rules = self.rules_of(policy, slots);
         let default = rules::slot_of(policy, policy.default_group(), slots);
-        let put = rules.and_then(|rules| self.put_rules(rules, default));
+        let clients = self.clients.clone();
+        let put = rules.and_then(|rules| self.put_rules(rules, default, clients));
         if put.is_err() {
             self.hosts = old;
         }
@@ -261,17 +269,47 @@ impl Router {
         Ok(rules)
     }
 
-    /// Puts `rules` in force; everything else has `default_slot`.
-    fn put_rules(&mut self, rules: Rules, default_slot: u16) -> Result<(), Error> {
+    /// Puts `rules` in force, by which the devices of the classes `clients` have an agreement; everything else
+    /// has `default_slot`.
+    fn put_rules(
+        &mut self,
+        rules: Rules,
+        default_slot: u16,
+        clients: BTreeSet<u16>,
+    ) -> Result<(), Error> {
+        clients.iter().try_for_each(|slot| self.programs.add_client(*slot))?;
         let macs = if rules.macs.is_empty() { 0 } else { FEATURE_MACS };
-        let features = rules.features(false) & FEATURES_OF_RULES | macs;
+        let divided = if clients.is_empty() { 0 } else { FEATURE_CLIENTS };
+        let features = rules.features(false) & FEATURES_OF_RULES | macs | divided;
         self.shaper.put_rules(rules, |old, new| self.programs.set_rules(old, new))?;
         let before = self.config;
         self.config.features =
             features | self.config.features & (FEATURE_WINDOWS | FEATURE_UPLOAD | FEATURE_MARKS);
         self.config.default_slot = default_slot.into();
         self.begin_interval();
-        self.configure().inspect_err(|_| self.config = before)
+        self.configure().inspect_err(|_| self.config = before)?;
+        for gone in std::mem::replace(&mut self.clients, clients).difference(&self.clients) {
+            self.programs.delete_client(*gone);
+        }
+        Ok(())
+    }
+
+    /// The group of the device with these addresses, as the programs find it: with an agreement, or groups, the
+    /// default group within the device. The default device has none.
+    pub fn device_of(&self, mac: Mac, address: IpAddr) -> Option<usize> {
+        let rule = self.shaper.rules.device(mac, address)?;
+        let slot = (rule & RULE_SLOT) as u16;
+        self.shaper.slots.iter().position(|of| *of == slot)
+    }
+
+    /// What is bound of the device of this group ([`Router::device_of`]); `None` without an agreement.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn bindings(&self, group: usize) -> Result<Option<Bound>, Error> {
+        let slot = self.shaper.slots.get(group).filter(|slot| self.clients.contains(slot));
+        let bindings = slot.map(|slot| self.programs.client(*slot)).transpose()?;
+        Ok(bindings.flatten().map(|bindings| Bound::of(&bindings)))
     }
 
     /// What is no longer as it was made, in words.
@@ -390,7 +428,8 @@ impl Attached for Router {
         let slots = self.shaper.slots_of(policy);
         let rules = self.rules_of(policy, &slots)?;
         let counters = self.programs.counters()?;
-        self.put_rules(rules, rules::slot_of(policy, policy.default_group(), &slots))?;
+        let default = rules::slot_of(policy, policy.default_group(), &slots);
+        self.put_rules(rules, default, rules::clients_of(policy, &slots))?;
         let at = self.has_root.then(|| at(&self.lan));
         self.shaper.take_over(policy, slots, &counters.slots, at);
         Ok(())

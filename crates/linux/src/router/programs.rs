@@ -8,7 +8,7 @@ use libbpf_rs::{
 };
 
 use crate::Error;
-use crate::bpf::abi::{Flow, FlowKey, Plain, RouterConfig, RouterCounters, RouterFlow};
+use crate::bpf::abi::{Bindings, Flow, FlowKey, Plain, RouterConfig, RouterCounters, RouterFlow};
 use crate::bpf::{
     KEY, attach_tcx, bpf_error, each_entry, header, is_at_a_device, listen_to_the_loader,
     not_found, program, replace, update,
@@ -36,6 +36,8 @@ pub(crate) struct Programs {
     /// Flows that are bound to labels of sites.
     pub(crate) bound: MapHandle,
     pub(crate) heard: MapHandle,
+    /// Of devices with an agreement.
+    clients: MapHandle,
 }
 
 /// What not every router needs.
@@ -82,6 +84,7 @@ impl Programs {
             dhcp: map("dhcp_ring")?,
             bound: map("flows")?,
             heard: map("heard_ring")?,
+            clients: map("client_bindings")?,
             links: Vec::new(),
             parts,
             object,
@@ -100,6 +103,7 @@ impl Programs {
             ("fairweir_wan_ingress", wan),
             // Of a connection whose SYN is seen the SYN-ACK must be seen too.
             ("fairweir_lan_egress", lan),
+            ("fairweir_lan_marks", lan),
             ("fairweir_lan_ingress", lan),
         ]) {
             let missing = || Error::refused(format!("find the program {name}"), not_found());
@@ -138,6 +142,36 @@ impl Programs {
         replace(&self.prefix6, &old.prefix6, &new.prefix6)?;
         replace(&self.leaves, &old.leaves, &new.leaves)?;
         replace(&self.macs, &old.macs, &new.macs)
+    }
+
+    /// Makes room for the bindings of a device with an agreement, if there is none.
+    ///
+    /// # Errors
+    /// If there are more devices than [`header::CLIENTS_MAX`], or the kernel refuses.
+    pub(crate) fn add_client(&self, slot: u16) -> Result<(), Error> {
+        let (key, empty) = (u32::from(slot).to_ne_bytes(), vec![0; size_of::<Bindings>()]);
+        match self.clients.update(&key, &empty, MapFlags::NO_EXIST) {
+            Err(e) if e.kind() != libbpf_rs::ErrorKind::AlreadyExists => {
+                Err(bpf_error("make the bindings of a device", &e))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Deletes them.
+    pub(crate) fn delete_client(&self, slot: u16) {
+        // What is left binds nothing: no rule leads to it.
+        let _ = self.clients.delete(&u32::from(slot).to_ne_bytes());
+    }
+
+    /// The bindings of a device.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub(crate) fn client(&self, slot: u16) -> Result<Option<Bindings>, Error> {
+        let found = self.clients.lookup(&u32::from(slot).to_ne_bytes(), MapFlags::ANY);
+        let found = found.map_err(|e| bpf_error("read the bindings of a device", &e))?;
+        Ok(found.and_then(|bytes| Bindings::from_bytes(&bytes)))
     }
 
     /// A program, for test runs.

@@ -1,15 +1,15 @@
 //! Devices behind a router: the home of a [`Stage`] becomes a router with a bridge and NAT.
 
-use std::fs;
+use std::fs::{self, File};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::thread;
 
 use fairweir_linux::{link, netns::Netns};
 
 use fairweir_testing::{can_run, traffic};
 
-use super::stage::{Download, Stage};
+use super::stage::{Daemon, Download, Stage};
 
 /// One device of the home.
 pub struct Device {
@@ -85,6 +85,20 @@ impl Device {
 
     pub fn netns(&self) -> &Netns {
         &self.netns
+    }
+
+    /// Starts a host's daemon on the device.
+    pub fn start_host(&self, stage: &Stage, configuration: &str) -> Daemon {
+        let path = |what: &str| stage.path(&format!("{}{what}", self.name));
+        fs::write(path(".toml"), configuration).unwrap();
+        let mut command = Command::new(super::daemon_binary());
+        command.args(["host", "--dev", "eth0", "--config"]).arg(path(".toml"));
+        command.arg("--run-dir").arg(path("-run")).arg("--state-dir").arg(path("-state"));
+        command.env_remove("RUST_LOG").stdin(Stdio::piped()).stdout(Stdio::null());
+        command.stderr(File::create(path(".log")).unwrap());
+        let child = self.netns.run(|| command.spawn().unwrap());
+        let socket = path("-run").join("host-eth0.sock");
+        Daemon::begun(child, socket, path(".log"), |status| status["ready"] == true)
     }
 
     /// Runs `work` on the device.

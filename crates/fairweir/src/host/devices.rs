@@ -1,0 +1,245 @@
+//! Devices behind a router whose own fairweir says by which weights what they have is to be divided. See
+//! `fairweir_core::agreement`.
+//!
+//! Who asks is known by the link-layer address of its neighbour, as its traffic is. Its classes become groups
+//! beneath its device, which this daemon divides as any others.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
+
+use fairweir_core::agreement::Classes;
+use fairweir_core::agreement::device::is_offered;
+use fairweir_core::agreement::divider::Subscribers;
+use fairweir_core::agreement::message::{Outcome, Seen};
+use fairweir_core::policy::{Match, PATH_SEPARATOR};
+use fairweir_core::receiver::{Decision, GroupState};
+use fairweir_core::units::{Rate, Span, Time};
+use fairweir_linux::network::{self, Neighbour};
+use fairweir_linux::police::Bound;
+use fairweir_linux::{Mode, Router, link};
+use tracing::{info, warn};
+
+use super::divided::DeviceClasses;
+use super::point::Point;
+use super::settings::Settings;
+use super::via::leaves;
+use super::wire::DeviceClientStatus;
+use crate::listener::Listener;
+
+/// How old the table of neighbours may be.
+const NEIGHBOURS_AGE: Span = Span::millis(200);
+/// How long nothing may be enforced before agreements end, as while the control compares with what arrives without it.
+const REST_MAX: Span = Span::secs(4);
+
+/// The daemon, as far as devices concern it.
+pub(super) trait Home {
+    fn settings(&self) -> &Settings;
+
+    /// `None` while the interface is gone.
+    fn point(&self) -> Option<&Point>;
+
+    fn decision(&self) -> &Decision;
+
+    /// Whether downloads are shaped now.
+    fn enforces(&self) -> bool;
+
+    /// Divides what devices have by these classes from now on.
+    ///
+    /// # Errors
+    /// If the control or the kernel refuses; then nothing has changed.
+    fn divide(&mut self, divided: DeviceClasses, now: Time) -> anyhow::Result<()>;
+}
+
+/// See the module.
+pub(super) struct DeviceControl {
+    listener: Listener<String>,
+    neighbours: Vec<Neighbour>,
+    looked_at: Time,
+    enforced_at: Time,
+}
+
+impl DeviceControl {
+    /// # Errors
+    /// If the kernel has no random bytes.
+    pub(super) fn new() -> anyhow::Result<DeviceControl> {
+        let (looked_at, enforced_at) = (Time::ZERO, Time::ZERO);
+        Ok(DeviceControl {
+            listener: Listener::new()?,
+            neighbours: Vec::new(),
+            looked_at,
+            enforced_at,
+        })
+    }
+
+    pub(super) fn waits_for(&self) -> Option<BorrowedFd<'_>> {
+        self.listener.waits_for()
+    }
+
+    /// When it reads again, if it has read enough for now.
+    pub(super) fn deadline(&self) -> Option<Time> {
+        self.listener.deadline()
+    }
+
+    pub(super) fn handle_tick(&mut self, home: &mut dyn Home, now: Time) {
+        if home.enforces() {
+            self.enforced_at = now;
+        }
+        let shapes = home.settings().mode() == Mode::Shape && home.point().is_some();
+        let lan = home.settings().lan().filter(|_| shapes).map(str::to_owned);
+        self.with_side(home, now, |listener, side| listener.handle_tick(lan.as_deref(), side, now));
+    }
+
+    /// Answers the datagrams that wait.
+    pub(super) fn handle_ready(&mut self, home: &mut dyn Home, now: Time) {
+        if now.since(self.looked_at) >= NEIGHBOURS_AGE {
+            self.look(home.settings().lan());
+            self.looked_at = now;
+        }
+        self.with_side(home, now, |listener, side| listener.handle_ready(side, now));
+    }
+
+    fn look(&mut self, lan: Option<&str>) {
+        let index = lan.and_then(link::index);
+        match network::neighbours() {
+            Ok(mut all) => {
+                all.retain(|neighbour| Some(neighbour.device) == index);
+                self.neighbours = all;
+            }
+            Err(e) => warn!("devices that ask are not known: {e}"),
+        }
+    }
+
+    fn with_side(
+        &mut self,
+        home: &mut dyn Home,
+        now: Time,
+        work: impl FnOnce(&mut Listener<String>, &mut Side<'_>),
+    ) {
+        let enforced_at = self.enforced_at;
+        work(
+            &mut self.listener,
+            &mut Side { home, neighbours: &self.neighbours, enforced_at, now },
+        );
+    }
+
+    /// The agreements that are in force.
+    pub(super) fn status(&self, home: &dyn Home, now: Time) -> Vec<DeviceClientStatus> {
+        let of = |(device, classes): (&String, &Classes)| {
+            let lease = self.listener.divider().lease(device)?;
+            let bindings = bindings(home, device);
+            Some(DeviceClientStatus {
+                device: device.clone(),
+                address: lease.client.ip().to_canonical(),
+                classes: classes.weights().len(),
+                ends_in_s: lease.until.since(now).as_secs_f64(),
+                bound: bindings.as_ref().map_or(0, |bindings| bindings.bound),
+                refused: bindings.map_or(0, |bindings| bindings.refused),
+            })
+        };
+        home.settings().divided.0.iter().filter_map(of).collect()
+    }
+}
+
+/// The devices, and the daemon that divides for them.
+struct Side<'d> {
+    home: &'d mut dyn Home,
+    neighbours: &'d [Neighbour],
+    enforced_at: Time,
+    now: Time,
+}
+
+impl Side<'_> {
+    fn change(
+        &mut self,
+        change: impl FnOnce(&mut BTreeMap<String, Classes>),
+    ) -> anyhow::Result<()> {
+        let mut divided = self.home.settings().divided.clone();
+        change(&mut divided.0);
+        self.home.divide(divided, self.now)
+    }
+
+    /// The classes of a device that would take more.
+    fn held(&self, device: &str) -> u16 {
+        let Some(classes) = self.home.settings().divided.0.get(device) else { return 0 };
+        let decided = &self.home.decision().groups;
+        let policy = self.home.settings().policy();
+        if !self.home.enforces() || policy.groups().len() != decided.len() {
+            return 0;
+        }
+        let number =
+            |rule: &Match| if let Match::Class(number) = rule { Some(*number) } else { None };
+        leaves(policy, device)
+            .filter(|leaf| decided[*leaf].state == GroupState::Saturating)
+            .map(|leaf| policy.groups()[leaf].matches.iter().find_map(number))
+            .fold(0, |all, number| all | 1 << number.unwrap_or(classes.default()))
+    }
+}
+
+impl Subscribers for Side<'_> {
+    type Id = String;
+
+    fn owner(&self, address: IpAddr) -> Option<String> {
+        let router = self.home.point().and_then(Point::as_router)?;
+        let is_it = |neighbour: &&Neighbour| neighbour.address == address;
+        let mac = self.neighbours.iter().find(is_it)?.mac;
+        let group = self.home.settings().policy().groups().get(router.device_of(mac, address)?)?;
+        group.name.split(PATH_SEPARATOR).next().map(str::to_owned)
+    }
+
+    fn offer(&self, device: &String) -> Result<Rate, Outcome> {
+        if !is_offered(&self.home.settings().configured.policy, device) {
+            return Err(Outcome::NotOffered);
+        }
+        let divides = self.home.enforces() || self.now.since(self.enforced_at) < REST_MAX;
+        // What a device has depends on the others.
+        if divides { Ok(Rate::ZERO) } else { Err(Outcome::NotNow) }
+    }
+
+    fn divide(&mut self, device: &String, classes: &Classes) -> bool {
+        let others = self.home.settings().divided.0.keys().filter(|other| *other != device).count();
+        if others >= Router::CLIENTS_MAX {
+            return false;
+        }
+        let is_new = !self.is_divided(device);
+        let done = self.change(|all| {
+            all.insert(device.clone(), classes.clone());
+        });
+        if let Err(e) = &done {
+            warn!(device, "cannot divide as it asks: {e:#}");
+            return false;
+        }
+        let has_room = leaves(self.home.settings().policy(), device).nth(1).is_some();
+        if has_room && is_new {
+            info!(device, classes = classes.weights().len(), "divided as it asks from now on");
+        }
+        has_room
+    }
+
+    fn undivide(&mut self, device: &String) {
+        if !self.is_divided(device) {
+            return;
+        }
+        info!(device, "not divided as it asks any more");
+        if let Err(e) = self.change(|all| drop(all.remove(device))) {
+            warn!(device, "cannot end an agreement: {e:#}");
+        }
+    }
+
+    fn is_divided(&self, device: &String) -> bool {
+        self.home.settings().divided.0.contains_key(device)
+    }
+
+    fn seen(&self, device: &String, now: Time) -> Seen {
+        let seen = bindings(self.home, device).map_or(Seen::default(), |bound| bound.seen(now));
+        Seen { held: self.held(device), ..seen }
+    }
+}
+
+/// What is bound of a device.
+fn bindings(home: &dyn Home, device: &str) -> Option<Bound> {
+    let router = home.point().and_then(Point::as_router)?;
+    let policy = home.settings().policy();
+    let group = leaves(policy, device).find(|leaf| policy.within(*leaf).is_none())?;
+    router.bindings(group).ok()?
+}

@@ -1,0 +1,18 @@
+//! How devices behind a router say that what they have is divided.
+
+use std::collections::BTreeMap;
+
+use fairweir_core::agreement::Classes;
+use fairweir_core::agreement::device::with_clients;
+use fairweir_core::policy::Policy;
+
+/// The classes of devices, by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct DeviceClasses(pub(super) BTreeMap<String, Classes>);
+
+impl DeviceClasses {
+    /// `policy` with these classes.
+    pub(super) fn applied(&self, policy: &Policy) -> Policy {
+        with_clients(policy, self.0.iter().map(|(device, classes)| (device.as_str(), classes)))
+    }
+}
