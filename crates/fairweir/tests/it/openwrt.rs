@@ -97,14 +97,14 @@ fn instances(shell: &'static [&'static str]) {
     // Another weight leaves the instance as it is, another key of the router does not.
     root.configure(&example(true).replace("'4'", "'5'"));
     assert_eq!(root.call("start_service"), calls);
-    root.configure(&example(true).replace("upload '0'", "upload '1'"));
+    root.configure(&example(true).replace("#option upload '0'", "option upload '1'"));
     assert_ne!(root.call("start_service"), calls);
     // What is wrong leaves the old configuration.
     let good = fs::read_to_string(&toml).unwrap();
     for wrong in ["option uplod '1'\n", "option capacity 'fast'\n"] {
         root.configure(&example(true).replacen(
-            "option upload",
-            &format!("{wrong}\toption upload"),
+            "#option upload",
+            &format!("{wrong}\t#option upload"),
             1,
         ));
         let calls = root.call("start_service");
