@@ -8,6 +8,7 @@ use fairweir_core::units::{Rate, Span, Time};
 use super::daemon::Daemon;
 use super::point::Point;
 use super::sites::evidence_status;
+use super::upload::Upload;
 use super::windows::{Count, Seen};
 use super::wire::{
     ConnectionStatus, Connections, DelayStatus, EvidenceStatus, GroupStatus, LimitedBy, Status,
@@ -99,12 +100,10 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
     // A control that knows the capacity can do without more samples for a while.
     let learns_by_delay = settings.control() == Control::Fairweir && decision.capacity.is_none();
     host_limits.extend(daemon.delay.limit().filter(|_| learns_by_delay));
-    match &daemon.upload {
-        None if !settings.shares_upload() => host_limits.push("upload is not shaped".to_owned()),
-        Some(upload) if !upload.has_flow_queues => host_limits
-            .push("the kernel lacks fq_codel: uploads of one group wait in one queue".to_owned()),
-        _ => {}
+    if !settings.shares_upload() {
+        host_limits.push("upload is not shaped".to_owned());
     }
+    host_limits.extend(daemon.upload.iter().flat_map(Upload::limits).map(str::to_owned));
     Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         dev: settings.dev.clone(),

@@ -30,6 +30,8 @@ pub(super) struct Upload {
     /// What each group has of its own, in the policy's order; empty while nothing is divided.
     shares: Vec<Rate>,
     enforcing: bool,
+    /// How long uploads ran while the uplink's queue could not be measured.
+    unseen: Span,
     /// Whether flows have queues of their own within a class, as far as is known.
     pub(super) has_flow_queues: bool,
 }
@@ -55,6 +57,7 @@ impl Upload {
             logged: None,
             shares: Vec::new(),
             enforcing: false,
+            unseen: Span::ZERO,
             has_flow_queues: true,
         })
     }
@@ -76,13 +79,20 @@ impl Upload {
         if !shapes && !settings.dry_run {
             return None;
         }
+        let round_trips = round_trips(seen, decision);
+        let sends = Rate::from_volume(sample.data, seen.interval) > SENDS_MIN;
+        self.unseen = match round_trips[..] {
+            [] if sends => self.unseen + seen.interval,
+            [] => self.unseen,
+            _ => Span::ZERO,
+        };
         self.control.handle_observation(&UploadObservation {
             at: seen.at,
             interval: seen.interval,
             sent: sample.sent,
             data: sample.data,
             backlog: sample.backlog,
-            round_trips: round_trips(seen, decision),
+            round_trips,
         });
         self.log(settings);
         let first = Rate::from_volume(sample.first, seen.interval);
@@ -169,6 +179,19 @@ impl Upload {
         self.enforcing && !matches!(self.control.phase(), UploadPhase::Open | UploadPhase::Drain)
     }
 
+    /// What is not done, in words.
+    pub(super) fn limits(&self) -> impl Iterator<Item = &'static str> {
+        let learns = self.control.phase() != UploadPhase::Fixed;
+        let shared_queue = "the kernel lacks fq_codel: uploads of one group wait in one queue";
+        let unseen = "while uploads ran the delay of the uplink was not measured for 10 s, so that its \
+                      capacity is not learned";
+        let said = [
+            (!self.has_flow_queues).then_some(shared_queue),
+            (learns && self.unseen >= UNSEEN_MIN).then_some(unseen),
+        ];
+        said.into_iter().flatten()
+    }
+
     /// Everything leaves unshaped.
     pub(super) fn handle_release(&mut self) {
         self.enforcing = false;
@@ -246,6 +269,10 @@ const DOWNLOAD_SHORT: Span = Span::millis(8);
 const DOWNLOAD_IDLE: Rate = Rate::mbit(1);
 /// An idle group keeps 1/128 of the total for its first packets.
 const IDLE_PARTS: u64 = 128;
+/// Of less no uplink has a queue.
+const SENDS_MIN: Rate = Rate::kbit(100);
+/// Uploads without a round trip of the uplink for this long are told.
+const UNSEEN_MIN: Span = Span::secs(10);
 /// A group that had to wait within this time wants more than it gets.
 const WAITED: Span = Span::secs(2);
 /// The largest packet of Ethernet, in L2 bytes.
