@@ -33,8 +33,8 @@ pub struct UploadClass {
 /// if it wants more than it gets. `first` is the rate of what goes first, as measured, and `packet` the
 /// largest packet of the device in L2 bytes.
 ///
-/// Small ICMP has 1/20 of the total, so that the probe never waits for acknowledgements. These have a fifth more
-/// than what goes first sends, from 1/20 to 1/2. Neither borrows: a flood of packets that look like
+/// Small ICMP has up to 1/20 of the total, so that the probe never waits for acknowledgements. These have a fifth
+/// more than what goes first sends, from 1/20 to 1/2, and never borrow: a flood of packets that look like
 /// acknowledgements leaves half of the link. The groups have the rest by weight, and borrow what others leave, again
 /// by weight: from their siblings first.
 ///
@@ -52,11 +52,13 @@ pub fn classes(
     assert!(!weights.is_empty(), "a policy has at least its default group");
     assert_eq!(weights.len(), demands.len(), "each group has a demand");
     let weight_min = smallest(weights.nodes());
-    let first_class = |rate| leaf(rate, rate, (0, weight_min), (weight_min, packet));
-    let icmp = first_class(total / FIRST_PARTS_MIN);
+    let first_class = |rate, ceil| leaf(rate, ceil, (0, weight_min), (weight_min, packet));
+    let icmp = first_class(total / ICMP_PARTS, total / FIRST_PARTS_MIN);
     let acks = first.scale(6, 5).clamp(total / FIRST_PARTS_MIN, total / FIRST_PARTS_MAX);
-    let acks =
-        ClassSpec { queue: Some((acks * ACKS_SPAN).max(ACK * ACKS_MIN)), ..first_class(acks) };
+    let acks = ClassSpec {
+        queue: Some((acks * ACKS_SPAN).max(ACK * ACKS_MIN)),
+        ..first_class(acks, acks)
+    };
     let mut classes = UploadClasses {
         parent: ClassSpec::parent(Some(total)),
         icmp,
@@ -129,6 +131,8 @@ const ACKS_SPAN: Span = Span::millis(20);
 const ACKS_MIN: u64 = 16;
 /// TCP on Ethernet without payload, with timestamps.
 pub const ACK: Bytes = Bytes::new(66);
+/// What ICMP has of its own: what is not used is borrowed, of which a device with groups has too much.
+const ICMP_PARTS: u64 = 64;
 /// Acknowledgements have from 1/20 to 1/2 of the total.
 const FIRST_PARTS_MIN: u64 = 20;
 const FIRST_PARTS_MAX: u64 = 2;

@@ -483,14 +483,14 @@ fn classes_are_nested_as_the_groups_are() {
     assert_eq!(within, [Some(0), Some(1), Some(1), None]);
     let rates: Vec<_> =
         classes.groups.iter().map(|class| class.spec.rate.as_bps() / 1_000).collect();
-    assert_eq!(rates, [27_000, 4_500, 4_500, 18_000]);
+    assert_eq!(rates, [28_031, 4_671, 4_671, 18_687]);
     assert!(classes.branches.iter().all(|class| class.spec.queue.is_none()));
-    assert_eq!(classes.branches[0].spec.rate, Rate::mbit(36));
+    assert_eq!(classes.branches[0].spec.rate, Rate::kbit(37_375));
     // What is idle leaves nothing to borrow, of which a branch would have too much.
     let some = |mbit| Some(Rate::mbit(mbit));
     let classes = divide(&[None, some(0), some(2), some(5)]);
     let rates: Vec<_> =
         classes.groups.iter().map(|class| class.spec.rate.as_bps() / 1_000).collect();
-    assert_eq!(rates, [47_000, 8, 2_000, 5_000]);
-    assert_eq!(classes.branches[0].spec.rate, Rate::mbit(49));
+    assert_eq!(rates, [49_062, 8, 2_000, 5_000]);
+    assert_eq!(classes.branches[0].spec.rate, Rate::bps(51_062_500));
 }
