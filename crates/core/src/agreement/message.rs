@@ -128,7 +128,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    const ALL: [Outcome; 6] = [
+    pub(super) const ALL: [Outcome; 6] = [
         Outcome::Divides,
         Outcome::NotOffered,
         Outcome::Taken,

@@ -124,15 +124,9 @@ fn messages() -> impl Strategy<Value = Message> {
         (any::<(u64, [u8; 16], u32)>(), classes).prop_map(|((nonce, cookie, epoch), classes)| {
             Message::Ask(Ask { nonce, cookie, epoch, classes })
         });
-    let outcomes = [
-        Outcome::Divides,
-        Outcome::NotOffered,
-        Outcome::Taken,
-        Outcome::TooSoon,
-        Outcome::Full,
-        Outcome::NotNow,
-    ];
-    let agreed = (any::<(u64, u32, u16, u64, u64)>(), 0..6_usize, vec(0..64_u8, 0..=CLASSES_MAX));
+    let outcomes = Outcome::ALL;
+    let agreed =
+        (any::<(u64, u32, u16, u64, u64)>(), 0..outcomes.len(), vec(0..64_u8, 0..=CLASSES_MAX));
     let agreed = agreed.prop_map(move |((nonce, epoch, lease, rate, seen), outcome, marks)| {
         Message::Agreed(Agreed {
             nonce,

@@ -2,6 +2,7 @@
 
 use std::ffi::CString;
 use std::fs::{self, DirBuilder};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -60,7 +61,7 @@ pub(crate) fn remove(path: &Path) -> Result<(), Error> {
 
 /// Makes sure that there is a BPF file system. One that is mounted in a mount namespace of this process alone would
 /// be gone with it.
-pub(crate) fn mount() -> Result<(), Error> {
+fn mount() -> Result<(), Error> {
     let is_bpf = || statfs(ROOT).is_ok_and(|there| there.filesystem_type() == BPF_FS_MAGIC);
     if is_bpf() {
         return Ok(());
@@ -86,6 +87,21 @@ pub(crate) fn mount() -> Result<(), Error> {
     if answer < 0 { Err(Error::last_os(attempted)) } else { Ok(()) }
 }
 
+/// The directory of these names below [`ROOT`], one within the other, which are made if they are missing.
+///
+/// # Errors
+/// [`Error::Untrusted`] if others may write there; without a BPF file system.
+pub(crate) fn directory(names: &[&str]) -> Result<PathBuf, Error> {
+    mount()?;
+    let mut dir = PathBuf::from(ROOT);
+    check(&dir)?;
+    for name in names {
+        dir.push(name);
+        make(&dir)?;
+    }
+    Ok(dir)
+}
+
 pub(crate) fn make(dir: &Path) -> Result<(), Error> {
     match DirBuilder::new().mode(0o700).create(dir) {
         Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
@@ -96,7 +112,7 @@ pub(crate) fn make(dir: &Path) -> Result<(), Error> {
 }
 
 /// Refuses a directory where others could put a map or a link of theirs.
-pub(crate) fn check(dir: &Path) -> Result<(), Error> {
+fn check(dir: &Path) -> Result<(), Error> {
     let found = fs::symlink_metadata(dir)
         .map_err(|e| Error::refused(format!("look at {}", dir.display()), e))?;
     let mode = found.mode() & 0o7777;
@@ -129,6 +145,13 @@ pub(crate) fn namespace() -> Result<String, Error> {
     let found =
         found.map_err(|e| Error::refused("find the own network namespace below /proc", e))?;
     Ok(found.ino().to_string())
+}
+
+/// What names the layout of the maps of a compiled object.
+pub(crate) fn layout(object: &[u8]) -> String {
+    let mut hasher = DefaultHasher::new();
+    object.hash(&mut hasher);
+    format!("{:016x}", hasher.finish())
 }
 
 /// The BPF file system takes no dots, which a device's name may have.

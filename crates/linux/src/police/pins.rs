@@ -15,7 +15,6 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -32,7 +31,7 @@ use super::{Direction, Hook, is_whole};
 use crate::Error;
 use crate::bpf::abi::Plain;
 use crate::bpf::pinned::{
-    ROOT, check, entries, escaped, make, mount, namespace, open, pin, remove, unescaped,
+    ROOT, directory, entries, escaped, layout, make, namespace, open, pin, remove, unescaped,
 };
 
 /// The directory of a device, for one process.
@@ -59,13 +58,7 @@ impl Pins {
     /// # Errors
     /// [`Error::Untrusted`] if others may write there; if another process has it; without a BPF file system.
     pub(super) fn open(device: &str) -> Result<Pins, Error> {
-        mount()?;
-        let mut dir = PathBuf::from(ROOT);
-        check(&dir)?;
-        for part in [OURS, &namespace()?, &escaped(device)] {
-            dir.push(part);
-            make(&dir)?;
-        }
+        let dir = directory(&[OURS, &namespace()?, &escaped(device)])?;
         let lock = lock(&dir, LOCK_TRIES)?.ok_or_else(|| {
             let source = io::Error::other("another process polices there");
             Error::refused(format!("use {}", dir.display()), source)
@@ -227,9 +220,7 @@ fn of_namespace() -> Result<PathBuf, Error> {
 }
 
 fn state_name() -> String {
-    let mut hasher = DefaultHasher::new();
-    OBJECT.hash(&mut hasher);
-    format!("{STATE}{:016x}", hasher.finish())
+    format!("{STATE}{}", layout(OBJECT))
 }
 
 fn table_name(direction: Direction, name: &str) -> String {

@@ -11,7 +11,6 @@
 //!
 //! Below the BPF file system: `fairweir-router/NETNS-LAN-LAYOUT/`, with `flows` and `config`, which has the heartbeat.
 
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::fd::AsFd;
 use std::path::Path;
 
@@ -22,7 +21,7 @@ use super::programs::{OBJECT, Programs};
 use crate::Error;
 use crate::bpf::abi::{FlowKey, Plain, RouterConfig, RouterFlow};
 use crate::bpf::header::{FLOW_ENDED, FLOW_OPEN};
-use crate::bpf::pinned::{ROOT, entries, escaped, make, mount, open, pin, remove};
+use crate::bpf::pinned::{ROOT, directory, entries, escaped, layout, open, pin, remove};
 use crate::bpf::{KEY, each_entry, update};
 use crate::net::netns::Netns;
 
@@ -31,11 +30,7 @@ use crate::net::netns::Netns;
 /// # Errors
 /// Without a BPF file system, or if others may write there.
 pub(super) fn take_over(lan: &str, programs: &Programs, now: Time) -> Result<(), Error> {
-    mount()?;
-    let above = Path::new(ROOT).join(OURS);
-    let dir = above.join(name(lan)?);
-    make(&above)?;
-    make(&dir)?;
+    let dir = directory(&[OURS, &name(lan)?])?;
     if is_in_use(&dir, now)
         && let Err(e) = copy(&dir.join(FLOWS), programs)
     {
@@ -43,8 +38,8 @@ pub(super) fn take_over(lan: &str, programs: &Programs, now: Time) -> Result<(),
     }
     pin(programs.config.as_fd(), &dir.join(CONFIG))?;
     pin(programs.flows.as_fd(), &dir.join(FLOWS))?;
-    for (_, other) in entries(&above)? {
-        if !is_in_use(&other, now) && other != dir {
+    for (_, other) in entries(&Path::new(ROOT).join(OURS))? {
+        if other != dir && !is_in_use(&other, now) {
             remove(&other)?;
         }
     }
@@ -101,9 +96,7 @@ fn lasting(flow: &RouterFlow) -> Option<RouterFlow> {
 }
 
 fn name(lan: &str) -> Result<String, Error> {
-    let mut layout = DefaultHasher::new();
-    OBJECT.hash(&mut layout);
-    Ok(format!("{}-{}-{:016x}", namespace()?, escaped(lan), layout.finish()))
+    Ok(format!("{}-{}-{}", namespace()?, escaped(lan), layout(OBJECT)))
 }
 
 /// Cookies, unlike inodes, are never used again.

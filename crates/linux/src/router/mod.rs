@@ -331,14 +331,14 @@ impl Router {
         if self.has_root && !htb::is_there(&mut self.shaper.netlink, *index)? {
             return Ok(Some(format!("the HTB qdisc of {name} was deleted or replaced")));
         }
-        if self.sharing != Sharing::IfPossible
-            && let Some(what) = self.shaper.upload_fault(&self.wan)?
-        {
-            return Ok(Some(what));
-        }
         let now = monotonic_now();
-        if self.sharing == Sharing::IfPossible && self.shaper.uplink.is_some() {
-            self.give_way(now)?;
+        if self.shaper.uplink.is_some()
+            && let Some(what) = self.in_the_way_of_upload(now)?
+        {
+            if self.sharing == Sharing::Always {
+                return Ok(Some(what));
+            }
+            self.unshare(what)?;
         }
         if self.shaper.shape && (now >= self.conflicts_at || self.offload.verdict().is_some()) {
             self.conflicts_at = now + CONFLICTS_PERIOD;
@@ -347,20 +347,23 @@ impl Router {
         Ok(None)
     }
 
-    /// No longer shares the upload if something is in the way of that.
-    fn give_way(&mut self, now: Time) -> Result<(), Error> {
-        let mut in_the_way = self.shaper.upload_fault(&self.wan)?;
-        if in_the_way.is_none() && now >= self.conflicts_at {
-            in_the_way = conflicts::with_upload(&mut self.shaper.netlink, &self.wan)?;
+    /// What ends the sharing of the upload, in words.
+    fn in_the_way_of_upload(&mut self, now: Time) -> Result<Option<String>, Error> {
+        match self.shaper.upload_fault(&self.wan)? {
+            None if self.sharing == Sharing::IfPossible && now >= self.conflicts_at => {
+                conflicts::with_upload(&mut self.shaper.netlink, &self.wan)
+            }
+            fault => Ok(fault),
         }
-        if in_the_way.is_some() {
-            self.release_upload()?;
-            self.shaper.uplink = None;
-            self.config.features &= !FEATURE_MARKS;
-            self.configure()?;
-            self.unshared = in_the_way;
-        }
-        Ok(())
+    }
+
+    /// No longer shares the upload.
+    fn unshare(&mut self, why: String) -> Result<(), Error> {
+        self.release_upload()?;
+        self.shaper.uplink = None;
+        self.config.features &= !FEATURE_MARKS;
+        self.unshared = Some(why);
+        self.configure()
     }
 
     /// What is not done, and why, in words.
