@@ -26,6 +26,10 @@ const TURNS: u32 = 1 << 15;
 const ROUNDS: usize = 31;
 const PLAN: PlanId = PlanId(1);
 const SEGMENT: SegmentId = SegmentId(0);
+/// The random bits of a flow's port: sixteen flows of each subscriber.
+const PORTS: u16 = 0xf000;
+/// Nearly each packet is the first of its flow, as from a scan.
+const PORTS_ALL: u16 = 0xffff;
 const COUNTS: [u32; 4] = [1, 1_000, 100_000, 1_000_000];
 
 #[derive(Clone, Copy)]
@@ -47,6 +51,7 @@ struct Case {
     bench: Bench,
     count: u32,
     kind: Kind,
+    ports: u16,
     ids: Vec<SubscriberId>,
     spans: Vec<u64>,
 }
@@ -57,8 +62,8 @@ fn main() {
         eprintln!("SKIPPED: needs root");
         return;
     }
-    println!("| subscribers | policer | ns per packet | ratio to token bucket | dropped |");
-    println!("|---:|---|---:|---:|---:|");
+    println!("| subscribers | flows | policer | ns per packet | ratio to token bucket | dropped |");
+    println!("|---:|---:|---|---:|---:|---:|");
     // `cargo bench --bench police -- 1000` measures a thousand subscribers only.
     let asked: Vec<u32> = std::env::args().filter_map(|argument| argument.parse().ok()).collect();
     for count in COUNTS.into_iter().filter(|count| asked.is_empty() || asked.contains(count)) {
@@ -69,8 +74,10 @@ fn main() {
             kinds.extend([false, true].map(|is_bundle| Kind::Classes { is_bundle }));
             kinds.extend([1, 4, 64].map(|queues| Kind::Phantom(queues, Signal::Soft)));
         }
-        compare(kinds.into_iter().map(|kind| Case::new(kind, count)).collect());
+        compare(kinds.into_iter().map(|kind| Case::new(kind, count, PORTS)).collect());
     }
+    let kinds = [Kind::Unknown, Kind::Bucket, Kind::Phantom(16, Signal::Soft)];
+    compare(kinds.into_iter().map(|kind| Case::new(kind, 1_000, PORTS_ALL)).collect());
     if !asked.is_empty() {
         return;
     }
@@ -83,7 +90,7 @@ fn main() {
 }
 
 impl Case {
-    fn new(kind: Kind, count: u32) -> Case {
+    fn new(kind: Kind, count: u32, ports: u16) -> Case {
         let name = match kind {
             Kind::Unknown => "unknown address".to_owned(),
             Kind::Bucket => "token bucket".to_owned(),
@@ -97,7 +104,7 @@ impl Case {
         let mut police = Police::load(&PoliceSpec::default()).unwrap();
         let bench = police.bench().unwrap();
         let mut case =
-            Case { name, police, bench, count, kind, ids: Vec::new(), spans: Vec::new() };
+            Case { name, police, bench, count, kind, ports, ids: Vec::new(), spans: Vec::new() };
         case.set_rate(RATE_MAX);
         if !matches!(kind, Kind::Unknown) {
             let subscribers = subscribers(count).into_iter();
@@ -153,7 +160,7 @@ impl Case {
     }
 
     fn round(&mut self, seed: u64) {
-        let span = self.bench.run(&frame(), self.count, TURNS, seed).unwrap();
+        let span = self.bench.run(&frame(), self.count, self.ports, TURNS, seed).unwrap();
         self.spans.push(span.as_nanos());
     }
 
@@ -203,7 +210,8 @@ fn compare(mut cases: Vec<Case>) {
         let (dropped, passed) = (after.0 - before.0, after.1 - before.1);
         let share = if dropped > 0.0 { 100.0 * dropped / (dropped + passed) } else { 0.0 };
         let Case { name, count, .. } = case;
-        println!("| {count} | {name} | {per_packet:.1} | {ratio:.2} | {share:.0} % |");
+        let flows = 1 << case.ports.count_ones();
+        println!("| {count} | {flows} | {name} | {per_packet:.1} | {ratio:.2} | {share:.0} % |");
     }
 }
 

@@ -321,5 +321,7 @@ struct police_settings {
 struct bench {
 	__u32 turns;
 	__u32 subscribers; /* their addresses begin with 10.0.0.0 */
+	__u32 ports; /* which bits of the remote port are random: how many flows each has */
+	__u32 pad;
 	__u64 random;
 };

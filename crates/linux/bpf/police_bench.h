@@ -37,7 +37,7 @@ static int police_turn(__u32 nth, struct turn *turn)
 	mixed ^= mixed >> 27;
 	*(__be32 *)(data + BENCH_DESTINATION) =
 		bpf_htonl(BENCH_FIRST + ((mixed & 0xffffffff) * bench->subscribers >> 32));
-	*(__be16 *)(data + BENCH_PORTS) = mixed >> 32;
+	*(__be16 *)(data + BENCH_PORTS) = bpf_htons(mixed >> 32 & bench->ports);
 	police_frame(turn->xdp);
 	return 0;
 }

@@ -146,8 +146,8 @@ impl Trial {
 
 impl Bench {
     /// How long it takes to police `turns` frames like `frame`, plain Ethernet with IPv4 and UDP,
-    /// each with a random source port and to a random one of `subscribers`, whose addresses begin
-    /// with 10.0.0.0.
+    /// each to a random one of `subscribers`, whose addresses begin with 10.0.0.0, and with a source
+    /// port whose bits are random where `ports` has ones.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -155,10 +155,11 @@ impl Bench {
         &self,
         frame: &[u8],
         subscribers: u32,
+        ports: u16,
         turns: u32,
         seed: u64,
     ) -> Result<Span, Error> {
-        let bench = abi::Bench { turns, subscribers, random: seed };
+        let bench = abi::Bench { turns, subscribers, ports: ports.into(), pad: 0, random: seed };
         update(&self.settings, &KEY, bench.as_bytes())?;
         let program = self.object.progs_mut().find(|program| program.name() == BENCH);
         let program = program.expect("invariant: loaded with this program");
