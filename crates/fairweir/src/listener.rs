@@ -1,7 +1,7 @@
 //! The socket of a divider: hosts that say by which weights their download is to be divided. See
 //! `fairweir_core::agreement`.
 //!
-//! What arrives is read in bounded portions, and nothing is stored of who is not known.
+//! The kernel bounds what strangers and each client may say, and nothing is stored of who has not proven its address.
 
 use std::fmt::Debug;
 use std::io;
@@ -12,23 +12,18 @@ use fairweir_core::agreement::PORT;
 use fairweir_core::agreement::cookie::Key;
 use fairweir_core::agreement::divider::{Divider, Subscribers};
 use fairweir_core::agreement::message::MESSAGE_MAX;
-use fairweir_core::units::{Span, Time};
+use fairweir_core::units::Time;
+use fairweir_linux::admission::Admission;
 use fairweir_linux::{datagram, random};
 use tracing::{info, warn};
 
 /// The most datagrams that are handled before other events.
 const BURST_MAX: usize = 256;
-/// The most that are read in a [`PORTION`]; the kernel drops more. A flood takes two microseconds of each.
-const PORTION_MAX: usize = 2_000;
-/// See [`PORTION_MAX`].
-const PORTION: Span = Span::millis(100);
 
 /// See the module. `K` names who is known.
 pub(crate) struct Listener<K> {
-    socket: Option<UdpSocket>,
+    socket: Option<(UdpSocket, Admission)>,
     divider: Divider<K>,
-    /// Datagrams of this portion, and when the next one begins.
-    portion: (usize, Time),
     error: Option<String>,
 }
 
@@ -41,27 +36,11 @@ impl<K: Ord + Clone + Debug> Listener<K> {
         let [high, low, epoch] = [random()?, random()?, random()?];
         let key = Key((u128::from(high) << 64 | u128::from(low)).to_ne_bytes());
         let divider = Divider::new(key, epoch as u32);
-        Ok(Listener { socket: None, divider, portion: (0, Time::ZERO), error: None })
+        Ok(Listener { socket: None, divider, error: None })
     }
 
     pub(crate) fn waits_for(&self) -> Option<BorrowedFd<'_>> {
-        self.socket.as_ref().filter(|_| !self.is_full()).map(AsFd::as_fd)
-    }
-
-    fn is_full(&self) -> bool {
-        self.portion.0 >= PORTION_MAX
-    }
-
-    /// When it reads again, if it has read enough for now.
-    pub(crate) fn deadline(&self) -> Option<Time> {
-        self.is_full().then_some(self.portion.1)
-    }
-
-    /// Begins the next portion if it is time.
-    pub(crate) fn handle_time(&mut self, now: Time) {
-        if now >= self.portion.1 {
-            self.portion = (0, now + PORTION);
-        }
+        self.socket.as_ref().map(|(socket, _)| socket.as_fd())
     }
 
     /// Listens at `device`, or no more, and ends agreements that were not renewed.
@@ -80,7 +59,7 @@ impl<K: Ord + Clone + Debug> Listener<K> {
     }
 
     fn listen(&mut self, device: &str) {
-        match datagram::listen_at(device, PORT) {
+        match open(device) {
             Ok(socket) => {
                 info!(device, port = PORT, "hosts can ask");
                 (self.socket, self.error) = (Some(socket), None);
@@ -97,22 +76,23 @@ impl<K: Ord + Clone + Debug> Listener<K> {
 
     /// Answers the datagrams that wait.
     pub(crate) fn handle_ready(&mut self, side: &mut impl Subscribers<Id = K>, now: Time) {
-        self.handle_time(now);
-        let Some(socket) = &self.socket else { return };
+        let Some((socket, admission)) = &self.socket else { return };
         let mut bytes = [0; MESSAGE_MAX + 1];
         for _ in 0..BURST_MAX {
-            if self.portion.0 >= PORTION_MAX {
-                return;
-            }
-            self.portion.0 += 1;
             let asked = match datagram::receive(socket, &mut bytes) {
                 Ok(asked) => asked,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
                 // As of a client that does not listen to the answer.
                 Err(_) => continue,
             };
-            let said = &bytes[..asked.length];
-            if let Some(answer) = self.divider.handle_datagram(asked.from, said, now, side) {
+            let (said, epoch) = (&bytes[..asked.length], self.divider.epoch());
+            let answer = self.divider.handle_datagram(asked.from, said, now, side);
+            if self.divider.epoch() != epoch
+                && let Err(e) = admission.know(asked.from)
+            {
+                warn!("a client counts as a stranger: {e}");
+            }
+            if let Some(answer) = answer {
                 // If it is lost, the client asks again.
                 let _ = datagram::answer(socket, &asked, &answer.bytes());
             }
@@ -128,4 +108,10 @@ impl<K: Ord + Clone + Debug> Listener<K> {
     pub(crate) fn error(&self) -> Option<&String> {
         self.error.as_ref()
     }
+}
+
+fn open(device: &str) -> anyhow::Result<(UdpSocket, Admission)> {
+    let socket = datagram::listen_at(device, PORT)?;
+    let admission = Admission::bound(&socket)?;
+    Ok((socket, admission))
 }

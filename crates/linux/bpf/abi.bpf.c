@@ -6,12 +6,15 @@
 #include <linux/bpf.h>
 
 #include "abi.h"
+#include "admit_abi.h"
 #include "binding_abi.h"
 #include "police_abi.h"
 #include "router_abi.h"
 #include "sender_abi.h"
 
 #define SHARED(NAME) struct NAME shared_##NAME
+
+SHARED(admit_client);
 
 SHARED(config);
 SHARED(counters);

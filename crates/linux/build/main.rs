@@ -17,7 +17,7 @@ fn main() -> Result<()> {
     let arch = env::var("CARGO_CFG_TARGET_ARCH").context("cargo sets the architecture")?;
     // Debian keeps asm/types.h in a folder per architecture, where clang does not look for bpf.
     let multiarch = format!("-I/usr/include/{arch}-linux-gnu");
-    for name in ["abi", "classify", "lift", "police", "router", "sender"] {
+    for name in ["abi", "admit", "classify", "lift", "police", "router", "sender"] {
         let source = format!("bpf/{name}.bpf.c");
         SkeletonBuilder::new()
             .source(&source)
@@ -45,5 +45,11 @@ fn main() -> Result<()> {
 }
 
 /// What the BPF programs and user space share.
-const HEADERS: [&str; 5] =
-    ["bpf/abi.h", "bpf/binding_abi.h", "bpf/police_abi.h", "bpf/router_abi.h", "bpf/sender_abi.h"];
+const HEADERS: [&str; 6] = [
+    "bpf/abi.h",
+    "bpf/admit_abi.h",
+    "bpf/binding_abi.h",
+    "bpf/police_abi.h",
+    "bpf/router_abi.h",
+    "bpf/sender_abi.h",
+];

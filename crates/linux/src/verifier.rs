@@ -13,6 +13,7 @@ use libbpf_rs::{AsRawLibbpf, OpenObject};
 
 use crate::bpf::tests::is_root;
 use crate::host::programs::{self, Egress, Parts};
+use crate::net::admission;
 use crate::net::netlink::text;
 use crate::police::{Police, PoliceSpec};
 use crate::router::programs as router;
@@ -110,6 +111,7 @@ fn measure() -> Costs {
             costs.insert((source, name), (cost, most));
         }
     };
+    add("admit.bpf.c", "", VERIFIED_MAX, &mut || admission::open().unwrap());
     let classify = "classify.bpf.c";
     add(classify, "", VERIFIED_MAX, &mut || {
         programs::open(Parts::All, Egress { upload: true, marks: true }).unwrap()

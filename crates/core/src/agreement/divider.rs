@@ -1,7 +1,7 @@
 //! The divider's side: which subscriber's client divides how, and until when.
 //!
 //! Nothing is stored before a client has given a cookie back, nor for addresses that are no subscriber's, which
-//! get no answer. A subscriber has one client at a time: the first, until its lease ends. Since queues
+//! get no answer; who calls this bounds how much strangers may say. A subscriber has one client at a time: the first, until its lease ends. Since queues
 //! begin empty with other weights, what a client may change is limited: [`CHANGES`] at once, and one more each
 //! [`CHANGE_EACH`].
 
@@ -19,8 +19,6 @@ pub const CHANGES: u32 = 8;
 /// The time after which it may make another one. Queues that begin empty let about a fifth of a second of the
 /// rate pass in addition.
 pub const CHANGE_EACH: Span = Span::secs(10);
-/// Answers to hellos in a second: to hash as often takes less than a thousandth of a core.
-pub const HELLOS_MAX: u32 = 2_000;
 
 /// What divides, and for whom.
 pub trait Subscribers {
@@ -87,19 +85,22 @@ pub struct Divider<K> {
     key: Key,
     leases: BTreeMap<K, Lease>,
     epoch: u32,
-    hellos: u32,
-    hellos_until: Time,
 }
 
 impl<K: Ord + Clone + Debug> Divider<K> {
     /// Without agreements. `key` and `epoch` are random.
     pub fn new(key: Key, epoch: u32) -> Divider<K> {
-        Divider { key, leases: BTreeMap::new(), epoch, hellos: 0, hellos_until: Time::ZERO }
+        Divider { key, leases: BTreeMap::new(), epoch }
     }
 
     /// The agreement of a subscriber, or what is remembered of the last one.
     pub fn lease(&self, subscriber: &K) -> Option<&Lease> {
         self.leases.get(subscriber)
+    }
+
+    /// The epoch of the last agreement that has begun.
+    pub fn epoch(&self) -> u32 {
+        self.epoch
     }
 
     /// How many are in force.
@@ -123,9 +124,6 @@ impl<K: Ord + Clone + Debug> Divider<K> {
             Message::Cookie { .. } | Message::Agreed(_) => return None,
         };
         let is_proven = cookie.is_some_and(|cookie| self.key.knows(&cookie, client, nonce, now));
-        if !is_proven && !self.has_hello(now) {
-            return None;
-        }
         let subscriber = subscribers.owner(client.ip())?;
         match message {
             _ if !is_proven => {
@@ -237,14 +235,5 @@ impl<K: Ord + Clone + Debug> Divider<K> {
             lease.until = now;
             subscribers.undivide(subscriber);
         }
-    }
-
-    /// Whether one more hello is answered in this second.
-    fn has_hello(&mut self, now: Time) -> bool {
-        if now >= self.hellos_until {
-            (self.hellos, self.hellos_until) = (0, now + Span::secs(1));
-        }
-        self.hellos += u32::from(self.hellos < HELLOS_MAX);
-        self.hellos < HELLOS_MAX
     }
 }

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use super::bindings::{BINDINGS, Bindings, IDLE};
 use super::client::{Client, PAUSE, SILENCE, Why, classes_of};
 use super::cookie::{Key, PERIOD};
-use super::divider::{CHANGES, Divider, HELLOS_MAX, Subscribers};
+use super::divider::{CHANGES, Divider, Subscribers};
 use super::message::{Agreed, Ask, MESSAGE_MAX, Message, Outcome, Seen};
 use super::verify::{Fault, Received};
 use super::{CLASSES_MAX, Classes, LEASE, class_of, mark_of};
@@ -250,23 +250,6 @@ fn who_has_not_proven_its_address_changes_nothing() {
     let cookie = Message::Cookie { nonce: 1, cookie };
     assert_eq!(say(&mut divider, &mut access, ALICE, &cookie, at(0)), None);
     assert_eq!(divider.live(at(0)), 0);
-}
-
-#[test]
-fn a_flood_of_hellos_is_answered_in_part_and_renewals_are_not_held_up() {
-    let (mut divider, mut access) = (divider(), Access::default());
-    let agreed = ask(&mut divider, &mut access, ALICE, &[5, 1], at(0));
-    assert_eq!(agreed.outcome, Outcome::Divides);
-    let hello = Message::Hello { nonce: 6 };
-    let answered = (0..20_000_u32).filter(|nth| {
-        let from = format!("192.0.2.{}:{}", nth % 200, 1_000 + nth / 200);
-        say(&mut divider, &mut access, &from, &hello, at(100)).is_some()
-    });
-    assert!(answered.count() <= HELLOS_MAX as usize);
-    let cookie = Key([9; 16]).cookie(ALICE.parse().unwrap(), 5, at(0));
-    let renewal = Ask { nonce: 5, cookie, epoch: agreed.epoch, classes: classes(&[5, 1]) };
-    let answer = say(&mut divider, &mut access, ALICE, &Message::Ask(renewal), at(150));
-    assert!(matches!(answer, Some(Message::Agreed(agreed)) if agreed.lease == LEASE));
 }
 
 #[test]

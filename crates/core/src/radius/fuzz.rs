@@ -38,7 +38,9 @@ fn read(identifier: u8, attributes: &[u8]) -> Option<Accounting> {
         return None;
     }
     assert_ne!(read, Err(Refused::Forged));
-    assert_eq!(Accounting::read(&[&datagram[..], &[0; 9]].concat(), SECRET), read, "padded");
+    let padding = (PACKET_MAX - datagram.len()).min(9);
+    let padded = [&datagram[..], &[0; 9][..padding]].concat();
+    assert_eq!(Accounting::read(&padded, SECRET), read, "padded");
     let mut changed = datagram.clone();
     changed[attributes.len() * 7 % datagram.len()] ^= 1 << (attributes.len() % 8);
     assert!(Accounting::read(&changed, SECRET).is_err(), "changed on the way");

@@ -76,11 +76,6 @@ impl DeviceControl {
         self.listener.waits_for()
     }
 
-    /// When it reads again, if it has read enough for now.
-    pub(super) fn deadline(&self) -> Option<Time> {
-        self.listener.deadline()
-    }
-
     pub(super) fn handle_tick(&mut self, home: &mut dyn Home, now: Time) {
         if home.enforces() {
             self.enforced_at = now;

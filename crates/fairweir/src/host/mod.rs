@@ -175,8 +175,7 @@ impl Service for HostService {
             Some(_) => [self.daemon.sites.deadline(), leases],
             None => [None; 2],
         };
-        let devices = self.daemon.devices.as_ref().and_then(DeviceControl::deadline);
-        pauses.into_iter().chain([devices]).flatten().fold(self.tick_at, Time::min)
+        pauses.into_iter().flatten().fold(self.tick_at, Time::min)
     }
 
     fn waits_for(&self) -> Vec<BorrowedFd<'_>> {

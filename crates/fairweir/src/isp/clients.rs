@@ -39,15 +39,6 @@ impl Clients {
         self.listener.waits_for()
     }
 
-    /// When it reads again, if it has read enough for now.
-    pub(super) fn deadline(&self) -> Option<Time> {
-        self.listener.deadline()
-    }
-
-    pub(super) fn handle_time(&mut self, now: Time) {
-        self.listener.handle_time(now);
-    }
-
     /// Opens the socket if a plan is for clients, and ends agreements that were not renewed.
     pub(super) fn handle_tick(
         &mut self,

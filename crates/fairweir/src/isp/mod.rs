@@ -167,8 +167,7 @@ impl Service for Isp {
     }
 
     fn deadline(&self) -> Time {
-        let more = [self.daemon.segments.deadline(), self.daemon.clients.deadline()];
-        more.into_iter().flatten().fold(self.tick_at, Time::min)
+        self.daemon.segments.deadline().map_or(self.tick_at, |at| at.min(self.tick_at))
     }
 
     fn handle_tick(&mut self, now: Time) -> Result<(), Error> {
@@ -176,7 +175,6 @@ impl Service for Isp {
         if daemon.segments.deadline().is_some_and(|at| at <= now) {
             daemon.segments.handle_tick(now, &daemon.kernel);
         }
-        daemon.clients.handle_time(now);
         if self.tick_at <= now {
             daemon.handle_tick(now);
             self.tick_at = now + TICK;

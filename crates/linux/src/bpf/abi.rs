@@ -1,5 +1,5 @@
 //! What BPF programs and user space share: the structures and numbers of `bpf/abi.h`,
-//! `bpf/binding_abi.h`, `bpf/police_abi.h`, `bpf/router_abi.h` and `bpf/sender_abi.h`, made from these by the build
+//! `bpf/admit_abi.h`, `bpf/binding_abi.h`, `bpf/police_abi.h`, `bpf/router_abi.h` and `bpf/sender_abi.h`, made from these by the build
 //! (`build/structs.rs`, `build/numbers.rs`), and what user space adds to them.
 
 use std::mem::{MaybeUninit, size_of};

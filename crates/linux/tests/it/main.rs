@@ -1,6 +1,7 @@
 //! The kernel boundary on the real kernel.
 #![allow(clippy::unwrap_used, reason = "it is a test")]
 
+mod admission;
 mod classify;
 mod common;
 mod doctor;

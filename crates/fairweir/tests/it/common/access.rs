@@ -228,9 +228,13 @@ impl Access {
 
     /// The same from this address of the internet's server, by IPv4.
     pub fn download_from(&self, server: &str, host: &str) -> Download {
-        let server = SocketAddr::new(server.parse().unwrap(), self.port);
-        let host = host.parse().unwrap();
+        let (server, host) = (self.server_at(server), host.parse().unwrap());
         Download::new(self.homes.run(|| connect_from(host, server)))
+    }
+
+    /// Where a server sends without end.
+    pub fn server_at(&self, address: &str) -> SocketAddr {
+        SocketAddr::new(address.parse().unwrap(), self.port)
     }
 
     /// Starts an upload of one of the subscribers' hosts: a download of the internet's host.

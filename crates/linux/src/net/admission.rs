@@ -1,0 +1,78 @@
+//! What a socket that anybody can write to gets: little of strangers, and enough of each client.
+//!
+//! The kernel drops the rest before it wakes the process (`bpf/admit.bpf.c`).
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd};
+
+use libbpf_rs::{MapCore, MapHandle, ObjectBuilder, OpenObject};
+
+use crate::Error;
+use crate::bpf::abi::{AdmitClient, Plain};
+use crate::bpf::{bpf_error, listen_to_the_loader, program, update};
+
+/// Datagrams of all strangers together that a socket gets in a second.
+pub const STRANGERS_MAX: u32 = crate::bpf::header::ADMIT_STRANGERS_MAX;
+
+/// The clients of a socket. See the module.
+#[derive(Debug)]
+pub struct Admission {
+    clients: MapHandle,
+}
+
+impl Admission {
+    /// Bounds what a socket gets from now on, until it is closed.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn bound(socket: &UdpSocket) -> Result<Admission, Error> {
+        let object = open()?.load().map_err(|e| bpf_error(BOUNDING, &e))?;
+        let program = program(&object, "fairweir_admit")?.as_fd().as_raw_fd();
+        // SAFETY: the kernel reads a descriptor of the given length, which is open.
+        let refused = unsafe {
+            libc::setsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_ATTACH_BPF,
+                (&raw const program).cast(),
+                size_of_val(&program) as libc::socklen_t,
+            )
+        };
+        if refused < 0 {
+            return Err(Error::refused(BOUNDING, std::io::Error::last_os_error()));
+        }
+        let clients = object.maps().find(|map| map.name() == "clients");
+        let clients = clients.expect("invariant: the object has this map");
+        let clients = MapHandle::try_from(&clients).map_err(|e| bpf_error(BOUNDING, &e))?;
+        Ok(Admission { clients })
+    }
+
+    /// From now on this is no stranger.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn know(&self, client: SocketAddr) -> Result<(), Error> {
+        let ip = match client.ip() {
+            IpAddr::V4(ip4) => ip4.to_ipv6_mapped(),
+            IpAddr::V6(ip6) => ip6,
+        };
+        let words = ip.octets();
+        let word =
+            |at: usize| u32::from_ne_bytes(words[4 * at..][..4].try_into().expect("4 bytes"));
+        let address = std::array::from_fn(word);
+        let key = AdmitClient { address, port: client.port().to_be(), pad: 0 };
+        update(&self.clients, key.as_bytes(), &[0; PORTION_BYTES])
+    }
+}
+
+/// Opens the object with the filter.
+pub(crate) fn open() -> Result<OpenObject, Error> {
+    listen_to_the_loader();
+    ObjectBuilder::default().open_memory(OBJECT).map_err(|e| bpf_error(BOUNDING, &e))
+}
+
+const BOUNDING: &str = "bound what a socket gets";
+/// A client that has sent nothing in this second.
+const PORTION_BYTES: usize = 16;
+/// The compiled `bpf/admit.bpf.c`.
+const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/admit.bpf.o"));
