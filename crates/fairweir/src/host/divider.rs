@@ -172,9 +172,9 @@ impl Asked {
     fn new(choice: DividerChoice, dev: &str, policy: &Policy, now: Time) -> anyhow::Result<Asked> {
         let to = match choice {
             DividerChoice::Address(address) => address,
-            DividerChoice::Auto | DividerChoice::Off => network::gateway(dev)?
-                .filter(|gateway| !matches!(gateway, IpAddr::V6(v6) if v6.is_unicast_link_local()))
-                .ok_or_else(|| anyhow::anyhow!("no gateway to ask"))?,
+            DividerChoice::Auto | DividerChoice::Off => {
+                network::gateway(dev)?.ok_or_else(|| anyhow::anyhow!("no gateway to ask"))?
+            }
         };
         let socket = datagram::connect_over(dev, SocketAddr::new(to, PORT))?;
         let weights = weights(policy);

@@ -10,6 +10,8 @@ use nix::sys::socket::{
     setsockopt, sockopt,
 };
 
+use crate::net::link;
+
 /// A datagram that arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asked {
@@ -33,7 +35,7 @@ pub fn listen_at(device: &str, port: u16) -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
-/// A socket for datagrams to and from one peer over a device, without blocking.
+/// A socket for datagrams to and from one peer over a device, without blocking. The peer may have a link-local address.
 ///
 /// # Errors
 /// If there is no such device, or no way over it.
@@ -46,7 +48,13 @@ pub fn connect_over(device: &str, to: SocketAddr) -> io::Result<UdpSocket> {
     let socket = UdpSocket::bind((any, 0))?;
     socket.set_nonblocking(true)?;
     setsockopt(&socket, sockopt::BindToDevice, &OsString::from(device))?;
-    socket.connect(to)?;
+    socket.connect(match to {
+        SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => {
+            let scope = link::index(device).ok_or(io::ErrorKind::NotFound)?;
+            SocketAddrV6::new(*v6.ip(), v6.port(), 0, scope).into()
+        }
+        other => other,
+    })?;
     Ok(socket)
 }
 

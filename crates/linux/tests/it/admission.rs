@@ -1,10 +1,15 @@
-//! What a divider's socket gets in a flood.
+//! What a divider's socket gets: in a flood, and of hosts without global addresses.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::process::Command;
+use std::time::{Duration, Instant};
 
 use fairweir_linux::admission::{Admission, STRANGERS_MAX};
-use fairweir_linux::datagram;
+use fairweir_linux::netns::Netns;
+use fairweir_linux::{datagram, network};
 use fairweir_testing::privileged;
+
+use crate::common::Pair;
 
 /// How many datagrams a socket has got.
 fn read_all(socket: &UdpSocket) -> u32 {
@@ -43,4 +48,43 @@ fn a_flood_of_strangers_is_bounded_and_displaces_no_client() {
         }
         assert!((2..=10).contains(&of_client), "{of_client} by {ip}");
     }
+}
+
+#[test]
+fn a_gateway_with_a_link_local_address_is_found_and_answers() {
+    if !privileged() {
+        return;
+    }
+    let pair = Pair::new(false);
+    let ip = |netns: &Netns, command: &str| {
+        netns.run(|| {
+            assert!(Command::new("ip").args(command.split(' ')).status().unwrap().success())
+        });
+    };
+    ip(&pair.internet, "addr add fe80::1/64 dev far nodad");
+    ip(&pair.home, "addr add fe80::2/64 dev wan nodad");
+    ip(&pair.home, "-6 route add default via fe80::1 dev wan");
+    let gateway = pair.home.run(|| network::gateway("wan")).unwrap().unwrap();
+    let listener = pair.internet.run(|| datagram::listen_at("far", 7_425)).unwrap();
+    let asked =
+        pair.home.run(|| datagram::connect_over("wan", SocketAddr::new(gateway, 7_425))).unwrap();
+    asked.send(&[1]).unwrap();
+    let mut bytes = [0; 16];
+    let deadline = Instant::now() + Duration::from_secs(5);
+    let wait = |what: &str| {
+        assert!(Instant::now() < deadline, "no {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    let question = loop {
+        match datagram::receive(&listener, &mut bytes) {
+            Ok(question) => break question,
+            Err(_) => wait("question"),
+        }
+    };
+    assert!(matches!(question.from.ip(), std::net::IpAddr::V6(v6) if v6.is_unicast_link_local()));
+    datagram::answer(&listener, &question, &[2]).unwrap();
+    while asked.recv(&mut bytes).is_err() {
+        wait("answer");
+    }
+    assert_eq!(bytes[0], 2);
 }
