@@ -54,6 +54,7 @@ const COMMANDS: &[Row] = &[
     ("proxy status", 1, of::<proxy::report::Status>),
     ("proxy top", 1, of::<proxy::report::Status>),
     ("router", 1, of::<host::wire::Status>),
+    ("router devices", 1, of::<host::who::Who>),
     ("router status", 1, of::<host::wire::Status>),
     ("sender", 1, of::<Bundles>),
     ("sender status", 1, of::<sender::report::Status>),

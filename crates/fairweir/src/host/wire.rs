@@ -1,6 +1,7 @@
 //! The status of `fairweir host`. Its schema is documented in docs/reference/status.md.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 use fairweir_config::host::set::Changes;
 use fairweir_core::market::guarantee::Guarantee;
@@ -186,6 +187,8 @@ pub(crate) enum HostRequest {
         /// How many, those that received most first; at most 1,000.
         limit: usize,
     },
+    /// Answered by [`Neighbours`].
+    Neighbours,
     /// Answered by [`Changed`]: puts values into the file of `[set]`, and applies them.
     Set {
         /// See [`fairweir_config::host::set::Changes`].
@@ -204,6 +207,11 @@ pub(crate) enum HostRequest {
     EndTimed {
         /// Of this group.
         group: String,
+    },
+    /// Answered by a text: everything passes unshaped for a time, for a comparison.
+    Open {
+        /// For how many seconds; 0 ends it.
+        for_s: u64,
     },
     /// The rate that a slot of the credit market has bought, from the household's agent.
     Guarantee(Guarantee),
@@ -235,6 +243,33 @@ pub(crate) struct TimedStatus {
     pub(crate) configured_weight: Weight,
     /// Until it ends, in seconds.
     pub(crate) left_s: u64,
+}
+
+/// Who is behind a router; nobody is behind a host.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Neighbours {
+    /// The files of the configuration, in the order in which they were merged.
+    pub(crate) files: Vec<PathBuf>,
+    /// Those that were heard of last first; at most 1,024.
+    pub(crate) neighbours: Vec<NeighbourStatus>,
+}
+
+/// A device in the LAN, as the kernel's table of neighbours has it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
+pub(crate) struct NeighbourStatus {
+    /// Its link-layer address.
+    pub(crate) mac: Mac,
+    /// In the LAN, of both families.
+    pub(crate) addresses: Vec<IpAddr>,
+    /// The device of the configuration; null if it has none of its own.
+    pub(crate) device: Option<String>,
+    /// What it is called by DHCP; null without a lease that this router has heard.
+    pub(crate) dhcp_name: Option<String>,
+    /// Since it came, as far as the daemon or its lease know, in seconds.
+    pub(crate) since_s: u64,
+    /// Since the kernel last knew that it is there, in seconds.
+    pub(crate) silent_s: u64,
 }
 
 /// The connections of the last tick.

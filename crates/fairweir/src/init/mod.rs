@@ -151,13 +151,13 @@ pub(crate) fn observe(run_dir: &Path, dev: &str, duration: Span) -> anyhow::Resu
 }
 
 /// Signals that would end the process while something is attached.
-struct Signals {
+pub(crate) struct Signals {
     held: SigSet,
     heard: SignalFd,
 }
 
 impl Signals {
-    fn held() -> nix::Result<Signals> {
+    pub(crate) fn held() -> nix::Result<Signals> {
         let mut held = SigSet::empty();
         for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
             held.add(signal);
@@ -167,7 +167,7 @@ impl Signals {
         Ok(Signals { held, heard: SignalFd::with_flags(&held, flags)? })
     }
 
-    fn is_any(&self) -> nix::Result<bool> {
+    pub(crate) fn is_any(&self) -> nix::Result<bool> {
         Ok(self.heard.read_signal()?.is_some())
     }
 }
