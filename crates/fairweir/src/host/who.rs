@@ -296,12 +296,12 @@ mod tests {
         assert_eq!(
             lines,
             [
-                "office 15.00 1.00 38 % 16.00 2.00MB 3.00MB 1 - - - configuration - -",
+                "office 15.00 1.00 38 % 16.00 2MB 3MB 1 - - - configuration - -",
                 "laptop - - - - - - - - 2 h 1 min 1 min ago DHCP 00:00:5e:00:53:02 192.168.7.2",
                 "? - - - - - - - - 2 h 1 min 1 min ago - 02:00:5e:00:53:03 (made up) 192.168.7.3",
-                "tv 10.00 2.00 25 % 12.00 6.00MB 6.00MB 4 20.00 2 h 1 min now configuration \
+                "tv 10.00 2.00 25 % 12.00 6MB 6MB 4 20.00 2 h 1 min now configuration \
                  02:00:5e:00:53:01 (made up) 192.168.7.1",
-                "default 3.00 - 8 % 4.00 4.00MB - 1 - - - all others - -",
+                "default 3.00 - 8 % 4.00 4MB - 1 - - - all others - -",
                 "phone\\u001b[2J - - - - - - - - 2 h 1 min 2 min ago DHCP 00:00:5e:00:53:04 192.168.7.4",
             ]
         );
