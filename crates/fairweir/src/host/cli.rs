@@ -76,6 +76,9 @@ pub(crate) enum HostCommand {
     /// Control for a time, then no more, and compare with how it is without.
     #[command(after_help = TRY_EXAMPLES)]
     Try(TryArgs),
+    /// Measure this link for a minute, without control and with it, while downloads run.
+    #[command(after_help = TRY_EXAMPLES)]
+    Test(TestArgs),
     /// Stop the daemon and remove everything it attached.
     #[command(after_help = OFF_EXAMPLES)]
     Off(OffDevArgs),
@@ -87,6 +90,27 @@ pub(crate) struct TryArgs {
     /// For how long, such as 90s, 10m or 2h; 30s to 1d.
     #[arg(value_name = "SPAN", value_parser = parse_trial)]
     pub(crate) span: Span,
+    #[command(flatten)]
+    pub(crate) at: TrialArgs,
+}
+
+/// `fairweir host test` and `fairweir router test`.
+#[derive(Debug, Args)]
+pub(crate) struct TestArgs {
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Write a picture, as SVG; it has the names of the devices.
+    #[cfg(feature = "lab")]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) picture: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) at: TrialArgs,
+}
+
+/// Where control is tried.
+#[derive(Debug, Args)]
+pub(crate) struct TrialArgs {
     /// The interface that faces the Internet; a router's is in its configuration.
     #[arg(long, value_parser = instance::parse)]
     pub(crate) dev: Option<String>,
@@ -333,8 +357,10 @@ pub(crate) const STATUS_EXAMPLES: &str = "Examples:
 pub(crate) const TRY_EXAMPLES: &str = "Examples:
   sudo fairweir router try 10m
   sudo fairweir host try 5m --dev eth0
+  sudo fairweir router test --json
+  sudo fairweir router test --picture link.svg
 
-It first lets everything pass for 15 s, controls for the time given, lets everything pass for 15 s again, ends the
+It first lets everything pass for 15 s, controls for the time given (`test`: 30 s), lets everything pass for 15 s again, ends the
 control, and prints rates, shares and round trips with control and without. Let downloads run meanwhile: what an idle
 link does is not compared. Ctrl-C, a closed terminal and a crash end it at once, and nothing is left. A daemon that
 runs already goes on afterwards; it pauses for the comparison.";

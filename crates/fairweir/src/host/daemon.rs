@@ -52,7 +52,7 @@ const PAUSE_FORGOTTEN: Span = Span::secs(600);
 
 /// The longest time for which everything passes because someone compares, and the reason that is told.
 const OPEN_MAX: Span = Span::secs(60);
-const COMPARED: &str = "`fairweir try` compares with how it is without control";
+const COMPARED: &str = "`try` or `test` compares with how it is without control";
 
 /// How often a device that went away is looked for, once attaching to it has failed.
 const RETURN_PAUSE: Span = Span::secs(1);

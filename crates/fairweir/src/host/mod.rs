@@ -48,7 +48,7 @@ mod timed;
 pub(crate) mod timing;
 #[cfg(feature = "top")]
 pub(crate) mod top;
-mod trial;
+pub(crate) mod trial;
 mod upload;
 mod via;
 pub(crate) mod who;
@@ -106,6 +106,7 @@ fn ask(role: Role, command: &HostCommand, off: Off) -> anyhow::Result<()> {
         HostCommand::Boost(args) => timing::boost(Some(role), args),
         HostCommand::Pause(args) => timing::pause(Some(role), args),
         HostCommand::Try(args) => trial::run(role, args),
+        HostCommand::Test(args) => trial::test(role, args),
         HostCommand::Off(args) => off(role, args),
     }
 }

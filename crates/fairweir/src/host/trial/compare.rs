@@ -8,9 +8,11 @@ use std::io::{self, Write};
 
 use fairweir_core::policy::PATH_SEPARATOR;
 use fairweir_core::units::Rate;
+use serde::Serialize;
 
 use super::super::wire::Status;
 use crate::table::{self, Align};
+use crate::words::mbit;
 
 /// A link is busy while it carries this part of its capacity.
 const BUSY: f64 = 0.5;
@@ -99,8 +101,9 @@ impl Measured {
         self.received.values().sum()
     }
 
-    fn mbit(&self, bytes: u64) -> f64 {
-        if self.busy_s > 0.0 { bytes as f64 * 8e-6 / self.busy_s } else { 0.0 }
+    fn rate(&self, bytes: u64) -> Rate {
+        let bps = if self.busy_s > 0.0 { bytes as f64 * 8.0 / self.busy_s } else { 0.0 };
+        Rate::bps(bps as u64)
     }
 
     /// The round trip that this part of them does not exceed.
@@ -109,68 +112,182 @@ impl Measured {
         self.round_trips_ms.get((last as f64 * part).round() as usize).copied()
     }
 
-    /// The rate of a device, and its part of all.
-    fn share(&self, name: &str) -> String {
-        let bytes = self.received.get(name).copied().unwrap_or(0);
-        let part = if bytes == 0 { 0.0 } else { bytes as f64 / self.total() as f64 };
-        format!("{:.2} ({:.0} %)", self.mbit(bytes), part * 100.0)
+    fn side(&self, weights: &[(String, u32)]) -> Side {
+        let total = self.total().max(1) as f64;
+        let share = |(name, weight): &(String, u32)| {
+            let bytes = self.received.get(name).copied().unwrap_or(0);
+            let (name, weight) = (name.clone(), *weight);
+            Share { name, weight, rate_bps: self.rate(bytes), of_all: bytes as f64 / total }
+        };
+        let median = self.quantile(0.5);
+        Side {
+            seen_s: self.all_s,
+            busy_s: self.busy_s,
+            rate_bps: self.rate(self.total()),
+            round_trip_least_ms: self.quantile(0.0),
+            round_trip_median_ms: median,
+            round_trip_95_ms: self.quantile(0.95),
+            round_trips_per_minute: median.filter(|ms| *ms > 0.0).map(|ms| (60_000.0 / ms) as u64),
+            shares: weights.iter().map(share).collect(),
+        }
     }
 }
 
-/// Prints what `without` and `with` control differ in; `weights` are the devices or groups in their order.
-///
-/// # Errors
-/// That of `out`.
-pub(super) fn print(
-    out: &mut impl Write,
-    weights: &[(String, u32)],
-    capacity: Option<Rate>,
-    [without, with]: [&[Stretch]; 2],
-) -> io::Result<()> {
-    let Some(capacity) = capacity else {
-        return writeln!(
-            out,
-            "Too little traffic to compare: the link was never full, so that its capacity is not known."
-        );
-    };
-    let [without, with] = [without, with].map(|stretches| Measured::of(stretches, capacity));
-    let busy = |m: &Measured| format!("{:.0} of {:.0} s", m.busy_s, m.all_s);
-    if without.busy_s.min(with.busy_s) < BUSY_MIN_S {
-        return writeln!(
-            out,
-            "Too little traffic to compare: at least half of {:.2} Mbit/s arrived for {} without control and {} with \
-             it; {BUSY_MIN_S} s of each are needed.",
-            capacity.as_mbit_f64(),
-            busy(&without),
-            busy(&with),
-        );
+/// What control changes at a link.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
+pub(crate) struct Comparison {
+    /// The interface that faces the Internet.
+    pub(super) dev: String,
+    /// What the link is believed to carry.
+    capacity_bps: Option<Rate>,
+    /// Why this says nothing, if so: there was too little traffic.
+    too_little: Option<String>,
+    without: Side,
+    with: Side,
+}
+
+/// What was measured without control, or with it, while the link was at least half full.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
+struct Side {
+    /// For how long it was looked at, in seconds, and how much of that the rest is of.
+    seen_s: f64,
+    busy_s: f64,
+    rate_bps: Rate,
+    /// Of the probe's round trips; null if no host answers it.
+    round_trip_least_ms: Option<f64>,
+    round_trip_median_ms: Option<f64>,
+    round_trip_95_ms: Option<f64>,
+    /// Those of the median length that fit into a minute.
+    round_trips_per_minute: Option<u64>,
+    /// In the order of the configuration.
+    shares: Vec<Share>,
+}
+
+/// What a device or a group received.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
+struct Share {
+    name: String,
+    weight: u32,
+    rate_bps: Rate,
+    /// Its part of what arrived, 0 to 1.
+    of_all: f64,
+}
+
+impl Comparison {
+    /// Of what was read without control, and with it; `weights` are the devices or groups in their order.
+    pub(super) fn new(
+        dev: String,
+        weights: &[(String, u32)],
+        capacity: Option<Rate>,
+        stretches: [&[Stretch]; 2],
+    ) -> Comparison {
+        // Without a capacity nothing is busy.
+        let least = capacity.unwrap_or(Rate::bps(u64::MAX));
+        let [without, with] =
+            stretches.map(|stretches| Measured::of(stretches, least).side(weights));
+        let too_little = match capacity {
+            None => Some("the link was never full, so that its capacity is not known".to_owned()),
+            Some(capacity) if without.busy_s.min(with.busy_s) < BUSY_MIN_S => Some(format!(
+                "at least half of {} arrived for {} without control and {} with it; {BUSY_MIN_S} s of each are needed",
+                mbit(capacity.as_bps()),
+                without.busy(),
+                with.busy(),
+            )),
+            Some(_) => None,
+        };
+        Comparison { dev, capacity_bps: capacity, too_little, without, with }
     }
-    let both = |of: &dyn Fn(&Measured) -> String| [of(&without), of(&with)];
-    let ms = |part: f64| {
-        both(&|m| m.quantile(part).map_or("not measured".to_owned(), |ms| format!("{ms:.1} ms")))
-    };
-    let per_minute = both(&|m| {
-        let median = m.quantile(0.5).filter(|ms| *ms > 0.0);
-        median.map_or("-".to_owned(), |ms| format!("{:.0}", 60_000.0 / ms))
-    });
-    let mut rows: Vec<(&str, [String; 2])> = vec![
-        ("link busy", both(&busy)),
-        ("Mbit/s", both(&|m| format!("{:.2}", m.mbit(m.total())))),
-        ("round trip, median", ms(0.5)),
-        ("round trip, 95 %", ms(0.95)),
-        ("round trips per minute", per_minute),
-    ];
-    let names: Vec<String> =
-        weights.iter().map(|(name, weight)| format!("{name}, weight {weight}")).collect();
-    for ((name, _), label) in weights.iter().zip(&names) {
-        if without.received.get(name).max(with.received.get(name)).is_some_and(|bytes| *bytes > 0) {
-            rows.push((label, both(&|m| m.share(name))));
+
+    fn both(&self, of: impl Fn(&Side) -> String) -> [String; 2] {
+        [of(&self.without), of(&self.with)]
+    }
+
+    /// # Errors
+    /// That of `out`.
+    pub(super) fn print(&self, out: &mut impl Write) -> io::Result<()> {
+        if let Some(why) = &self.too_little {
+            return writeln!(out, "Too little traffic to compare: {why}.");
         }
+        let ms = |ms: Option<f64>| ms.map_or("not measured".to_owned(), |ms| format!("{ms:.1} ms"));
+        let per_minute = |side: &Side| {
+            side.round_trips_per_minute.map_or("-".to_owned(), |number| number.to_string())
+        };
+        let mut rows: Vec<(String, [String; 2])> = vec![
+            ("link busy".to_owned(), self.both(Side::busy)),
+            ("rate".to_owned(), self.both(|side| mbit(side.rate_bps.as_bps()))),
+            ("round trip, least".to_owned(), self.both(|side| ms(side.round_trip_least_ms))),
+            ("round trip, median".to_owned(), self.both(|side| ms(side.round_trip_median_ms))),
+            ("round trip, 95 %".to_owned(), self.both(|side| ms(side.round_trip_95_ms))),
+            ("round trips per minute".to_owned(), self.both(per_minute)),
+        ];
+        for i in self.received() {
+            let Share { name, weight, .. } = &self.without.shares[i];
+            let share = |side: &Side| {
+                let Share { rate_bps, of_all, .. } = &side.shares[i];
+                format!("{} ({:.0} %)", mbit(rate_bps.as_bps()), of_all * 100.0)
+            };
+            rows.push((format!("{name}, weight {weight}"), self.both(share)));
+        }
+        let rows: Vec<Vec<String>> =
+            rows.into_iter().map(|(what, [a, b])| vec![what, a, b]).collect();
+        let headings =
+            [("", Align::Left), ("WITHOUT", Align::Right), ("WITH CONTROL", Align::Right)];
+        table::print(out, &headings, &rows)
     }
-    let rows: Vec<Vec<String>> =
-        rows.into_iter().map(|(what, [a, b])| vec![what.to_owned(), a, b]).collect();
-    let headings = [("", Align::Left), ("WITHOUT", Align::Right), ("WITH CONTROL", Align::Right)];
-    table::print(out, &headings, &rows)
+
+    /// The devices or groups that received something.
+    fn received(&self) -> impl Iterator<Item = usize> {
+        let (without, with) = (&self.without.shares, &self.with.shares);
+        (0..without.len()).filter(|i| without[*i].rate_bps.max(with[*i].rate_bps) > Rate::ZERO)
+    }
+
+    /// Rates and round trips side by side, as an SVG.
+    #[cfg(feature = "lab")]
+    pub(super) fn picture(&self) -> String {
+        use fairweir_scenario::report::chart::{Bars, Chart, Marks, Panel, Value, colour};
+        type Of<'o> = &'o dyn Fn(&Side) -> Vec<Option<f64>>;
+        let panel = |x: &str, y: &str, categories: Vec<String>, of: Of<'_>| {
+            let value = |mean: Option<f64>| mean.map(|mean| Value { mean, spread: 0.0 });
+            let kind = |(name, colour, side): (&str, _, &Side)| Bars {
+                name: name.to_owned(),
+                colour,
+                values: of(side).into_iter().map(value).collect(),
+            };
+            let sides = [
+                ("without control", "#999999", &self.without),
+                ("with control", colour(1), &self.with),
+            ];
+            let marks = Marks::Bars { categories, kinds: sides.map(kind).to_vec() };
+            Panel { x: x.to_owned(), y: y.to_owned(), marks }
+        };
+        let name = |i: usize| {
+            format!("{} ({})", self.without.shares[i].name, self.without.shares[i].weight)
+        };
+        let rates = |side: &Side| {
+            self.received().map(|i| Some(side.shares[i].rate_bps.as_mbit_f64())).collect()
+        };
+        let trips = |side: &Side| {
+            vec![side.round_trip_least_ms, side.round_trip_median_ms, side.round_trip_95_ms]
+        };
+        let words = ["least", "median", "95 %"].map(str::to_owned).to_vec();
+        Chart {
+            title: "A full link without fairweir and with it".to_owned(),
+            panels: vec![
+                panel("by name (weight)", "Mbit/s", self.received().map(name).collect(), &rates),
+                panel("round trip", "ms", words, &trips),
+            ],
+        }
+        .svg()
+    }
+}
+
+impl Side {
+    fn busy(&self) -> String {
+        format!("{:.0} of {:.0} s", self.busy_s, self.seen_s)
+    }
 }
 
 #[cfg(test)]
@@ -193,10 +310,14 @@ mod tests {
         Stretch { settles_s: 3.0, readings: (0..=seconds * 2).map(reading).collect() }
     }
 
-    fn said(capacity: Option<u64>, without: &[Stretch], with: &[Stretch]) -> String {
+    fn compared(capacity: Option<u64>, without: &[Stretch], with: &[Stretch]) -> Comparison {
         let weights = [("tv".to_owned(), 4), ("desk".to_owned(), 1), ("gone".to_owned(), 1)];
+        Comparison::new("wan".to_owned(), &weights, capacity.map(Rate::mbit), [without, with])
+    }
+
+    fn said(capacity: Option<u64>, without: &[Stretch], with: &[Stretch]) -> String {
         let mut out = Vec::new();
-        print(&mut out, &weights, capacity.map(Rate::mbit), [without, with]).unwrap();
+        compared(capacity, without, with).print(&mut out).unwrap();
         let text = String::from_utf8(out).unwrap();
         let lines = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "));
         lines.collect::<Vec<_>>().join("\n")
@@ -212,13 +333,22 @@ mod tests {
             said(Some(28), &without, &with),
             "WITHOUT WITH CONTROL\n\
              link busy 15 of 22 s 100 of 100 s\n\
-             Mbit/s 28.00 28.00\n\
+             rate 28.00 Mbit/s 28.00 Mbit/s\n\
+             round trip, least 95.0 ms 25.0 ms\n\
              round trip, median 95.0 ms 25.0 ms\n\
              round trip, 95 % 95.0 ms 25.0 ms\n\
-             round trips per minute 632 2400\n\
-             tv, weight 4 10.00 (36 %) 22.40 (80 %)\n\
-             desk, weight 1 18.00 (64 %) 5.60 (20 %)"
+             round trips per minute 631 2400\n\
+             tv, weight 4 10.00 Mbit/s (36 %) 22.40 Mbit/s (80 %)\n\
+             desk, weight 1 18.00 Mbit/s (64 %) 5.60 Mbit/s (20 %)"
         );
+        #[cfg(feature = "lab")]
+        {
+            let picture = compared(Some(28), &without, &with).picture();
+            for text in ["<svg ", "tv (4)", "22.4", "25.0", "without control", "Mbit/s"] {
+                assert!(picture.contains(text), "{text}: {picture}");
+            }
+            assert!(!picture.contains("gone"), "{picture}");
+        }
     }
 
     #[test]

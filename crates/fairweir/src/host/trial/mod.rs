@@ -1,4 +1,4 @@
-//! `fairweir host try` and `fairweir router try`: control for a time, then no more, with a comparison.
+//! `try` and `test` of `fairweir host` and `fairweir router`: control for a time, then no more, with a comparison.
 //!
 //! Nothing must be left whatever happens to this command: the daemon that it starts ends when its standard input
 //! closes, which the kernel does when the command dies, and by itself some seconds after the time, in case that the
@@ -18,14 +18,17 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use fairweir_config::host::{Config, Role};
+#[cfg(feature = "lab")]
+use fairweir_config::output;
 use fairweir_config::{host, text};
 use fairweir_core::receiver::Control;
 use fairweir_core::units::{Rate, Span, Time};
 use fairweir_daemon::{Access, Client, Request};
 use fairweir_linux::boottime_now;
 
+pub(crate) use self::compare::Comparison;
 use self::compare::{Reading, Stretch};
-use super::cli::TryArgs;
+use super::cli::{TestArgs, TrialArgs, TryArgs};
 use super::client::find;
 use super::timed::left_in_words;
 use super::who;
@@ -38,6 +41,8 @@ const WITHOUT: Span = Span::secs(15);
 /// What is left out of a stretch without control, in which the queue fills, and of one with it.
 const FILLS_S: f64 = 3.0;
 const SETTLES_S: f64 = 10.0;
+/// With control in a test, which takes a minute.
+const TEST: Span = Span::secs(30);
 const STEP: Duration = Duration::from_millis(500);
 /// How long a daemon may take to start, or to end.
 const PATIENCE: Span = Span::secs(10);
@@ -45,90 +50,100 @@ const PATIENCE: Span = Span::secs(10);
 const GRACE: Span = Span::secs(15);
 
 pub(super) fn run(role: Role, args: &TryArgs) -> anyhow::Result<()> {
+    let (comparison, after) = compare(role, &args.at, args.span, true)?;
+    let out = &mut text::stdout();
+    writeln!(out, "{after}\n")?;
+    Ok(comparison.print(out)?)
+}
+
+/// `fairweir host test` and `fairweir router test`: the same in a minute, as a report.
+pub(super) fn test(role: Role, args: &TestArgs) -> anyhow::Result<()> {
+    let (comparison, _) = compare(role, &args.at, TEST, false)?;
+    let out = &mut text::stdout();
+    match args.json {
+        true => out.write_all(fairweir_daemon::as_line(&comparison).as_bytes())?,
+        false => comparison.print(out)?,
+    }
+    #[cfg(feature = "lab")]
+    if let Some(path) = &args.picture {
+        output::write(path, comparison.picture())
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Controls for `span`, and says what is afterwards; what happens meanwhile is told if it `is_told`.
+fn compare(
+    role: Role,
+    at: &TrialArgs,
+    span: Span,
+    is_told: bool,
+) -> anyhow::Result<(Comparison, &'static str)> {
     let signals = Signals::held()?;
-    let run_dir = &args.run_dir.run_dir;
-    let found = find(run_dir, Some(role), args.dev.as_deref(), Access::Change);
+    let found = find(&at.run_dir.run_dir, Some(role), at.dev.as_deref(), Access::Change);
     let (mut client, mut own) = match found {
         Ok(client) => (client, None),
         Err(e) if Exit::of(&e) == Exit::NotRunning => {
-            let (own, client) = Own::start(role, args)?;
+            let (own, client) = Own::start(role, at, span)?;
             (client, Some(own))
         }
         Err(e) => return Err(e),
     };
-    let mut trial = Trial { client: &mut client, signals: &signals, is_over: false };
-    let played = trial.play(args.span, own.is_none());
+    let mut trial = Trial { client: &mut client, signals: &signals, is_told, is_over: false };
+    let played = trial.play(span, own.is_none());
     let ended = own.as_mut().map_or(Ok(()), Own::end);
     // What broke the trial is often that the daemon ended, and then that says why.
     let played = match (played, ended) {
-        (Err(e), Ok(())) => return Err(e),
+        (played, Ok(())) => played?,
         (_, Err(e)) => return Err(e),
-        (Ok(played), Ok(())) => played,
     };
-    let out = &mut text::stdout();
-    match own {
-        Some(_) => writeln!(out, "The control is off.\n")?,
-        None => writeln!(out, "The daemon goes on as before.\n")?,
-    }
-    let Played { weights, capacity, without, with } = played;
-    Ok(compare::print(out, &weights, capacity, [&without, &with])?)
-}
-
-/// What was read.
-#[derive(Default)]
-struct Played {
-    weights: Vec<(String, u32)>,
-    capacity: Option<Rate>,
-    without: Vec<Stretch>,
-    with: Vec<Stretch>,
+    let after = if own.is_some() { "The control is off." } else { "The daemon goes on as before." };
+    Ok((played, after))
 }
 
 struct Trial<'t> {
     client: &'t mut Client,
     signals: &'t Signals,
+    is_told: bool,
     /// Someone wants it to end.
     is_over: bool,
 }
 
 impl Trial<'_> {
-    fn play(&mut self, span: Span, runs_already: bool) -> anyhow::Result<Played> {
+    fn play(&mut self, span: Span, runs_already: bool) -> anyhow::Result<Comparison> {
         let status: Status = self.client.ask(&Request::Status)?;
         if let Some(why) = refusal(&status) {
             return Err(Usage(why).into());
         }
         let without = WITHOUT.min(Span::nanos(span.as_nanos() / 2));
-        let (dev, length) = (&status.dev, left_in_words(span.as_secs_f64() as u64));
         let after = match runs_already {
             true => "the daemon runs already and goes on afterwards",
             false => "then control is off; Ctrl-C ends it at once",
         };
-        let pause = left_in_words(without.as_secs_f64() as u64);
-        writeln!(
-            text::stdout(),
-            "{dev}: {pause} without control, {length} with it, {pause} without: {after}."
-        )?;
-        let mut played = Played { weights: who::weights(&status), ..Played::default() };
+        if self.is_told {
+            let in_words = |span: Span| left_in_words(span.as_secs_f64() as u64);
+            let (dev, length, pause) = (&status.dev, in_words(span), in_words(without));
+            writeln!(
+                text::stdout(),
+                "{dev}: {pause} without control, {length} with it, {pause} without: {after}."
+            )?;
+        }
+        let (mut capacity, mut open) = (None, Vec::new());
         self.open(without)?;
-        played.without.push(self.read(
-            "without control",
-            without,
-            FILLS_S,
-            &mut played.capacity,
-        )?);
+        open.push(self.read("without control", without, FILLS_S, &mut capacity)?);
         if runs_already || !self.is_over {
             self.open(Span::ZERO)?;
         }
-        played.with.push(self.read("with control", span, SETTLES_S, &mut played.capacity)?);
+        let with = self.read("with control", span, SETTLES_S, &mut capacity)?;
         if !self.is_over {
             self.open(without)?;
-            let last = self.read("without control", without, FILLS_S, &mut played.capacity)?;
-            played.without.push(last);
+            open.push(self.read("without control", without, FILLS_S, &mut capacity)?);
             self.open(Span::ZERO)?;
         }
         if io::stderr().is_terminal() {
             let _ = writeln!(io::stderr());
         }
-        Ok(played)
+        Ok(Comparison::new(status.dev.clone(), &who::weights(&status), capacity, [&open, &[with]]))
     }
 
     /// Lets everything pass for `span`.
@@ -204,7 +219,7 @@ struct Own {
 
 impl Own {
     /// Starts it, and waits until it answers.
-    fn start(role: Role, args: &TryArgs) -> anyhow::Result<(Own, Client)> {
+    fn start(role: Role, args: &TrialArgs, span: Span) -> anyhow::Result<(Own, Client)> {
         let (command, default) = match role {
             Role::Host => ("host", host::DEFAULT_PATH),
             Role::Router => ("router", host::ROUTER_PATH),
@@ -216,7 +231,7 @@ impl Own {
         })?;
         let program = env::current_exe().context("cannot determine the path of this program")?;
         let mut daemon = Command::new(program);
-        let life = args.span + WITHOUT + WITHOUT + GRACE;
+        let life = span + WITHOUT + WITHOUT + GRACE;
         daemon.args([command, "--until-stdin-closes", "--exit-after"]);
         daemon.arg(format!("{}s", life.as_secs_f64().ceil())).arg("--config").arg(&config);
         daemon.arg("--run-dir").arg(&args.run_dir.run_dir);

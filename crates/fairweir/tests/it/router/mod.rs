@@ -629,6 +629,12 @@ fn a_trial_compares_with_how_it_is_without() {
     let daemon = home.stage.start_router(&[]);
     assert!(said(trial(&home.stage, "30s")).contains("The daemon goes on as before."));
     daemon.wait_for("enforcing", PATIENCE, |s| s["enforcing"] == true);
+    let picture = home.stage.path("link.svg");
+    let test = home.stage.fairweir(&format!("router test --json --picture {}", picture.display()));
+    let report: Value = serde_json::from_slice(&test.stdout).unwrap();
+    note(&format!("{report:#}"));
+    assert!(report["with"]["busy_s"].as_f64().unwrap() > 10.0, "{report:#}");
+    assert!(fs::read_to_string(picture).unwrap().contains("tv (4)"));
     drop(downloads);
 }
 
