@@ -360,10 +360,10 @@ pub(crate) const TRY_EXAMPLES: &str = "Examples:
   sudo fairweir router test --json
   sudo fairweir router test --picture link.svg
 
-It first lets everything pass for 15 s, controls for the time given (`test`: 30 s), lets everything pass for 15 s again, ends the
-control, and prints rates, shares and round trips with control and without. Let downloads run meanwhile: what an idle
-link does is not compared. Ctrl-C, a closed terminal and a crash end it at once, and nothing is left. A daemon that
-runs already goes on afterwards; it pauses for the comparison.";
+It lets everything pass for 15 s, controls for the time given (`test`: 30 s), lets everything pass for 15 s again, ends
+the control, and prints rates, shares and round trips with control and without. Let downloads run meanwhile: what an
+idle link does is not compared. Ctrl-C, a closed terminal and a crash end it at once, and nothing is left. A daemon that
+runs already goes on afterwards; it only pauses for the comparison.";
 
 pub(crate) const DEVICES_EXAMPLES: &str = "Examples:
   sudo fairweir router devices

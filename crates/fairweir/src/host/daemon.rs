@@ -262,7 +262,10 @@ impl Daemon {
                 status.since_s = status.since_s.max(now.since(since).as_secs_f64() as u64);
             }
         }
-        Neighbours { files: self.settings.config.files.clone(), neighbours }
+        // Who asks may be in another directory.
+        let files = self.settings.config.files.iter();
+        let files = files.filter_map(|file| std::path::absolute(file).ok()).collect();
+        Neighbours { files, neighbours }
     }
 
     fn with_devices(&mut self, work: impl FnOnce(&mut DeviceControl, &mut Daemon)) {

@@ -13,7 +13,7 @@ use fairweir_config::host::set::Changes;
 use fairweir_config::host::{Role, set};
 use fairweir_config::{output, text};
 use fairweir_core::packet::Mac;
-use fairweir_core::policy::{DEFAULT_GROUP, Match, NAME_MAX, PATH_SEPARATOR, is_name};
+use fairweir_core::policy::{DEFAULT_GROUP, Match, NAME_MAX, is_name};
 use fairweir_daemon::{Access, Client, Request};
 
 use super::cli::{NameArgs, Target};
@@ -62,7 +62,6 @@ enum Edit {
 /// # Errors
 /// Why it cannot have that.
 fn edit(status: &Status, there: &Neighbours, target: Target, name: &str) -> Result<Edit, String> {
-    let top = |path: &str| path.split(PATH_SEPARATOR).next().unwrap_or_default().to_owned();
     if !is_name(name) || name == DEFAULT_GROUP {
         return Err(format!(
             "`{name}` cannot be the name of a device; use letters, digits, `-`, `_` and `.`, at most {NAME_MAX} \
@@ -84,11 +83,11 @@ fn edit(status: &Status, there: &Neighbours, target: Target, name: &str) -> Resu
     };
     let listed = status.groups.iter().find(|group| group.matches.contains(&Match::Mac(mac)));
     let device = found.and_then(|found| found.device.clone());
-    let device = device.or_else(|| listed.map(|group| top(&group.name)));
+    let device = device.or_else(|| listed.map(|group| group.top().to_owned()));
     if device.as_deref() == Some(name) {
         return Err(format!("{target} is `{name}` already"));
     }
-    if status.groups.iter().any(|group| top(&group.name) == name) {
+    if status.groups.iter().any(|group| group.top() == name) {
         return Err(format!("another device is `{name}`; names must differ"));
     }
     let Some(old) = device else { return Ok(Edit::Add { mac }) };
@@ -142,10 +141,9 @@ fn write(path: &Path, text: &str) -> anyhow::Result<()> {
 
 /// What `fairweir set` has stored for the old name is for the new one.
 fn move_weights(client: &mut Client, status: &Status, old: &str, new: &str) -> anyhow::Result<()> {
-    let within = status.groups.iter().flat_map(|group| group.within.iter().map(|w| &w.name));
-    let paths = status.groups.iter().map(|group| &group.name).chain(within);
-    let is_its = |path: &&String| path.split(PATH_SEPARATOR).next() == Some(old);
-    let keys: Changes = paths.filter(is_its).map(|path| (format!("weight.{path}"), None)).collect();
+    let its = status.groups.iter().filter(|group| group.top() == old);
+    let paths = its.flat_map(|group| group.within.iter().map(|w| &w.name).chain([&group.name]));
+    let keys: Changes = paths.map(|path| (format!("weight.{path}"), None)).collect();
     let gone: Changed = client.ask(&HostRequest::Set { changes: keys })?;
     let from = format!("weight.{old}");
     let moved = gone.undo.into_iter().filter(|(_, value)| value.is_some());

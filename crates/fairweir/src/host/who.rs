@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use fairweir_config::host::Role;
 use fairweir_config::text;
-use fairweir_core::policy::{DEFAULT_GROUP, PATH_SEPARATOR};
+use fairweir_core::policy::DEFAULT_GROUP;
 use fairweir_core::share::Weight;
 use fairweir_core::units::{Bytes, Rate};
 use fairweir_daemon::{Access, Request};
@@ -89,13 +89,11 @@ struct Device {
 fn devices(status: &Status, there: Vec<NeighbourStatus>) -> Vec<Device> {
     let mut devices: Vec<Device> = Vec::new();
     for group in &status.groups {
-        let top = group.within.first();
-        let name = group.name.split(PATH_SEPARATOR).next().unwrap_or_default();
-        if devices.last().is_none_or(|device| device.name != name) {
+        if devices.last().is_none_or(|device| device.name != group.top()) {
             devices.push(Device {
-                name: name.to_owned(),
-                weight: top.map_or(group.weight, |top| top.weight),
-                max_bps: top.map_or(group.max_bps, |top| top.max_bps),
+                name: group.top().to_owned(),
+                weight: group.top_weight(),
+                max_bps: group.within.first().map_or(group.max_bps, |top| top.max_bps),
                 rate_bps: Rate::ZERO,
                 of_link: None,
                 share_bps: Rate::ZERO,
@@ -129,19 +127,6 @@ fn devices(status: &Status, there: Vec<NeighbourStatus>) -> Vec<Device> {
     }
     devices.sort_by(|a, b| (b.rate_bps, &a.name).cmp(&(a.rate_bps, &b.name)));
     devices
-}
-
-/// The devices or groups as the configuration lists them, with the weights in force.
-pub(super) fn weights(status: &Status) -> Vec<(String, u32)> {
-    let mut all: Vec<(String, u32)> = Vec::new();
-    for group in &status.groups {
-        let name = group.name.split(PATH_SEPARATOR).next().unwrap_or_default();
-        let weight = group.within.first().map_or(group.weight, |top| top.weight);
-        if all.last().is_none_or(|(last, _)| last != name) {
-            all.push((name.to_owned(), weight.as_u32()));
-        }
-    }
-    all
 }
 
 fn print(out: &mut impl Write, devices: &[Device]) -> io::Result<()> {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use fairweir_config::host::set::Changes;
 use fairweir_core::market::guarantee::Guarantee;
 use fairweir_core::packet::Mac;
-use fairweir_core::policy::Match;
+use fairweir_core::policy::{Match, PATH_SEPARATOR};
 use fairweir_core::receiver::{Act, Control, DelaySource, GroupDecision};
 use fairweir_core::share::Weight;
 use fairweir_core::units::{Bytes, Rate};
@@ -245,7 +245,7 @@ pub(crate) struct TimedStatus {
     pub(crate) left_s: u64,
 }
 
-/// Who is behind a router; nobody is behind a host.
+/// The devices behind a router; a host has no such list.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Neighbours {
     /// The files of the configuration, in the order in which they were merged.
@@ -262,7 +262,7 @@ pub(crate) struct NeighbourStatus {
     pub(crate) mac: Mac,
     /// In the LAN, of both families.
     pub(crate) addresses: Vec<IpAddr>,
-    /// The device of the configuration; null if it has none of its own.
+    /// The device of the configuration; null if it is in `default`.
     pub(crate) device: Option<String>,
     /// What it is called by DHCP; null without a lease that this router has heard.
     pub(crate) dhcp_name: Option<String>,
@@ -489,6 +489,18 @@ pub(crate) struct GroupStatus {
     pub(crate) connections: u64,
     /// How many of them have a window that is bounded.
     pub(crate) bounded_connections: u64,
+}
+
+impl GroupStatus {
+    /// The first part of its path: the device, or the group of the configuration.
+    pub(crate) fn top(&self) -> &str {
+        self.name.split(PATH_SEPARATOR).next().unwrap_or_default()
+    }
+
+    /// The weight of that.
+    pub(crate) fn top_weight(&self) -> Weight {
+        self.within.first().map_or(self.weight, |top| top.weight)
+    }
 }
 
 /// A device or group that has groups beneath it.

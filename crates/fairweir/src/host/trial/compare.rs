@@ -6,18 +6,28 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use fairweir_core::policy::PATH_SEPARATOR;
 use fairweir_core::units::Rate;
 use serde::Serialize;
 
-use super::super::wire::Status;
+use super::super::wire::{GroupStatus, Status};
 use crate::table::{self, Align};
 use crate::words::mbit;
 
 /// A link is busy while it carries this part of its capacity.
 const BUSY: f64 = 0.5;
+/// Readings that are judged together (2 s): what a reading shows is as old as the last tick, and to leave out what only
+/// seems idle would raise the rates.
+const BLOCK: usize = 4;
 /// The least time of a busy link that is compared, in seconds.
 const BUSY_MIN_S: f64 = 5.0;
+
+/// The devices or groups as the configuration lists them, with the weights in force.
+pub(super) fn weights(status: &Status) -> Vec<(String, u32)> {
+    let each = |group: &GroupStatus| (group.top().to_owned(), group.top_weight().as_u32());
+    let mut all: Vec<_> = status.groups.iter().map(each).collect();
+    all.dedup();
+    all
+}
 
 /// What was counted when a status was read.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -34,8 +44,7 @@ impl Reading {
     pub(super) fn of(status: &Status) -> Reading {
         let mut received: BTreeMap<String, u64> = BTreeMap::new();
         for group in &status.groups {
-            let name = group.name.split(PATH_SEPARATOR).next().unwrap_or_default();
-            *received.entry(name.to_owned()).or_default() += group.received_bytes.as_u64();
+            *received.entry(group.top().to_owned()).or_default() += group.received_bytes.as_u64();
         }
         let probe = status.probe.as_ref();
         Reading {
@@ -74,27 +83,34 @@ impl Measured {
         let mut measured = Measured::default();
         for stretch in stretches {
             let Some(first) = stretch.readings.first() else { continue };
-            let is_settled = |pair: &&[Reading]| pair[0].at_s - first.at_s >= stretch.settles_s;
-            for pair in stretch.readings.windows(2).filter(is_settled) {
-                let [before, after] = pair else { continue };
-                let (span, bytes) =
-                    (after.at_s - before.at_s, after.total().saturating_sub(before.total()));
-                measured.all_s += span.max(0.0);
-                if span <= 0.0 || bytes as f64 * 8.0 / span < capacity.as_bps() as f64 * BUSY {
-                    continue;
-                }
-                measured.busy_s += span;
-                for (name, received) in &after.received {
-                    let more = received
-                        .saturating_sub(before.received.get(name).copied().unwrap_or(*received));
-                    *measured.received.entry(name.clone()).or_default() += more;
-                }
-                let is_new = after.answered != before.answered;
-                measured.round_trips_ms.extend(after.round_trip_ms.filter(|_| is_new));
+            let is_early = |reading: &&Reading| reading.at_s - first.at_s < stretch.settles_s;
+            let readings: Vec<_> = stretch.readings.iter().skip_while(is_early).collect();
+            for begin in (0..readings.len().saturating_sub(1)).step_by(BLOCK) {
+                let end = (begin + BLOCK).min(readings.len() - 1);
+                measured.add(&readings[begin..=end], capacity);
             }
         }
         measured.round_trips_ms.sort_by(f64::total_cmp);
         measured
+    }
+
+    /// Adds what was received from the first reading to the last, if the link was busy.
+    fn add(&mut self, readings: &[&Reading], capacity: Rate) {
+        let [before, .., after] = readings else { return };
+        let span = after.at_s - before.at_s;
+        let bytes = after.total().saturating_sub(before.total());
+        self.all_s += span.max(0.0);
+        if span <= 0.0 || bytes as f64 * 8.0 / span < capacity.as_bps() as f64 * BUSY {
+            return;
+        }
+        self.busy_s += span;
+        for (name, received) in &after.received {
+            let before = before.received.get(name).unwrap_or(received);
+            let sum = self.received.entry(name.clone()).or_default();
+            *sum += received.saturating_sub(*before);
+        }
+        let new = readings.windows(2).filter(|pair| pair[1].answered != pair[0].answered);
+        self.round_trips_ms.extend(new.filter_map(|pair| pair[1].round_trip_ms));
     }
 
     fn total(&self) -> u64 {
@@ -366,6 +382,17 @@ mod tests {
             assert!(said.contains(says) && !said.contains("WITHOUT"), "{said}");
         }
         assert!(said(Some(28), &[], &[]).contains("Too little traffic"));
+    }
+
+    #[test]
+    fn a_reading_that_comes_late_changes_no_rate() {
+        let exact = stretch(23, [20.0, 8.0], 90.0);
+        let mut late = exact.clone();
+        for i in [9, 18, 27] {
+            late.readings[i].received = late.readings[i - 1].received.clone();
+        }
+        let with = [stretch(23, [20.0, 8.0], 20.0)];
+        assert_eq!(said(Some(28), &[late], &with), said(Some(28), &[exact], &with));
     }
 
     #[test]

@@ -31,10 +31,9 @@ use self::compare::{Reading, Stretch};
 use super::cli::{TestArgs, TrialArgs, TryArgs};
 use super::client::find;
 use super::timed::left_in_words;
-use super::who;
 use super::wire::{HostRequest, Status};
 use crate::exit::{Exit, Usage, reworded};
-use crate::init::Signals;
+use crate::signals::Signals;
 
 /// Without control, before and after.
 const WITHOUT: Span = Span::secs(15);
@@ -143,7 +142,12 @@ impl Trial<'_> {
         if io::stderr().is_terminal() {
             let _ = writeln!(io::stderr());
         }
-        Ok(Comparison::new(status.dev.clone(), &who::weights(&status), capacity, [&open, &[with]]))
+        Ok(Comparison::new(
+            status.dev.clone(),
+            &compare::weights(&status),
+            capacity,
+            [&open, &[with]],
+        ))
     }
 
     /// Lets everything pass for `span`.
@@ -226,9 +230,19 @@ impl Own {
         };
         let config = args.config.clone().unwrap_or_else(|| PathBuf::from(default));
         let in_file = Config::load_as(role, &config)?.host.dev;
-        let dev = args.dev.clone().or(in_file).ok_or_else(|| {
-            Usage("no interface given; use --dev eth0, or `dev = \"eth0\"` in [host]".to_owned())
-        })?;
+        let (told, file) = (args.dev.clone(), config.display());
+        let dev = match (role, told, in_file) {
+            (Role::Router, Some(told), Some(wan)) if told != wan => {
+                return Err(
+                    Usage(format!("--dev is `{told}`, but `wan` in {file} is `{wan}`")).into()
+                );
+            }
+            (_, Some(dev), _) | (_, None, Some(dev)) => dev,
+            (_, None, None) => {
+                let what = "no interface given; use --dev eth0, or `dev = \"eth0\"` in [host]";
+                return Err(Usage(what.to_owned()).into());
+            }
+        };
         let program = env::current_exe().context("cannot determine the path of this program")?;
         let mut daemon = Command::new(program);
         let life = span + WITHOUT + WITHOUT + GRACE;

@@ -610,9 +610,9 @@ fn a_trial_leaves_nothing(home: &Home) {
     waits_for(false);
 }
 
-/// Half a minute of control on real packets, with the comparison, also of a daemon that runs.
+/// Half a minute of control on real packets, with the comparison, also of a daemon that runs, and the report of that.
 #[test]
-#[ignore = "measures for more than two minutes"]
+#[ignore = "long: 3 min"]
 fn a_trial_compares_with_how_it_is_without() {
     let home = Home::new();
     home.stage.configure(&home.configuration());
