@@ -46,9 +46,20 @@ impl FromStr for Mac {
             let is_hex = part.bytes().all(|b| b.is_ascii_hexdigit());
             *byte = u8::from_str_radix(part, 16).ok().filter(|_| is_hex).ok_or_else(bad)?;
         }
-        // The lowest bit of the first byte marks groups of devices (IEEE 802).
-        let is_device = bytes[0] & 1 == 0 && bytes != [0; 6];
-        if parts.next().is_none() && is_device { Ok(Mac(bytes)) } else { Err(bad()) }
+        let mac = Mac(bytes);
+        if parts.next().is_none() && mac.is_of_device() { Ok(mac) } else { Err(bad()) }
+    }
+}
+
+impl Mac {
+    /// Whether one device can have it: the lowest bit of the first byte marks groups of devices (IEEE 802).
+    pub fn is_of_device(self) -> bool {
+        self.0[0] & 1 == 0 && self.0 != [0; 6]
+    }
+
+    /// Whether the device, not its maker, has chosen it, so that it may have another one tomorrow (IEEE 802).
+    pub fn is_made_up(self) -> bool {
+        self.0[0] & 2 != 0
     }
 }
 

@@ -56,6 +56,7 @@ mod schemas;
 mod sender;
 #[cfg(feature = "page")]
 mod setup;
+mod signals;
 #[cfg(feature = "lab")]
 mod sim;
 mod table;

@@ -23,6 +23,7 @@ use crate::file::{Rules, Text, Trust};
 use crate::mistakes;
 use crate::table::{Place, Placed, Source};
 
+pub mod naming;
 mod read;
 pub mod set;
 

@@ -132,7 +132,7 @@ fn no_command(command: &Command, path: &str, word: &str) -> String {
 }
 
 /// Words that people know from other programs, and what they are here.
-const INSTEAD: [(&str, &str); 17] = [
+const INSTEAD: [(&str, &str); 20] = [
     ("completions", "`fairweir generate completions SHELL`"),
     ("completion", "`fairweir generate completions SHELL`"),
     ("man", "`fairweir generate man --out DIR`"),
@@ -153,6 +153,9 @@ const INSTEAD: [(&str, &str); 17] = [
     ("show", "`fairweir status`"),
     ("log", "`journalctl -u fairweir@DEV`"),
     ("version", "`fairweir --version`"),
+    ("devices", "`fairweir router devices`"),
+    ("try", "`fairweir router try 10m` or `fairweir host try 10m --dev DEV`"),
+    ("test", "`fairweir router test` or `fairweir host test --dev DEV`"),
 ];
 
 /// Options that another daemon has, and where the same is set for this one.

@@ -1,10 +1,13 @@
 //! The command line of `fairweir host` and `fairweir router`, and of the commands that ask them.
 
+use std::fmt;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::Args;
 use fairweir_config::host;
 use fairweir_config::value::{parse_capacity, parse_control};
+use fairweir_core::packet::Mac;
 use fairweir_core::receiver::Control;
 use fairweir_core::share::Weight;
 use fairweir_core::units::{Rate, Span};
@@ -36,7 +39,7 @@ pub(crate) struct HostArgs {
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct RouterArgs {
     #[command(subcommand)]
-    pub(crate) command: Option<HostCommand>,
+    pub(crate) command: Option<RouterCommand>,
     /// The configuration, which names the interfaces and the devices; router.d/*.toml in the same
     /// directory is read too.
     #[arg(short, long, value_name = "FILE", default_value = host::ROUTER_PATH)]
@@ -70,9 +73,132 @@ pub(crate) enum HostCommand {
     /// Leave a group next to nothing for a time.
     #[command(after_help = PAUSE_EXAMPLES)]
     Pause(TimedArgs),
+    /// Control for a time, then no more, and compare with how it is without.
+    #[command(after_help = TRY_EXAMPLES)]
+    Try(TryArgs),
+    /// Measure this link for a minute, without control and with it, while downloads run.
+    #[command(after_help = TRY_EXAMPLES)]
+    Test(TestArgs),
     /// Stop the daemon and remove everything it attached.
     #[command(after_help = OFF_EXAMPLES)]
     Off(OffDevArgs),
+}
+
+/// `fairweir host try` and `fairweir router try`.
+#[derive(Debug, Args)]
+pub(crate) struct TryArgs {
+    /// For how long, such as 90s, 10m or 2h; 30s to 1d.
+    #[arg(value_name = "SPAN", value_parser = parse_trial)]
+    pub(crate) span: Span,
+    #[command(flatten)]
+    pub(crate) at: TrialArgs,
+}
+
+/// `fairweir host test` and `fairweir router test`.
+#[derive(Debug, Args)]
+pub(crate) struct TestArgs {
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Write a picture, as SVG; it has the names of the devices.
+    #[cfg(feature = "lab")]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) picture: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) at: TrialArgs,
+}
+
+/// Where control is tried.
+#[derive(Debug, Args)]
+pub(crate) struct TrialArgs {
+    /// The interface that faces the Internet; a router's is in its configuration.
+    #[arg(long, value_parser = instance::parse)]
+    pub(crate) dev: Option<String>,
+    /// The configuration; the default is that of the daemon.
+    #[arg(short, long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// Directory of the stored state; the default is that of the daemon.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) state_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) run_dir: RunDir,
+}
+
+fn parse_trial(text: &str) -> Result<Span, String> {
+    const RANGE: std::ops::RangeInclusive<Span> = Span::secs(30)..=Span::secs(24 * 3_600);
+    let span = parse_days(text)?;
+    RANGE.contains(&span).then_some(span).ok_or_else(|| format!("`{text}` is not 30s to 1d"))
+}
+
+/// The commands to the daemon of a router.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum RouterCommand {
+    #[command(flatten)]
+    Common(HostCommand),
+    /// List the devices behind the router: what each receives and sends, and since when it is there.
+    #[command(after_help = DEVICES_EXAMPLES)]
+    Devices(DevicesArgs),
+}
+
+/// `fairweir router devices`.
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct DevicesArgs {
+    #[command(subcommand)]
+    pub(crate) command: Option<DevicesCommand>,
+    #[command(flatten)]
+    pub(crate) ask: StatusArgs,
+}
+
+/// The commands about devices.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum DevicesCommand {
+    /// Name a device: write it into the configuration, or change its name there.
+    #[command(after_help = DEVICES_EXAMPLES)]
+    Name(NameArgs),
+}
+
+/// `fairweir router devices name`.
+#[derive(Debug, Args)]
+pub(crate) struct NameArgs {
+    /// Its MAC address, or an IP address that it has now.
+    #[arg(value_name = "MAC|ADDRESS", value_parser = Target::parse)]
+    pub(crate) target: Target,
+    /// Its name from now on.
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+    /// The WAN interface; required if several daemons run.
+    #[arg(long, value_parser = instance::parse)]
+    pub(crate) dev: Option<String>,
+    #[command(flatten)]
+    pub(crate) run_dir: RunDir,
+}
+
+/// How a device is told on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    Mac(Mac),
+    Address(IpAddr),
+}
+
+impl Target {
+    fn parse(text: &str) -> Result<Target, String> {
+        let address = text.parse().map(Target::Address);
+        address.or_else(|_| text.parse().map(Target::Mac)).map_err(|_| {
+            format!(
+                "`{text}` is neither a MAC address, such as 02:00:5e:00:53:01, nor an IP address"
+            )
+        })
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Target::Mac(mac) => mac.fmt(f),
+            Target::Address(address) => address.fmt(f),
+        }
+    }
 }
 
 /// What the daemons that shape a download have in common.
@@ -93,6 +219,9 @@ pub(crate) struct LoopArgs {
     pub(crate) probe: bool,
     #[command(flatten)]
     pub(crate) service: ServiceArgs,
+    /// Exit after this time, for programs that start the daemon.
+    #[arg(long, hide = true, value_name = "SPAN", value_parser = parse_days)]
+    pub(crate) exit_after: Option<Span>,
     /// Start as if this capacity were stored for the network.
     #[arg(long, hide = true, value_name = "RATE", value_parser = parse_capacity)]
     pub(crate) remembered_capacity: Option<Rate>,
@@ -224,6 +353,26 @@ pub(crate) const STATUS_EXAMPLES: &str = "Examples:
   sudo fairweir host status
   sudo fairweir host status --dev eth0 --json
   sudo fairweir router status";
+
+pub(crate) const TRY_EXAMPLES: &str = "Examples:
+  sudo fairweir router try 10m
+  sudo fairweir host try 5m --dev eth0
+  sudo fairweir router test --json
+  sudo fairweir router test --picture link.svg
+
+It lets everything pass for 15 s, controls for the time given (`test`: 30 s), lets everything pass for 15 s again, ends
+the control, and prints rates, shares and round trips with control and without. Let downloads run meanwhile: what an
+idle link does is not compared. Ctrl-C, a closed terminal and a crash end it at once, and nothing is left. A daemon that
+runs already goes on afterwards; it only pauses for the comparison.";
+
+pub(crate) const DEVICES_EXAMPLES: &str = "Examples:
+  sudo fairweir router devices
+  sudo fairweir router devices --json
+  sudo fairweir router devices name 02:00:5e:00:53:01 tv
+  sudo fairweir router devices name 192.168.7.5 desk
+
+A device that gets a name gets a share of its own, of weight 1; `fairweir set weight.tv=4` changes it.
+Comments in the configuration stay.";
 
 #[cfg(feature = "top")]
 pub(crate) const TOP_EXAMPLES: &str = "Examples:

@@ -33,7 +33,7 @@ use super::upload::Upload;
 use super::via::{self, Teller};
 use super::windows::WindowControl;
 use super::wire::{
-    CLAIMS_VERSION, Change, Changed, ClaimsReply, ClaimsRequest, GroupRate, Remembered,
+    CLAIMS_VERSION, Change, Changed, ClaimsReply, ClaimsRequest, GroupRate, Neighbours, Remembered,
     TimedChange, TimedStatus,
 };
 use crate::words::chained;
@@ -49,6 +49,10 @@ const PAUSE_MAX: Span = Span::secs(300);
 
 /// After this time without a failure the next one is a first one again.
 const PAUSE_FORGOTTEN: Span = Span::secs(600);
+
+/// The longest time for which everything passes because someone compares, and the reason that is told.
+const OPEN_MAX: Span = Span::secs(60);
+const COMPARED: &str = "`try` or `test` compares with how it is without control";
 
 /// How often a device that went away is looked for, once attaching to it has failed.
 const RETURN_PAUSE: Span = Span::secs(1);
@@ -245,6 +249,23 @@ impl Daemon {
     /// Answers the devices that ask to be divided.
     pub(super) fn answer_devices(&mut self, now: Time) {
         self.with_devices(|devices, daemon| devices.handle_ready(daemon, now));
+    }
+
+    /// Who is behind the router.
+    pub(super) fn neighbours(&mut self, now: Time) -> Neighbours {
+        let mut neighbours = Vec::new();
+        self.with_devices(|devices, daemon| neighbours = devices.neighbours(daemon, now));
+        for status in &mut neighbours {
+            let lease = self.leases.as_ref().and_then(|leases| leases.lease(status.mac, now));
+            if let Some((name, since)) = lease {
+                status.dhcp_name = Some(name.to_owned());
+                status.since_s = status.since_s.max(now.since(since).as_secs_f64() as u64);
+            }
+        }
+        // Who asks may be in another directory.
+        let files = self.settings.config.files.iter();
+        let files = files.filter_map(|file| std::path::absolute(file).ok()).collect();
+        Neighbours { files, neighbours }
     }
 
     fn with_devices(&mut self, work: impl FnOnce(&mut DeviceControl, &mut Daemon)) {
@@ -704,6 +725,32 @@ impl Daemon {
             self.pause = PAUSE_MIN;
         }
         warn!(dev = self.settings.dev, pause = %self.pause, "all traffic passes unshaped: {reason}");
+        self.release();
+        self.put_off(now, reason);
+    }
+
+    /// Lets everything pass for `span`, and no longer if it is zero; it ends by itself.
+    ///
+    /// # Errors
+    /// Why it does not.
+    pub(super) fn handle_open(&mut self, span: Span, now: Time) -> Result<String, String> {
+        let was_asked = |open: &FailOpen| open.reason == COMPARED;
+        if let Some(reason) = self.fail_open.as_ref().filter(|open| !was_asked(open)) {
+            return Err(format!("all traffic passes unshaped already: {}", reason.reason));
+        }
+        if span > OPEN_MAX {
+            return Err(format!("a time of {span} is out of range (0s to {OPEN_MAX})"));
+        }
+        if self.fail_open.is_none() && span > Span::ZERO {
+            self.release();
+        }
+        if self.fail_open.is_some() || span > Span::ZERO {
+            self.fail_open = Some(FailOpen { reason: COMPARED.to_owned(), retry_at: now + span });
+        }
+        Ok(format!("all traffic passes unshaped for {span}"))
+    }
+
+    fn release(&mut self) {
         let opened = self
             .host
             .as_mut()
@@ -715,7 +762,6 @@ impl Daemon {
             // The heartbeat stays away from now on, and that opens too.
             warn!(dev = self.settings.dev, "cannot pass traffic unshaped at once: {e}");
         }
-        self.put_off(now, reason);
     }
 
     fn put_off(&mut self, now: Time, reason: String) {

@@ -3,6 +3,8 @@
 //!
 //! Who asks is known by the link-layer address of its neighbour, as its traffic is. Its classes become groups
 //! beneath its device, which this daemon divides as any others.
+//!
+//! The same neighbours are who is there, for those who ask.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -12,6 +14,7 @@ use fairweir_core::agreement::Classes;
 use fairweir_core::agreement::device::is_offered;
 use fairweir_core::agreement::divider::Subscribers;
 use fairweir_core::agreement::message::{Outcome, Seen};
+use fairweir_core::packet::Mac;
 use fairweir_core::policy::{Match, PATH_SEPARATOR};
 use fairweir_core::receiver::{Decision, GroupState};
 use fairweir_core::units::{Rate, Span, Time};
@@ -24,11 +27,15 @@ use super::divided::DeviceClasses;
 use super::point::Point;
 use super::settings::Settings;
 use super::via::leaves;
-use super::wire::DeviceClientStatus;
+use super::wire::{DeviceClientStatus, NeighbourStatus};
 use crate::listener::Listener;
 
 /// How old the table of neighbours may be.
 const NEIGHBOURS_AGE: Span = Span::millis(200);
+/// How often it is read to see who comes.
+const NEIGHBOURS_PERIOD: Span = Span::secs(10);
+/// The most devices that are told of.
+const NEIGHBOURS_MAX: usize = 1_024;
 /// How long nothing may be enforced before agreements end, as while the control compares with what arrives without it.
 const REST_MAX: Span = Span::secs(4);
 
@@ -55,6 +62,8 @@ pub(super) trait Home {
 pub(super) struct DeviceControl {
     listener: Listener<String>,
     neighbours: Vec<Neighbour>,
+    /// Since when each device is among the neighbours.
+    since: BTreeMap<Mac, Time>,
     looked_at: Time,
     enforced_at: Time,
 }
@@ -67,6 +76,7 @@ impl DeviceControl {
         Ok(DeviceControl {
             listener: Listener::new()?,
             neighbours: Vec::new(),
+            since: BTreeMap::new(),
             looked_at,
             enforced_at,
         })
@@ -80,6 +90,9 @@ impl DeviceControl {
         if home.enforces() {
             self.enforced_at = now;
         }
+        if now.since(self.looked_at) >= NEIGHBOURS_PERIOD {
+            self.look(home.settings().lan(), now);
+        }
         let shapes = home.settings().mode() == Mode::Shape && home.point().is_some();
         let lan = home.settings().lan().filter(|_| shapes).map(str::to_owned);
         self.with_side(home, now, |listener, side| listener.handle_tick(lan.as_deref(), side, now));
@@ -88,17 +101,19 @@ impl DeviceControl {
     /// Answers the datagrams that wait.
     pub(super) fn handle_ready(&mut self, home: &mut dyn Home, now: Time) {
         if now.since(self.looked_at) >= NEIGHBOURS_AGE {
-            self.look(home.settings().lan());
-            self.looked_at = now;
+            self.look(home.settings().lan(), now);
         }
         self.with_side(home, now, |listener, side| listener.handle_ready(side, now));
     }
 
-    fn look(&mut self, lan: Option<&str>) {
+    fn look(&mut self, lan: Option<&str>, now: Time) {
+        self.looked_at = now;
         let index = lan.and_then(link::index);
         match network::neighbours() {
             Ok(mut all) => {
-                all.retain(|neighbour| Some(neighbour.device) == index);
+                all.retain(|n| Some(n.device) == index && n.mac.is_of_device());
+                let since = |n: &Neighbour| (n.mac, self.since.get(&n.mac).copied().unwrap_or(now));
+                self.since = all.iter().map(since).collect();
                 self.neighbours = all;
             }
             Err(e) => warn!("devices that ask are not known: {e}"),
@@ -116,6 +131,39 @@ impl DeviceControl {
             &mut self.listener,
             &mut Side { home, neighbours: &self.neighbours, enforced_at, now },
         );
+    }
+
+    /// Who is there, those that were heard of last first.
+    pub(super) fn neighbours(&mut self, home: &dyn Home, now: Time) -> Vec<NeighbourStatus> {
+        self.look(home.settings().lan(), now);
+        let device = |n: &Neighbour| {
+            let group = home.point().and_then(Point::as_router)?.device_of(n.mac, n.address)?;
+            let path = &home.settings().policy().groups().get(group)?.name;
+            path.split(PATH_SEPARATOR).next().map(str::to_owned)
+        };
+        let mut all: BTreeMap<Mac, NeighbourStatus> = BTreeMap::new();
+        for neighbour in &self.neighbours {
+            let since =
+                self.since.get(&neighbour.mac).map_or(Span::ZERO, |since| now.since(*since));
+            let status = all.entry(neighbour.mac).or_insert_with(|| NeighbourStatus {
+                mac: neighbour.mac,
+                addresses: Vec::new(),
+                device: None,
+                dhcp_name: None,
+                since_s: since.as_secs_f64() as u64,
+                silent_s: u64::MAX,
+            });
+            status.addresses.push(neighbour.address);
+            status.silent_s = status.silent_s.min(neighbour.silent.as_secs_f64() as u64);
+            if status.device.is_none() {
+                status.device = device(neighbour);
+            }
+        }
+        let mut all: Vec<_> = all.into_values().collect();
+        all.iter_mut().for_each(|status| status.addresses.sort());
+        all.sort_by_key(|status| (status.silent_s, status.mac));
+        all.truncate(NEIGHBOURS_MAX);
+        all
     }
 
     /// The agreements that are in force.

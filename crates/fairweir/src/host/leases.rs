@@ -141,6 +141,12 @@ impl LeaseControl {
         self.bound.iter().map(status).collect()
     }
 
+    /// The name that a device has by its lease, and since when.
+    pub(super) fn lease(&self, mac: Mac, now: Time) -> Option<(&str, Time)> {
+        let (_, lease) = self.leases.live(now).find(|(of, _)| *of == mac)?;
+        Some((&lease.name, lease.since))
+    }
+
     /// Stores what changed, once in a while; at the end `at_once`.
     pub(super) fn store(&mut self, now: Time, at_once: bool) {
         if self.is_read_only || self.store_at.is_none_or(|at| now < at && !at_once) {

@@ -13,7 +13,8 @@ use fairweir_core::units::{Span, Time};
 use fairweir_daemon::{
     Access, Answer, Error, Metrics, Peer, Progress, Service, Spec, StateDir, Watched,
 };
-use fairweir_linux::monotonic_now;
+use fairweir_linux::{boottime_now, monotonic_now};
+use nix::sys::signal::{Signal, raise};
 use tracing::info;
 
 use crate::daemon_args::OffDevArgs;
@@ -33,6 +34,7 @@ pub(crate) mod guard;
 mod kept;
 mod leases;
 mod memory;
+mod naming;
 mod point;
 pub(crate) mod reload;
 mod report;
@@ -46,12 +48,14 @@ mod timed;
 pub(crate) mod timing;
 #[cfg(feature = "top")]
 pub(crate) mod top;
+pub(crate) mod trial;
 mod upload;
 mod via;
+pub(crate) mod who;
 mod windows;
 pub(crate) mod wire;
 
-use cli::{HostArgs, HostCommand, LoopArgs, RouterArgs};
+use cli::{HostArgs, HostCommand, LoopArgs, RouterArgs, RouterCommand};
 use daemon::{Daemon, next_tick};
 use devices::DeviceControl;
 use kept::KeptFile;
@@ -83,8 +87,10 @@ pub(crate) fn run(args: &HostArgs, off: Off) -> anyhow::Result<()> {
 }
 
 pub(crate) fn run_router(args: &RouterArgs, off: Off) -> anyhow::Result<()> {
-    if let Some(command) = &args.command {
-        return ask(Role::Router, command, off);
+    match &args.command {
+        Some(RouterCommand::Common(command)) => return ask(Role::Router, command, off),
+        Some(RouterCommand::Devices(args)) => return who::run(args),
+        None => {}
     }
     let settings = Settings::load(Role::Router, &args.config, None, &args.run)?;
     serve(settings, &args.state_dir, &args.run)
@@ -99,6 +105,8 @@ fn ask(role: Role, command: &HostCommand, off: Off) -> anyhow::Result<()> {
         HostCommand::Set(args) => set::run(Some(role), args),
         HostCommand::Boost(args) => timing::boost(Some(role), args),
         HostCommand::Pause(args) => timing::pause(Some(role), args),
+        HostCommand::Try(args) => trial::run(role, args),
+        HostCommand::Test(args) => trial::test(role, args),
         HostCommand::Off(args) => off(role, args),
     }
 }
@@ -133,7 +141,8 @@ fn serve(settings: Settings, state_dir: &Path, args: &LoopArgs) -> anyhow::Resul
         }
         let tick_at = monotonic_now() + TICK;
         let say = args.dry_run.then_some(Say { as_json: args.json, at: tick_at });
-        Ok(HostService { daemon, tick_at, say })
+        let ends_at = args.exit_after.map(|span| boottime_now() + span);
+        Ok(HostService { daemon, tick_at, say, ends_at })
     })
 }
 
@@ -144,6 +153,8 @@ struct HostService {
     daemon: Daemon,
     tick_at: Time,
     say: Option<Say>,
+    /// By CLOCK_BOOTTIME.
+    ends_at: Option<Time>,
 }
 
 /// How a dry run prints what it would do, and when it does next.
@@ -160,10 +171,11 @@ impl Service for HostService {
     fn access_for(request: &HostRequest) -> Access {
         match request {
             HostRequest::Claims(_) => Access::Claim,
-            HostRequest::Connections { .. } => Access::Read,
+            HostRequest::Connections { .. } | HostRequest::Neighbours => Access::Read,
             HostRequest::Set { .. }
             | HostRequest::Timed { .. }
             | HostRequest::EndTimed { .. }
+            | HostRequest::Open { .. }
             | HostRequest::Guarantee(_) => Access::Change,
         }
     }
@@ -198,6 +210,12 @@ impl Service for HostService {
     fn handle_tick(&mut self, now: Time) -> Result<(), Error> {
         if now < self.tick_at {
             return self.handle_ready(now);
+        }
+        if self.ends_at.is_some_and(|at| boottime_now() >= at) {
+            info!("the time is over");
+            // The frame ends as it does when it is told to.
+            raise(Signal::SIGTERM).map_err(|e| Error::io("end", e.into()))?;
+            self.ends_at = None;
         }
         self.daemon.handle_tick(now);
         self.tick_at = next_tick(self.tick_at, now);
@@ -235,6 +253,11 @@ impl Service for HostService {
             HostRequest::Claims(request) => {
                 Answer::value(&self.daemon.handle_claims(peer.uid, &request, now))
             }
+            HostRequest::Open { for_s } => {
+                let span = Span::secs(for_s.min(u64::from(u32::MAX)));
+                Answer::outcome(self.daemon.handle_open(span, now))
+            }
+            HostRequest::Neighbours => Answer::value(&self.daemon.neighbours(now)),
             HostRequest::Connections { limit } => {
                 let with_names = peer.access == Access::Change;
                 let limit = limit.min(CONNECTIONS_SHOWN_MAX);

@@ -1,11 +1,12 @@
 //! The status of `fairweir host`. Its schema is documented in docs/reference/status.md.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 use fairweir_config::host::set::Changes;
 use fairweir_core::market::guarantee::Guarantee;
 use fairweir_core::packet::Mac;
-use fairweir_core::policy::Match;
+use fairweir_core::policy::{Match, PATH_SEPARATOR};
 use fairweir_core::receiver::{Act, Control, DelaySource, GroupDecision};
 use fairweir_core::share::Weight;
 use fairweir_core::units::{Bytes, Rate};
@@ -186,6 +187,8 @@ pub(crate) enum HostRequest {
         /// How many, those that received most first; at most 1,000.
         limit: usize,
     },
+    /// Answered by [`Neighbours`].
+    Neighbours,
     /// Answered by [`Changed`]: puts values into the file of `[set]`, and applies them.
     Set {
         /// See [`fairweir_config::host::set::Changes`].
@@ -204,6 +207,11 @@ pub(crate) enum HostRequest {
     EndTimed {
         /// Of this group.
         group: String,
+    },
+    /// Answered by a text: everything passes unshaped for a time, for a comparison.
+    Open {
+        /// For how many seconds; 0 ends it.
+        for_s: u64,
     },
     /// The rate that a slot of the credit market has bought, from the household's agent.
     Guarantee(Guarantee),
@@ -235,6 +243,33 @@ pub(crate) struct TimedStatus {
     pub(crate) configured_weight: Weight,
     /// Until it ends, in seconds.
     pub(crate) left_s: u64,
+}
+
+/// The devices behind a router; a host has no such list.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Neighbours {
+    /// The files of the configuration, in the order in which they were merged.
+    pub(crate) files: Vec<PathBuf>,
+    /// Those that were heard of last first; at most 1,024.
+    pub(crate) neighbours: Vec<NeighbourStatus>,
+}
+
+/// A device in the LAN, as the kernel's table of neighbours has it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
+pub(crate) struct NeighbourStatus {
+    /// Its link-layer address.
+    pub(crate) mac: Mac,
+    /// In the LAN, of both families.
+    pub(crate) addresses: Vec<IpAddr>,
+    /// The device of the configuration; null if it is in `default`.
+    pub(crate) device: Option<String>,
+    /// What it is called by DHCP; null without a lease that this router has heard.
+    pub(crate) dhcp_name: Option<String>,
+    /// Since it came, as far as the daemon or its lease know, in seconds.
+    pub(crate) since_s: u64,
+    /// Since the kernel last knew that it is there, in seconds.
+    pub(crate) silent_s: u64,
 }
 
 /// The connections of the last tick.
@@ -454,6 +489,18 @@ pub(crate) struct GroupStatus {
     pub(crate) connections: u64,
     /// How many of them have a window that is bounded.
     pub(crate) bounded_connections: u64,
+}
+
+impl GroupStatus {
+    /// The first part of its path: the device, or the group of the configuration.
+    pub(crate) fn top(&self) -> &str {
+        self.name.split(PATH_SEPARATOR).next().unwrap_or_default()
+    }
+
+    /// The weight of that.
+    pub(crate) fn top_weight(&self) -> Weight {
+        self.within.first().map_or(self.weight, |top| top.weight)
+    }
 }
 
 /// A device or group that has groups beneath it.

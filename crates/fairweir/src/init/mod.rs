@@ -12,12 +12,11 @@ use fairweir_core::policy::{Match, Policy};
 use fairweir_core::units::{Bytes, Rate, Span};
 use fairweir_daemon::Lock;
 use fairweir_linux::{Attached, Host, HostSpec, Mode, Talker, Who, monotonic_now, sweep};
-use nix::sys::signal::{SigSet, Signal};
-use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 use crate::cli::InitArgs;
 use crate::device::check_named;
 use crate::exit::Usage;
+use crate::signals::Signals;
 use fairweir_config::{host, text};
 
 pub(crate) mod router;
@@ -148,35 +147,6 @@ pub(crate) fn observe(run_dir: &Path, dev: &str, duration: Span) -> anyhow::Resu
     let talkers = host.census()?;
     host.detach()?;
     Ok(Seen { talkers, received, busiest, span: duration })
-}
-
-/// Signals that would end the process while something is attached.
-struct Signals {
-    held: SigSet,
-    heard: SignalFd,
-}
-
-impl Signals {
-    fn held() -> nix::Result<Signals> {
-        let mut held = SigSet::empty();
-        for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
-            held.add(signal);
-        }
-        held.thread_block()?;
-        let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
-        Ok(Signals { held, heard: SignalFd::with_flags(&held, flags)? })
-    }
-
-    fn is_any(&self) -> nix::Result<bool> {
-        Ok(self.heard.read_signal()?.is_some())
-    }
-}
-
-impl Drop for Signals {
-    fn drop(&mut self) {
-        // The process ends soon, at the latest with what it writes.
-        let _ = self.held.thread_unblock();
-    }
 }
 
 /// Draws a progress bar if stderr is a terminal.

@@ -43,8 +43,7 @@ impl Device {
         let unnamed = std::iter::once(format!("device-{a:02x}{b:02x}")).chain(numbered);
         let name = named.clone().or_else(|| unnamed.into_iter().find(free));
         let name = name.expect("invariant: finitely many names are taken");
-        // A device that makes up its MAC address has another one tomorrow.
-        let makes_up = self.mac.0[0] & 2 != 0;
+        let makes_up = self.mac.is_made_up();
         let (rule, more) = match &named {
             Some(host) if makes_up => (format!("host:{host}"), format!("; now {}", self.mac)),
             _ if makes_up => (format!("mac:{}", self.mac), "; made up, may change".to_owned()),
@@ -131,8 +130,7 @@ fn likely_lan<'l>(links: &'l [Link], neighbours: &[Neighbour], wan: &str) -> Opt
 /// The devices behind an interface; those with names first.
 fn devices(lan: u32, neighbours: &[Neighbour], names: &BTreeMap<Mac, String>) -> Vec<Device> {
     let mut found: BTreeMap<Mac, BTreeSet<IpAddr>> = BTreeMap::new();
-    // A group address is not that of a device.
-    let here = |n: &&Neighbour| n.device == lan && n.mac.0[0] & 1 == 0 && n.mac.0 != [0; 6];
+    let here = |n: &&Neighbour| n.device == lan && n.mac.is_of_device();
     for neighbour in neighbours.iter().filter(here) {
         found.entry(neighbour.mac).or_default().insert(neighbour.address);
     }
@@ -178,6 +176,7 @@ fn configuration(lan: &str, wan: &str, devices: &[Device]) -> String {
 mod tests {
     use fairweir_config::host::{Config, Role};
     use fairweir_core::policy::Group;
+    use fairweir_core::units::Span;
 
     use super::*;
 
@@ -186,7 +185,7 @@ mod tests {
     }
 
     fn neighbour(device: u32, address: &str, of: &str) -> Neighbour {
-        Neighbour { device, address: address.parse().unwrap(), mac: mac(of) }
+        Neighbour { device, address: address.parse().unwrap(), mac: mac(of), silent: Span::ZERO }
     }
 
     #[test]

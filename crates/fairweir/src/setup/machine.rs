@@ -58,7 +58,7 @@ pub(super) fn look() -> anyhow::Result<Machine> {
     let is_one = |path: &str| fs::read_to_string(path).is_ok_and(|text| text.trim() == "1");
     let mut neighbours = BTreeMap::new();
     for neighbour in network::neighbours()? {
-        if neighbour.mac.0[0] & 1 == 0 && neighbour.mac.0 != [0; 6] {
+        if neighbour.mac.is_of_device() {
             *neighbours.entry(neighbour.device).or_default() += 1;
         }
     }

@@ -18,7 +18,7 @@ const COUNTING: &str = "version = 1\n[host]\ncontrol = \"none\"\n";
 
 #[test]
 fn every_subcommand_has_help_with_examples() {
-    let commands: [&[&str]; 36] = [
+    let commands: [&[&str]; 40] = [
         &[],
         &["host"],
         &["status"],
@@ -38,6 +38,10 @@ fn every_subcommand_has_help_with_examples() {
         &["figures"],
         &["figures", "crab"],
         &["router"],
+        &["router", "devices"],
+        &["router", "devices", "name"],
+        &["router", "try"],
+        &["router", "test"],
         &["isp"],
         &["isp", "add"],
         &["isp", "change"],

@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use fairweir_core::packet::Mac;
+use fairweir_core::units::Span;
 
 use crate::Error;
 use crate::net::link;
@@ -149,6 +150,8 @@ pub struct Neighbour {
     pub address: IpAddr,
     /// Its link-layer address.
     pub mac: Mac,
+    /// How long ago the kernel last knew that it is there.
+    pub silent: Span,
 }
 
 /// The neighbours of all devices whose link-layer addresses are known.
@@ -166,8 +169,15 @@ pub fn neighbours() -> Result<Vec<Neighbour>, Error> {
             None => None,
         };
         let mac = attribute(attributes, NDA_LLADDR).and_then(|mac| mac.try_into().ok());
+        let ticks = attribute(attributes, NDA_CACHEINFO).and_then(|times| u32_at(times, 0));
+        let silent = Span::millis(u64::from(ticks.unwrap_or(0)) * TICK_MS);
         let known = u32_at(payload, 4).zip(address).zip(mac.map(Mac));
-        found.extend(known.map(|((device, address), mac)| Neighbour { device, address, mac }));
+        found.extend(known.map(|((device, address), mac)| Neighbour {
+            device,
+            address,
+            mac,
+            silent,
+        }));
     })?;
     Ok(found)
 }
@@ -200,3 +210,7 @@ const RTMSG_BYTES: usize = 12;
 const NDMSG_BYTES: usize = 12;
 const NDA_DST: u16 = 1;
 const NDA_LLADDR: u16 = 2;
+/// `struct nda_cacheinfo`: the time since the neighbour was confirmed, first. Source: linux/neighbour.h.
+const NDA_CACHEINFO: u16 = 3;
+/// The kernel tells times in hundredths of a second, whatever its own clock (USER_HZ).
+const TICK_MS: u64 = 10;

@@ -523,6 +523,119 @@ fn init_proposes_the_devices_that_the_router_knows() {
         crate::common::only_error_line(&no_lan).contains("interface of the Internet"),
         "{no_lan:?}"
     );
+    devices_are_listed_and_named(&home, &text);
+    a_trial_leaves_nothing(&home);
+}
+
+/// With the configuration `text`, which names devices after their MAC addresses.
+fn devices_are_listed_and_named(home: &Home, text: &str) {
+    let (stage, tv) = (&home.stage, &home.devices[0]);
+    let text = text.replace(
+        "weight = 1\nmatch = [\"mac:02:00:5e:00:53:01",
+        "weight = 2 # big\nmatch = [\"mac:02:00:5e:00:53:01",
+    );
+    stage.configure(&text);
+    let daemon = stage.start_router(&[]);
+    assert!(stage.fairweir("router set weight.device-5301=3").status.success());
+    let said = stage.fairweir(&format!("router devices name {} tv", tv.address));
+    assert!(said.status.success(), "{said:?}");
+    let now = fs::read_to_string(stage.path("fairweir.toml")).unwrap();
+    assert_eq!(now, text.replace("name = \"device-5301\"", "name = \"tv\""));
+    let who: Value =
+        serde_json::from_slice(&stage.fairweir("router devices --json").stdout).unwrap();
+    let devices = who["devices"].as_array().unwrap();
+    let named = devices.iter().find(|device| device["name"] == "tv").unwrap();
+    assert_eq!(
+        (&named["weight"], &named["members"][0]["mac"]),
+        (&3.into(), &tv.mac.as_str().into())
+    );
+    assert!(named["members"][0]["addresses"].to_string().contains(&tv.address), "{who:#}");
+    let said = String::from_utf8(stage.fairweir("router devices").stdout).unwrap();
+    let line =
+        said.lines().find(|line| line.starts_with("tv ")).unwrap_or_else(|| panic!("{said}"));
+    assert!(line.contains(&tv.mac) && line.contains("configuration"), "{said}");
+    for (args, says) in [
+        ("192.168.7.99 new", "no device has the address"),
+        ("192.168.7.2 tv", "another device is `tv`"),
+        ("192.168.7.2 a/b", "cannot be the name"),
+        ("tv 192.168.7.2", "neither a MAC address"),
+    ] {
+        let refused = stage.fairweir(&format!("router devices name {args}"));
+        let line = crate::common::only_error_line(&refused);
+        assert!(refused.status.code() == Some(2) && line.contains(says), "{args}: {line}");
+    }
+    // A device of no entry gets one.
+    let added = stage.fairweir("router devices name 02:00:5e:00:53:77 guest");
+    assert!(added.status.success(), "{added:?}");
+    let names: Vec<Value> =
+        daemon.status()["groups"].as_array().unwrap().iter().map(|g| g["name"].clone()).collect();
+    assert!(names.contains(&"guest".into()), "{names:?}");
+    assert!(stage.fairweir("off").status.success());
+}
+
+/// A command that tries the router with the stage's configuration.
+fn trial(stage: &Stage, span: &str) -> std::process::Child {
+    let mut command = Command::new(crate::common::FAIRWEIR);
+    command.args(["router", "try", span, "--run-dir", &stage.run_dir(), "--config"]);
+    command.arg(stage.path("fairweir.toml")).arg("--state-dir").arg(stage.path("state"));
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    stage.at_home(|| command.spawn().unwrap())
+}
+
+/// Neither Ctrl-C nor the death of the command leaves control.
+fn a_trial_leaves_nothing(home: &Home) {
+    let stage = &home.stage;
+    let waits_for = |has: bool| {
+        let deadline = Instant::now() + PATIENCE;
+        while has_htb(stage) != has {
+            assert!(Instant::now() < deadline, "classes: {}", !has);
+            thread::sleep(Duration::from_millis(50));
+        }
+    };
+    let signal = |child: &std::process::Child, signal| {
+        let pid = nix::unistd::Pid::from_raw(child.id() as i32);
+        nix::sys::signal::kill(pid, signal).unwrap();
+    };
+    let asked = trial(stage, "10m");
+    waits_for(true);
+    signal(&asked, Signal::SIGINT);
+    let output = asked.wait_with_output().unwrap();
+    let said = String::from_utf8(output.stdout.clone()).unwrap();
+    assert!(output.status.success() && !has_htb(stage), "{output:?}");
+    assert!(said.contains("The control is off.") && said.contains("Too little traffic"), "{said}");
+    let mut killed = trial(stage, "10m");
+    waits_for(true);
+    signal(&killed, Signal::SIGKILL);
+    killed.wait().unwrap();
+    waits_for(false);
+}
+
+/// Half a minute of control on real packets, with the comparison, also of a daemon that runs, and the report of that.
+#[test]
+#[ignore = "long: 3 min"]
+fn a_trial_compares_with_how_it_is_without() {
+    let home = Home::new();
+    home.stage.configure(&home.configuration());
+    let downloads = home.downloads();
+    let said = |trial: std::process::Child| {
+        let output = trial.wait_with_output().unwrap();
+        let said = String::from_utf8(output.stdout).unwrap();
+        note(&format!("\n{said}{}", String::from_utf8(output.stderr).unwrap()));
+        assert!(output.status.success() && said.contains("WITH CONTROL"), "{said}");
+        said
+    };
+    assert!(said(trial(&home.stage, "30s")).contains("The control is off."));
+    assert!(!has_htb(&home.stage));
+    let daemon = home.stage.start_router(&[]);
+    assert!(said(trial(&home.stage, "30s")).contains("The daemon goes on as before."));
+    daemon.wait_for("enforcing", PATIENCE, |s| s["enforcing"] == true);
+    let picture = home.stage.path("link.svg");
+    let test = home.stage.fairweir(&format!("router test --json --picture {}", picture.display()));
+    let report: Value = serde_json::from_slice(&test.stdout).unwrap();
+    note(&format!("{report:#}"));
+    assert!(report["with"]["busy_s"].as_f64().unwrap() > 10.0, "{report:#}");
+    assert!(fs::read_to_string(picture).unwrap().contains("tv (4)"));
+    drop(downloads);
 }
 
 /// What a command of the home's router says when it fails, with its exit code.
