@@ -24,7 +24,7 @@ mod usage;
 
 pub use plan::{BundleEntry, Compiled, NAME_MAX, PlanEntry, check_name};
 pub use segment::{MemberPattern, SegmentEntry};
-pub use sessions::{LeasesSection, RadiusSection, Secret};
+pub use sessions::{CoaSection, Endpoint, LeasesSection, RadiusSection, Secret};
 pub use usage::{Collector, UsageSection};
 
 use address::{as_texts, parse_address};
@@ -61,6 +61,8 @@ pub struct IspFile {
     pub segments: Vec<SegmentEntry>,
     /// Sessions that access servers report.
     pub radius: Option<RadiusSection>,
+    /// Requests of servers to change and end those.
+    pub coa: Option<CoaSection>,
     /// Files of DHCP servers.
     pub leases: Option<LeasesSection>,
     /// What subscribers used, written for billing.
@@ -213,6 +215,12 @@ impl IspFile {
         let names: Vec<&str> = plans.iter().map(|(_, plan)| plan.name.as_str()).collect();
         let radius = top.table("radius")?;
         let radius = radius.map(|table| RadiusSection::read(table, path, &names)).transpose()?;
+        let coa = match top.table("coa")? {
+            Some(table) if radius.is_none() => {
+                return Err(table.place().error("needs [radius], whose sessions it is for"));
+            }
+            table => table.map(|table| CoaSection::read(table, path)).transpose()?,
+        };
         let leases = top.table("leases")?;
         let leases = leases.map(|table| LeasesSection::read(table, path, &names)).transpose()?;
         let usage = top.table("usage")?.map(UsageSection::read).transpose()?;
@@ -225,6 +233,7 @@ impl IspFile {
             plans,
             segments,
             radius,
+            coa,
             leases,
             usage,
             subscribers,

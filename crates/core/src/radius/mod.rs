@@ -13,11 +13,13 @@
 //! A session is known by its user, its number, and its NAS, which is compared as [`Nas::is`] says. A user's name is
 //! text that can be typed, see [`name_of`].
 //!
+//! Module [`coa`] has the requests of the other way, by which a server changes and ends sessions.
+//!
 //! Properties, tested: any bytes are read without a panic; no packet with another secret or a changed
 //! byte is taken; an old packet never changes a session. All tables are bounded.
 //! Source: RFC 2865, 2866, 2867 (tunnels), 2869 (time), 3162, 4818 and 6911 (IPv6), 5997 (Status-Server).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv6Net};
@@ -157,8 +159,8 @@ pub enum Refused {
     /// Answered long ago.
     #[error("a packet that was answered long ago")]
     Replayed,
-    /// Its time differs from the clock by more than [`AGE_MAX_S`] or [`AHEAD_MAX_S`].
-    #[error("its Event-Timestamp differs too much from the clock")]
+    /// Its time differs from the clock by more than [`AGE_MAX_S`] or [`AHEAD_MAX_S`], or see [`coa`].
+    #[error("its Event-Timestamp differs too much from the clock, or is before the start")]
     Untimely,
     /// The session is over.
     #[error("of a session that is over")]
@@ -171,22 +173,15 @@ impl Accounting {
     /// # Errors
     /// [`Refused::Oversized`], [`Refused::Malformed`], or [`Refused::Forged`].
     pub fn read(datagram: &[u8], secret: &[u8]) -> Result<Accounting, Refused> {
-        if datagram.len() > PACKET_MAX {
-            return Err(Refused::Oversized);
-        }
-        let (header, _) = datagram.split_first_chunk::<HEADER>().ok_or(Refused::Malformed)?;
-        let length = usize::from(u16::from_be_bytes([header[2], header[3]]));
-        // Bytes behind the length are padding (RFC 2866 §3).
+        let (header, attributes) = parts(datagram, &[REQUEST, STATUS_SERVER])?;
         let is_status = header[0] == STATUS_SERVER;
-        if !(is_status || header[0] == REQUEST) || !(HEADER..=datagram.len()).contains(&length) {
-            return Err(Refused::Malformed);
-        }
-        let attributes = &datagram[HEADER..length];
-        let mut authenticator = [0; 16];
-        authenticator.copy_from_slice(&header[4..]);
+        let authenticator = authenticator_of(header);
         if is_status {
             // Its authenticator is a random number.
-            check_message(&datagram[..length], secret)?;
+            let is_right = message_is_right(header, &authenticator, attributes, secret);
+            if !is_right.ok_or(Refused::Malformed)? {
+                return Err(Refused::Forged);
+            }
         } else if hash(&header[..4], &[0; 16], attributes, secret) != authenticator {
             return Err(Refused::Forged);
         }
@@ -217,11 +212,7 @@ impl Accounting {
     fn read_attributes(&mut self, mut attributes: &[u8], is_status: bool) -> Result<(), Refused> {
         let mut event = is_status.then_some(Event::Status);
         let mut station = String::new();
-        while let [kind, length, ..] = *attributes {
-            let split = attributes.split_at_checked(length.into()).ok_or(Refused::Malformed)?;
-            let (attribute, rest) = split;
-            attributes = rest;
-            let value = attribute.get(2..).ok_or(Refused::Malformed)?;
+        while let Some((attribute, kind, value)) = next(&mut attributes)? {
             let number = || <[u8; 4]>::try_from(value).map(u32::from_be_bytes);
             match kind {
                 USER_NAME => self.user = name_of(value),
@@ -261,7 +252,7 @@ impl Accounting {
         }
         self.event = event.ok_or(Refused::Malformed)?;
         let is_of_session = matches!(self.event, Event::Start | Event::Interim | Event::Stop);
-        if !attributes.is_empty() || (is_of_session && self.session.number.is_empty()) {
+        if is_of_session && self.session.number.is_empty() {
             return Err(Refused::Malformed);
         }
         if !is_of_session {
@@ -270,7 +261,7 @@ impl Accounting {
             let name = if station.is_empty() {
                 format!("%session:{}/{}", self.session.nas, self.session.number)
             } else {
-                format!("%station:{station}")
+                station_name(&station)
             };
             self.user = bounded(name);
         }
@@ -291,43 +282,82 @@ impl Accounting {
 
     /// The Accounting-Response.
     pub fn answer(&self, secret: &[u8]) -> Vec<u8> {
-        let mut attributes = self.proxy_states.clone();
         let is_status = self.event == Event::Status;
-        if is_status {
-            attributes.extend([MESSAGE_AUTHENTICATOR, 18]);
-            attributes.extend([0; 16]);
-        }
-        let length = (HEADER + attributes.len()) as u16;
-        let [high, low] = length.to_be_bytes();
-        let start = [RESPONSE, self.identifier, high, low];
-        if is_status {
-            let whole = [&start[..], &self.authenticator, &attributes].concat();
-            let at = self.proxy_states.len() + 2;
-            attributes[at..].copy_from_slice(&hmac(&whole, secret));
-        }
-        let authenticator = hash(&start, &self.authenticator, &attributes, secret);
-        [&start[..], &authenticator, &attributes].concat()
+        let start = [RESPONSE, self.identifier];
+        answer(start, &self.authenticator, is_status, &self.proxy_states, secret)
     }
 }
 
-/// Checks the Message-Authenticator of a whole packet, which it must have. Source: RFC 2869 §5.14, RFC 5997 §3.
-///
-/// # Errors
-/// [`Refused::Malformed`] without one, and [`Refused::Forged`].
-fn check_message(packet: &[u8], secret: &[u8]) -> Result<(), Refused> {
-    let mut at = HEADER;
-    loop {
-        match packet.get(at..) {
-            Some([MESSAGE_AUTHENTICATOR, 18, rest @ ..]) if rest.len() >= 16 => break,
-            Some([_, length, ..]) if *length >= 2 => at += usize::from(*length),
-            _ => return Err(Refused::Malformed),
+/// The header and the attributes of a packet that begins with one of `codes`.
+fn parts<'d>(datagram: &'d [u8], codes: &[u8]) -> Result<(&'d [u8; HEADER], &'d [u8]), Refused> {
+    if datagram.len() > PACKET_MAX {
+        return Err(Refused::Oversized);
+    }
+    let (header, _) = datagram.split_first_chunk::<HEADER>().ok_or(Refused::Malformed)?;
+    let length = usize::from(u16::from_be_bytes([header[2], header[3]]));
+    // Bytes behind the length are padding (RFC 2866 §3).
+    let attributes = datagram.get(HEADER..length).ok_or(Refused::Malformed)?;
+    codes.contains(&header[0]).then_some((header, attributes)).ok_or(Refused::Malformed)
+}
+
+fn authenticator_of(header: &[u8; HEADER]) -> [u8; 16] {
+    let mut authenticator = [0; 16];
+    authenticator.copy_from_slice(&header[4..]);
+    authenticator
+}
+
+/// An attribute, its kind and its value.
+type Attribute<'a> = (&'a [u8], u8, &'a [u8]);
+
+fn next<'a>(attributes: &mut &'a [u8]) -> Result<Option<Attribute<'a>>, Refused> {
+    let [kind, length, ..] = **attributes else {
+        return attributes.is_empty().then_some(None).ok_or(Refused::Malformed);
+    };
+    let split = attributes.split_at_checked(length.into()).ok_or(Refused::Malformed)?;
+    let (attribute, rest) = split;
+    *attributes = rest;
+    Ok(Some((attribute, kind, attribute.get(2..).ok_or(Refused::Malformed)?)))
+}
+
+/// The answer to a packet with these attributes; with a Message-Authenticator if `is_signed`.
+fn answer(
+    [code, identifier]: [u8; 2],
+    authenticator: &[u8; 16],
+    is_signed: bool,
+    more: &[u8],
+    secret: &[u8],
+) -> Vec<u8> {
+    let signature = if is_signed { &[MESSAGE_AUTHENTICATOR, 18][..] } else { &[] };
+    let signature = [signature, &[0; 16][..signature.len() * 8]].concat();
+    let mut attributes = [&signature, more].concat();
+    let [high, low] = ((HEADER + attributes.len()) as u16).to_be_bytes();
+    let start = [code, identifier, high, low];
+    if is_signed {
+        let whole = [&start[..], authenticator, &attributes].concat();
+        attributes[2..18].copy_from_slice(&hmac(&whole, secret));
+    }
+    let authenticator = hash(&start, authenticator, &attributes, secret);
+    [&start[..], &authenticator, &attributes].concat()
+}
+
+/// Whether the Message-Authenticator of a packet is right, `None` without one. Of the packet's authenticator it has
+/// `authenticator`. Source: RFC 2869 §5.14, RFC 5997 §3, RFC 5176 §3.4.
+fn message_is_right(
+    header: &[u8; HEADER],
+    authenticator: &[u8; 16],
+    attributes: &[u8],
+    secret: &[u8],
+) -> Option<bool> {
+    let mut rest = attributes;
+    while let Ok(Some((attribute, kind, value))) = next(&mut rest) {
+        if kind == MESSAGE_AUTHENTICATOR && value.len() == 16 {
+            let end = attributes.len() - rest.len();
+            let before = &attributes[..end - attribute.len() + 2];
+            let whole = [&header[..4], authenticator, before, &[0; 16], rest].concat();
+            return Some(hmac(&whole, secret) == value);
         }
     }
-    let value = at + 2..at + 18;
-    let mut zeroed = packet.to_vec();
-    zeroed[value.clone()].fill(0);
-    let is_right = hmac(&zeroed, secret) == packet[value];
-    is_right.then_some(()).ok_or(Refused::Forged)
+    None
 }
 
 /// HMAC-MD5. Source: RFC 2104.
@@ -382,6 +412,11 @@ fn bounded(mut name: String) -> String {
     name
 }
 
+/// The name of a user that is known by its Calling-Station-Id only.
+fn station_name(station: &str) -> String {
+    bounded(format!("%station:{station}"))
+}
+
 /// A text without what ends or hides it.
 fn text(value: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(value).ok()?;
@@ -434,9 +469,41 @@ pub enum Verdict {
 #[derive(Debug, Default)]
 pub struct Sessions {
     live: BTreeMap<String, Session>,
+    /// The numbers of those, with their users.
+    numbers: BTreeSet<(String, String)>,
     over: Ended,
-    answered: BTreeMap<[u8; 16], Time>,
-    answered_order: VecDeque<[u8; 16]>,
+    answered: Answered<()>,
+}
+
+/// The packets that were answered last, when, and how.
+#[derive(Debug)]
+struct Answered<T> {
+    by_hash: BTreeMap<[u8; 16], (Time, T)>,
+    order: VecDeque<[u8; 16]>,
+}
+
+impl<T> Default for Answered<T> {
+    fn default() -> Self {
+        Answered { by_hash: BTreeMap::new(), order: VecDeque::new() }
+    }
+}
+
+impl<T> Answered<T> {
+    fn get(&self, hash: &[u8; 16]) -> Option<&(Time, T)> {
+        self.by_hash.get(hash)
+    }
+
+    fn insert(&mut self, hash: [u8; 16], now: Time, how: T) {
+        if self.by_hash.insert(hash, (now, how)).is_some() {
+            return;
+        }
+        if self.order.len() == REMEMBERED_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.by_hash.remove(&oldest);
+        }
+        self.order.push_back(hash);
+    }
 }
 
 /// The sessions that ended last, by a hash of user and number: their NAS, and when, Unix time.
@@ -487,7 +554,7 @@ impl Ended {
 impl Sessions {
     /// Takes over a session from before the start.
     pub fn restore(&mut self, user: String, session: Session) {
-        self.live.insert(user, session);
+        self.insert(user, session);
     }
 
     /// What a packet changes at `now`, which is `now_s` in Unix time. `owns` says whether a user has
@@ -505,7 +572,7 @@ impl Sessions {
         if packet.event == Event::Status {
             return Ok(Verdict::Nothing);
         }
-        if let Some(at) = self.answered.get(&packet.authenticator) {
+        if let Some((at, ())) = self.answered.get(&packet.authenticator) {
             let is_recent = now.since(*at) < ANSWER_AGAIN;
             return if is_recent { Ok(Verdict::Again) } else { Err(Refused::Replayed) };
         }
@@ -544,15 +611,15 @@ impl Sessions {
         match verdict {
             Verdict::Has => {
                 self.over.forget(&packet.user, &packet.session);
-                let before = self.live.insert(packet.user.clone(), packet.session.clone());
+                let before = self.insert(packet.user.clone(), packet.session.clone());
                 if let Some(before) = before.filter(|before| !before.is(&packet.session)) {
                     self.over.insert(&packet.user, before, at_s);
                 }
             }
-            Verdict::Ended => drop(self.live.remove(&packet.user)),
+            Verdict::Ended => drop(self.remove(&packet.user)),
             Verdict::EndedAll(users) => {
                 for user in users {
-                    self.live.remove(user);
+                    self.remove(user);
                 }
                 // It may count its sessions from one again.
                 self.over.forget_all_of(&packet.session.nas);
@@ -562,14 +629,38 @@ impl Sessions {
         if packet.event == Event::Stop {
             self.over.insert(&packet.user, packet.session.clone(), at_s);
         }
-        if self.answered_order.len() == REMEMBERED_MAX
-            && let Some(oldest) = self.answered_order.pop_front()
-        {
-            self.answered.remove(&oldest);
+        self.answered.insert(packet.authenticator, now, ());
+    }
+
+    /// The session of a user, if a packet told of it.
+    pub fn of(&self, user: &str) -> Option<&Session> {
+        self.live.get(user)
+    }
+
+    /// The users with a session of this number, which several access servers may have.
+    pub fn users_of<'s>(&'s self, number: &'s str) -> impl Iterator<Item = &'s String> {
+        let from = self.numbers.range((number.to_owned(), String::new())..);
+        from.take_while(move |(other, _)| other == number).map(|(_, user)| user)
+    }
+
+    /// Ends the session of a user at `at_s`, Unix time, as its Stop would.
+    pub fn end(&mut self, user: &str, at_s: u64) {
+        if let Some(session) = self.remove(user) {
+            self.over.insert(user, session, at_s);
         }
-        if self.answered.insert(packet.authenticator, now).is_none() {
-            self.answered_order.push_back(packet.authenticator);
-        }
+    }
+
+    fn insert(&mut self, user: String, session: Session) -> Option<Session> {
+        let before = self.remove(&user);
+        self.numbers.insert((session.number.clone(), user.clone()));
+        self.live.insert(user, session);
+        before
+    }
+
+    fn remove(&mut self, user: &str) -> Option<Session> {
+        let session = self.live.remove(user)?;
+        self.numbers.remove(&(session.number.clone(), user.to_owned()));
+        Some(session)
     }
 
     /// How many users have a session of which a packet was received.
@@ -604,6 +695,7 @@ const FRAMED_IPV6_PREFIX: u8 = 97;
 const DELEGATED_IPV6_PREFIX: u8 = 123;
 const FRAMED_IPV6_ADDRESS: u8 = 168;
 
+pub mod coa;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 #[cfg(test)]

@@ -19,6 +19,7 @@ use super::journal::{self, Journal, Overlay};
 use super::kernel::Kernel;
 use super::leases::Leases;
 use super::meter::Meter;
+use super::nat::Nat;
 use super::radius::Radius;
 use super::registry::{Change, Effects, Origin, Registry, RegistryError, Undo};
 use super::segments::{self, Segments};
@@ -60,6 +61,7 @@ pub(super) struct Daemon {
     pub(super) leases: Option<Leases>,
     pub(super) usage: Option<Usage>,
     pub(super) clients: Clients,
+    pub(super) nat: Nat,
     pub(super) meter: Meter,
     pub(super) started: Time,
     /// Why everything passes, if it does.
@@ -78,7 +80,9 @@ impl Daemon {
         now: Time,
         progress: &mut Progress<'_>,
     ) -> anyhow::Result<Daemon> {
-        let mut radius = file.radius.take().map(Radius::bind).transpose()?;
+        let coa = file.coa.take();
+        let radius = file.radius.take().map(|section| Radius::bind(section, coa));
+        let mut radius = radius.transpose()?;
         let (mut journal, overlay) = Journal::open(StateDir::new(state_dir))?;
         let registry = assemble(&mut file, &overlay, &mut |_, _| ()).map_err(usage)?;
         file.subscribers = Vec::new();
@@ -108,6 +112,7 @@ impl Daemon {
             leases: file.leases.map(Leases::new),
             usage,
             clients: Clients::new()?,
+            nat: Nat::default(),
             meter: Meter::default(),
             started: now,
             open_reason: None,
@@ -150,6 +155,8 @@ impl Daemon {
             usage.handle_tick(&self.kernel, &self.registry, now);
         }
         self.measure(now);
+        let is_suspicious = self.meter.unknown().download.passed_bps > 0;
+        self.nat.handle_tick(&self.isp, &self.registry, is_suspicious, now);
     }
 
     /// Lets all traffic pass, and leaves nothing in the kernel.
@@ -341,6 +348,9 @@ impl Daemon {
         }
         if file.radius.as_ref() != self.radius.as_ref().map(Radius::section) {
             bail!("[radius] differs from what runs; that needs a restart");
+        }
+        if file.coa.as_ref() != self.radius.as_ref().and_then(Radius::coa_section) {
+            bail!("[coa] differs from what runs; that needs a restart");
         }
         if file.leases.as_ref() != self.leases.as_ref().map(Leases::section) {
             bail!("[leases] differs from what runs; that needs a restart");

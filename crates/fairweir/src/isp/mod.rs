@@ -13,6 +13,7 @@
 //! | [`radius`], [`leases`] | subscribers that access servers and DHCP servers report |
 //! | [`unpoliced`] | whom they report without effect, and why |
 //! | [`usage`], [`ipfix`] | what each subscriber used, in files and for a collector |
+//! | [`nat`] | whether this host hides subscribers from the policer |
 //! | [`clients`] | whose hosts say how their downloads are divided |
 //! | [`segments`] | who shares a capacity, and how it is divided |
 //! | [`daemon`], [`report`] | the daemon's state, and what it tells |
@@ -48,6 +49,7 @@ mod journal;
 mod kernel;
 mod leases;
 mod meter;
+mod nat;
 mod radius;
 mod registry;
 mod report;
@@ -185,7 +187,7 @@ impl Service for Isp {
     }
 
     fn waits_for(&self) -> Vec<BorrowedFd<'_>> {
-        let radius = self.daemon.radius.iter().map(Radius::waits_for);
+        let radius = self.daemon.radius.iter().flat_map(Radius::waits_for);
         radius.chain(self.daemon.clients.waits_for()).collect()
     }
 

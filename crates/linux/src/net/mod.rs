@@ -1,5 +1,6 @@
 //! Network devices, namespaces and the identity of a network, by netlink.
 
+pub mod conntrack;
 pub mod datagram;
 pub mod link;
 pub(crate) mod netlink;

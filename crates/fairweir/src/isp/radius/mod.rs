@@ -3,103 +3,66 @@
 //! A packet is answered once what it says is in the journal and in the kernel, so that the access server
 //! sends it again otherwise. Packets of others, and those that are refused, are counted and not answered.
 
-use std::collections::BTreeMap;
-use std::io;
-use std::net::{SocketAddr, UdpSocket};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
 
-use anyhow::Context;
-use fairweir_config::isp::{RadiusSection, SubscriberSpec};
-use fairweir_core::radius::{Accounting, Event, PACKET_MAX, Refused, Sessions, Verdict};
-use fairweir_core::units::{Span, Time};
+use fairweir_config::isp::{CoaSection, RadiusSection, SubscriberSpec};
+use fairweir_core::radius::{Accounting, Event, Refused, Sessions, Verdict};
+use fairweir_core::units::Time;
 use fairweir_daemon::unix_now;
-use fairweir_linux::datagram;
 use ipnet::IpNet;
-use tracing::warn;
 
 use super::registry::{Change, Origin, Registry};
 use super::sessions::Subscribers;
 use super::unpoliced::{Reason, Unpoliced, Who};
-use super::wire::RadiusStatus;
+use super::wire::{CoaStatus, RadiusStatus};
 use crate::words::chained;
 
-/// The most packets that are handled before other events: each may wait for the disk.
-const BURST_MAX: usize = 64;
-/// The shortest time between two log entries of refused packets.
-const WARN_PERIOD: Span = Span::secs(10);
+mod coa;
+mod port;
+
+use coa::Coa;
+use port::{Kind, Port, result_of};
 
 /// See the module.
 pub(super) struct Radius {
     section: RadiusSection,
-    socket: UdpSocket,
+    port: Port,
+    coa: Option<Coa>,
     sessions: Sessions,
-    /// Packets by what became of them.
-    counts: BTreeMap<&'static str, u64>,
-    warned_at: Option<Time>,
-    receive_buffer: usize,
     pub(super) unpoliced: Unpoliced,
 }
 
-/// The receive buffer, in bytes, as the kernel counts it: a BNG that starts again reports 50,000 sessions at once,
-/// and of each packet the kernel counts up to 2.3 kB.
-const RECEIVE_BUFFER: usize = 128 << 20;
-
-/// Packets that were taken, those that were answered before, and why others were not.
-const RESULTS: [&str; 13] = [
-    "taken",
-    "repeated",
-    "status",
-    "ignored",
-    "unusable",
-    "foreign",
-    "oversized",
-    "malformed",
-    "forged",
-    "replayed",
-    "untimely",
-    "over",
-    "failed",
-];
+const KIND: Kind = Kind {
+    table: "radius",
+    packet: "accounting packet",
+    results: &[
+        "taken",
+        "repeated",
+        "status",
+        "ignored",
+        "unusable",
+        "foreign",
+        "oversized",
+        "malformed",
+        "forged",
+        "replayed",
+        "untimely",
+        "over",
+        "failed",
+    ],
+};
 
 impl Radius {
     /// Listens.
     ///
     /// # Errors
-    /// If the address is not of this host, or in use.
-    pub(super) fn bind(section: RadiusSection) -> anyhow::Result<Radius> {
-        let bind = || {
-            let socket = UdpSocket::bind(section.listen)?;
-            socket.set_nonblocking(true)?;
-            io::Result::Ok(socket)
-        };
-        let socket = bind().with_context(|| format!("radius.listen: {}", section.listen))?;
-        let receive_buffer = datagram::set_receive_buffer(&socket, RECEIVE_BUFFER)
-            .with_context(|| format!("radius.listen: {}", section.listen))?;
-        let radius = Radius {
-            section,
-            socket,
-            sessions: Sessions::default(),
-            counts: RESULTS.iter().map(|result| (*result, 0)).collect(),
-            warned_at: None,
-            receive_buffer,
-            unpoliced: Unpoliced::default(),
-        };
-        if let Some(note) = radius.buffer_note() {
-            warn!("{note}");
-        }
-        Ok(radius)
-    }
-
-    /// Says what is wrong with the receive buffer, if something is.
-    fn buffer_note(&self) -> Option<String> {
-        let (has, wanted) = (self.receive_buffer, RECEIVE_BUFFER);
-        (has < wanted).then(|| {
-            let half = wanted / 2;
-            format!(
-                "the receive buffer of RADIUS has {has} of {wanted} bytes; packets that arrive at once may be lost: \
-                 give the daemon CAP_NET_ADMIN, or set net.core.rmem_max to {half}"
-            )
-        })
+    /// If an address is not of this host, or in use.
+    pub(super) fn bind(section: RadiusSection, coa: Option<CoaSection>) -> anyhow::Result<Radius> {
+        let port = Port::bind(KIND, &section.endpoint)?;
+        let coa = coa.map(Coa::bind).transpose()?;
+        let (sessions, unpoliced) = Default::default();
+        Ok(Radius { section, port, coa, sessions, unpoliced })
     }
 
     /// Takes over the sessions that were stored.
@@ -111,42 +74,67 @@ impl Radius {
         }
     }
 
-    pub(super) fn waits_for(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+    pub(super) fn waits_for(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let coa = self.coa.iter().map(Coa::port);
+        coa.chain([&self.port]).map(Port::waits_for)
     }
 
     pub(super) fn section(&self) -> &RadiusSection {
         &self.section
     }
 
+    pub(super) fn coa_section(&self) -> Option<&CoaSection> {
+        self.coa.as_ref().map(Coa::section)
+    }
+
     /// Handles the packets that wait.
     pub(super) fn handle_ready(&mut self, daemon: &mut impl Subscribers, now: Time) {
-        // A byte more than is allowed shows that there was more.
-        let mut bytes = [0; PACKET_MAX + 1];
-        for _ in 0..BURST_MAX {
-            let (length, from) = match self.socket.recv_from(&mut bytes) {
-                Ok(received) => received,
-                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
-                // As of a client that does not listen to the answer.
-                Err(_) => continue,
-            };
-            self.handle_packet(daemon, &bytes[..length], from, now);
+        let Radius { section, port, coa, sessions, unpoliced } = self;
+        if let Some(coa) = coa {
+            coa.handle_ready(daemon, sessions, now);
+        }
+        let mut sides = Sides { section, sessions, unpoliced };
+        port.receive(&section.endpoint, now, |port, bytes, from| {
+            sides.handle_packet(port, daemon, bytes, from, now);
+        });
+    }
+
+    pub(super) fn status(&self) -> RadiusStatus {
+        RadiusStatus {
+            receive_buffer_bytes: self.port.receive_buffer(),
+            dropped_packets: self.port.dropped(),
+            note: self.port.buffer_note(),
+            listen: self.section.endpoint.listen.to_string(),
+            sessions: self.sessions.len(),
+            packets: self.port.packets(),
         }
     }
 
+    /// Of the requests of servers, `None` without `[coa]`.
+    pub(super) fn coa_status(&self) -> Option<CoaStatus> {
+        self.coa.as_ref().map(Coa::status)
+    }
+}
+
+/// What an accounting packet is held against.
+struct Sides<'r> {
+    section: &'r RadiusSection,
+    sessions: &'r mut Sessions,
+    unpoliced: &'r mut Unpoliced,
+}
+
+impl Sides<'_> {
     fn handle_packet(
         &mut self,
+        port: &mut Port,
         daemon: &mut impl Subscribers,
         bytes: &[u8],
         from: SocketAddr,
         now: Time,
     ) {
         let source = from.ip().to_canonical();
-        if !self.section.clients.iter().any(|client| client.contains(&source)) {
-            return self.count("foreign", from, "not of [radius] clients", now);
-        }
         let now_s = unix_now();
-        let secret = self.section.secret.as_bytes();
+        let secret = self.section.endpoint.secret.as_bytes();
         let read = Accounting::read(bytes, secret).map(|mut packet| {
             packet.set_source(source);
             let owns = |user: &str, addresses: &[_]| {
@@ -165,20 +153,20 @@ impl Radius {
             Ok((packet, Err(e))) => {
                 // The sender knows the secret, and to send it again would not help.
                 if e == Refused::Over {
-                    let _ = self.socket.send_to(&packet.answer(secret), from);
+                    port.answer(&packet.answer(secret), from);
                     let reason = Reason { kind: "over", text: e.to_string() };
                     self.note(&packet, (packet.event != Event::Stop).then_some(reason), now_s);
                 }
                 let why = format!("{e}{}", of_session(&packet));
-                return self.count(result_of(e), from, &why, now);
+                return port.count(result_of(e), from, &why, now);
             }
-            Err(e) => return self.count(result_of(e), from, &e.to_string(), now),
+            Err(e) => return port.count(result_of(e), from, &e.to_string(), now),
         };
         let answer = packet.answer(secret);
         let unusable = match self.apply(daemon, &packet, &verdict) {
             Ok(unusable) => unusable,
             // The access server will send it again.
-            Err(e) => return self.count("failed", from, &chained(&e), now),
+            Err(e) => return port.count("failed", from, &chained(&e), now),
         };
         let result = match (&unusable, &verdict, packet.event) {
             (.., Event::Status) => "status",
@@ -194,12 +182,11 @@ impl Radius {
         let why = why.map(|r| format!("{}{}", r.text, of_session(&packet)));
         let settled = if unusable.is_some() { &Verdict::Nothing } else { &verdict };
         self.sessions.settle(&packet, settled, now, now_s);
-        // If the answer is lost, the packet comes again and is answered again.
-        let _ = self.socket.send_to(&answer, from);
+        port.answer(&answer, from);
         if verdict != Verdict::Again {
             self.note(&packet, unusable, now_s);
         }
-        self.count(result, from, &why.unwrap_or_default(), now);
+        port.count(result, from, &why.unwrap_or_default(), now);
     }
 
     /// Notes why the session of a packet is not policed; with `None` it is, or it is over.
@@ -263,26 +250,6 @@ impl Radius {
         let results = daemon.change_sessions(&changes)?;
         Ok(results.into_iter().find_map(Result::err).map(|e| Reason::of(&e)))
     }
-
-    fn count(&mut self, result: &'static str, from: SocketAddr, why: &str, now: Time) {
-        *self.counts.entry(result).or_default() += 1;
-        let is_quiet = self.warned_at.is_none_or(|at| now.since(at) >= WARN_PERIOD);
-        if !why.is_empty() && is_quiet {
-            self.warned_at = Some(now);
-            warn!(%from, "accounting packet {result}: {why}");
-        }
-    }
-
-    pub(super) fn status(&self) -> RadiusStatus {
-        RadiusStatus {
-            receive_buffer_bytes: self.receive_buffer,
-            dropped_packets: datagram::drops(&self.socket).unwrap_or_default(),
-            note: self.buffer_note(),
-            listen: self.section.listen.to_string(),
-            sessions: self.sessions.len(),
-            packets: self.counts.iter().map(|(result, n)| ((*result).to_owned(), *n)).collect(),
-        }
-    }
 }
 
 /// The addresses of a session that goes on: a packet that speaks of one family leaves those of the other.
@@ -300,17 +267,6 @@ fn merged(before: &[IpNet], now: &[IpNet]) -> Vec<IpNet> {
 fn of_session(packet: &Accounting) -> String {
     let (user, number, nas) = (&packet.user, &packet.session.number, &packet.session.nas);
     format!(" (user {user}, session {number}, NAS {nas})")
-}
-
-fn result_of(refused: Refused) -> &'static str {
-    match refused {
-        Refused::Oversized => "oversized",
-        Refused::Malformed => "malformed",
-        Refused::Forged => "forged",
-        Refused::Replayed => "replayed",
-        Refused::Untimely => "untimely",
-        Refused::Over => "over",
-    }
 }
 
 #[cfg(test)]
