@@ -71,7 +71,9 @@ pub struct IspFile {
     pub subscribers: Vec<(Origin, SubscriberSpec)>,
     /// The table of subscribers beside it.
     pub table: Option<PathBuf>,
-    /// Whether that has an end mark.
+    /// What it says.
+    pub table_source: Option<String>,
+    /// Whether it has an end mark.
     pub has_end: bool,
     /// For errors in it.
     table_text: Option<Text>,
@@ -164,6 +166,14 @@ impl IspFile {
     /// # Errors
     /// All that is wrong: file, line, key, what is allowed.
     pub fn load(path: &Path) -> Result<IspFile, ConfigError> {
+        IspFile::load_with(path, None)
+    }
+
+    /// The same; if the file names a table, with the one at `instead`.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn load_with(path: &Path, instead: Option<&Path>) -> Result<IspFile, ConfigError> {
         let if_missing = FileKind::Isp.if_missing();
         let text = read_text(path, Trust::OWNER, if_missing)?;
         let mut file = mistakes::all(text.as_str().len(), |mends| {
@@ -171,13 +181,14 @@ impl IspFile {
         })?;
         file.text = text;
         if let Some(table) = &file.table {
-            let text = read_text(table, Trust::NOT_OTHERS, "")?;
+            let text = read_text(instead.unwrap_or(table), Trust::NOT_OTHERS, "")?;
             let rows = csv::Table::read(text.as_str()).map_err(|bad| in_table(&text, &bad))?;
             let bad = rows.bad.iter().take(MISTAKES_MAX).map(|bad| in_table(&text, bad));
             if let Some(error) = ConfigError::of_all(bad.collect()) {
                 return Err(error);
             }
             file.table_text = Some(text.cleared());
+            file.table_source = Some(text.as_str().to_owned());
             file.has_end = rows.has_end;
             let placed = |row: csv::Row| {
                 (Origin::Table { line: row.line, columns: row.columns }, row.subscriber)
@@ -238,6 +249,7 @@ impl IspFile {
             usage,
             subscribers,
             table,
+            table_source: None,
             has_end: false,
             table_text: None,
         })

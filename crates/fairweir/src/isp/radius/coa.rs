@@ -17,7 +17,7 @@ use crate::words::chained;
 
 /// See the module.
 pub(super) struct Coa {
-    section: CoaSection,
+    pub(super) section: CoaSection,
     port: Port,
     answers: Answers,
 }
@@ -53,10 +53,6 @@ impl Coa {
 
     pub(super) fn port(&self) -> &Port {
         &self.port
-    }
-
-    pub(super) fn section(&self) -> &CoaSection {
-        &self.section
     }
 
     /// Handles the requests that wait.

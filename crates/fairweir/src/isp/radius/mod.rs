@@ -79,12 +79,18 @@ impl Radius {
         coa.chain([&self.port]).map(Port::waits_for)
     }
 
-    pub(super) fn section(&self) -> &RadiusSection {
-        &self.section
+    /// Where accounting packets and requests arrive.
+    pub(super) fn listens(&self) -> [Option<SocketAddr>; 2] {
+        let coa = self.coa.as_ref().map(|coa| coa.section.endpoint.listen);
+        [Some(self.section.endpoint.listen), coa]
     }
 
-    pub(super) fn coa_section(&self) -> Option<&CoaSection> {
-        self.coa.as_ref().map(Coa::section)
+    /// Takes over tables that listen where these do.
+    pub(super) fn set(&mut self, section: RadiusSection, coa: Option<CoaSection>) {
+        self.section = section;
+        if let (Some(coa), Some(section)) = (&mut self.coa, coa) {
+            coa.section = section;
+        }
     }
 
     /// Handles the packets that wait.

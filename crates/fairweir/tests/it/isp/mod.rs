@@ -84,6 +84,47 @@ fn passed(daemon: &Daemon, name: &str) -> u64 {
 }
 
 #[test]
+fn a_start_with_a_wrong_or_cut_off_table_polices_by_the_one_of_before() {
+    if !privileged() {
+        return;
+    }
+    let access = access(&format!("subscribers = \"subscribers.csv\"\n{FILE}"));
+    let table = |rows: u32, end: &str| {
+        let row = |n| format!("t{n},198.51.100.{n},home-20\n");
+        let rows: String = (0..rows).map(row).collect();
+        access.write("subscribers.csv", &format!("name,addresses,plan\n{rows}{end}"));
+    };
+    table(30, "# end 30\n");
+    let mut daemon = Some(access.start());
+    let mut start_again = || {
+        if let Some(daemon) = daemon.take() {
+            daemon.signal(Signal::SIGKILL);
+            daemon.end();
+        }
+        let status = daemon.insert(access.start()).status();
+        (status["subscribers"].as_u64().unwrap(), status["config_error"].to_string())
+    };
+    for (wrong, wanted) in [
+        ("t5,198.51.100.77,home-20\n", "duplicate `t5`"),
+        ("x,198.51.100.77,gold\n", "no plan `gold`"),
+    ] {
+        table(30, wrong);
+        let (subscribers, error) = start_again();
+        assert!(subscribers == 32 && error.contains(wanted), "{subscribers} {error}");
+    }
+    table(10, "# end 10\n");
+    let (subscribers, error) = start_again();
+    assert!(subscribers == 32 && error.contains("20 of 32 subscribers are missing"), "{error}");
+    // What takes back a command does not take it over either.
+    access.isp("change t1 --plan home-40");
+    assert!(access.isp_refuses("revert t1").contains("20 of 32 subscribers are missing"));
+    access.isp("reload --force");
+    assert_eq!(start_again(), (12, "null".to_owned()));
+    table(10, "");
+    assert!(start_again().1.contains("no end mark any more"));
+}
+
+#[test]
 fn downloads_that_nat_on_this_machine_hides_are_told_with_the_remedy_which_works() {
     if !privileged() || !crate::common::home::has_nat() {
         return;

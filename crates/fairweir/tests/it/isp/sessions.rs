@@ -494,6 +494,12 @@ fn a_server_changes_and_ends_sessions_by_coa_and_disconnect() {
     let line = "fairweir_coa_packets_total{interface=\"sub\",result=\"disconnected\"} 2\n";
     assert!(metrics.contains(line), "{metrics}");
     assert!(access.isp("status").contains("CoA at 127.0.0.1:3799: 4 sessions changed, 2 ended"));
+    // Another secret by a reload.
+    access.write("coa.secret", SECRET);
+    access.isp("reload");
+    let slower = format!("{of_one}Filter-Id = home-20\n");
+    straight.ask(&access, "coa", COA_SECRET, &slower).unwrap_err();
+    straight.ask(&access, "coa", SECRET, &slower).unwrap();
 }
 
 #[test]
