@@ -493,10 +493,10 @@ mod tests {
             sessions.users_of(number).cloned().collect::<Vec<_>>().concat()
         };
         assert_eq!(["1", "10", "2"].map(|number| users(&sessions, number)), ["ab", "c", ""]);
-        sessions.restore("a".to_owned(), session("2", "x"));
-        sessions.end("b", NOW_S);
-        sessions.end("nobody", NOW_S);
-        assert_eq!(["1", "10", "2"].map(|number| users(&sessions, number)), ["", "c", "a"]);
+        sessions.end("b", &session("1", "y"), NOW_S);
+        sessions.end("a", &session("1", "y"), NOW_S);
+        sessions.end("nobody", &session("1", "x"), NOW_S);
+        assert_eq!(["1", "10", "2"].map(|number| users(&sessions, number)), ["a", "c", ""]);
         assert_eq!(sessions.over.at("b", &session("1", "y")), Some(NOW_S));
     }
 }

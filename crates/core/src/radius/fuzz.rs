@@ -26,9 +26,13 @@ pub(crate) fn radius(data: &[u8]) {
             ask([code, identifier], attributes, &sessions, &mut answers, second);
         }
         let numbers: BTreeSet<_> =
-            sessions.live.iter().map(|(user, s)| (s.number.clone(), user.clone())).collect();
+            all(&sessions).map(|(user, s)| (s.number.clone(), user.clone())).collect();
         assert_eq!(sessions.numbers, numbers);
     }
+}
+
+fn all(sessions: &Sessions) -> impl Iterator<Item = (&String, &Session)> {
+    sessions.live.iter().flat_map(|(user, of)| of.iter().map(move |live| (user, &live.session)))
 }
 
 /// The same attributes as a request of a server.
@@ -50,9 +54,9 @@ fn ask(
     let is_named = named.user.is_some() || named.number.is_some() || !named.addresses.is_empty();
     assert!(request.check(false).is_err() || is_named);
     assert!(request.check(true).is_err() || request.check(false).is_ok());
-    let has = |user: &String| sessions.of(user).map(|session| &session.number);
     let number = named.number.clone().unwrap_or_default();
-    assert!(sessions.users_of(&number).all(|user| has(user) == Some(&number)));
+    let has = |user: &String| sessions.of(user).any(|session| session.number == number);
+    assert!(sessions.users_of(&number).all(has));
 
     let source = |port| ([192, 0, 2, 1], port).into();
     let (now, now_s) = (Time::ZERO + Span::secs(second), NOW_S + second);
@@ -164,7 +168,10 @@ fn hear(sessions: &mut Sessions, packet: &Accounting, second: u64) {
     };
     assert_eq!(sessions.live, before, "judging changes nothing");
     sessions.settle(packet, &verdict, now, now_s);
-    for (user, session) in &before {
+    let count = all(sessions).count();
+    let sessions_before =
+        before.iter().flat_map(|(user, of)| of.iter().map(move |one| (user, one)));
+    for (user, Live { session, .. }) in sessions_before {
         let is_the_users = *user == packet.user;
         let stays = match &verdict {
             Verdict::Has => !is_the_users,
@@ -172,11 +179,13 @@ fn hear(sessions: &mut Sessions, packet: &Accounting, second: u64) {
             Verdict::EndedAll(_) => !session.nas.is(&packet.session.nas),
             Verdict::Nothing | Verdict::Again | Verdict::GoesOn => true,
         };
-        assert!(!stays || sessions.live.get(user) == Some(session), "another session ends");
+        assert!(!stays || sessions.of(user).any(|one| one == session), "another session ends");
     }
-    let has = sessions.live.get(&packet.user) == Some(&packet.session);
+    assert!(sessions.live.values().all(|of| (1..=SESSIONS_MAX).contains(&of.len())));
+    let has = sessions.of(&packet.user).any(|one| *one == packet.session);
     assert!(verdict != Verdict::Has || has);
     assert!(verdict != Verdict::Ended || !has);
+    assert!(verdict == Verdict::Has || count <= before.values().map(Vec::len).sum());
     let again = |after| sessions.judge(packet, now + after, now_s, |_, _| false);
     if verdict != Verdict::Again {
         assert_eq!(again(Span::ZERO), Ok(Verdict::Again));

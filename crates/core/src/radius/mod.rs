@@ -5,10 +5,10 @@
 //! what it says is made true by [`Sessions::settle`] once the change is stored, so that a packet whose
 //! change failed counts as never received. The answer ([`Accounting::answer`]) says that it is stored.
 //!
-//! A user has one session; a newer one takes the place of the older. A packet that was answered is
-//! answered again for [`ANSWER_AGAIN`] without an effect, and then refused as a replay. A packet of a
-//! session that is over is refused, unless it begins later under the same number, and so is one whose time differs
-//! too much from the clock.
+//! A user may have several sessions, and has the addresses of all; one whose addresses a newer one has all taken is over.
+//! A packet that was answered is answered again for [`ANSWER_AGAIN`] without an effect, and then refused as a replay. A
+//! packet of a session that is over is refused, unless it begins later under the same number, and so is one whose time
+//! differs too much from the clock.
 //!
 //! A session is known by its user, its number, and its NAS, which is compared as [`Nas::is`] says. A user's name is
 //! text that can be typed, see [`name_of`].
@@ -42,6 +42,8 @@ pub const AHEAD_MAX_S: u64 = 300;
 pub const REMEMBERED_MAX: usize = 65_536;
 /// The most addresses and prefixes of a packet.
 pub const ADDRESSES_MAX: usize = 64;
+/// The most sessions of a user; beyond, the oldest is over.
+pub const SESSIONS_MAX: usize = 16;
 /// The longest name of a user, in bytes.
 pub const NAME_MAX: usize = 96;
 
@@ -455,9 +457,9 @@ pub enum Verdict {
     Has,
     /// The user's session goes on. What the packet does not speak of is as before.
     GoesOn,
-    /// The user has no session any more.
+    /// The session is over.
     Ended,
-    /// These users have none.
+    /// These users have no session of the NAS any more.
     EndedAll(Vec<String>),
     /// Nothing.
     Nothing,
@@ -468,11 +470,37 @@ pub enum Verdict {
 /// The users with a session, and the packets that were answered.
 #[derive(Debug, Default)]
 pub struct Sessions {
-    live: BTreeMap<String, Session>,
+    live: BTreeMap<String, Vec<Live>>,
     /// The numbers of those, with their users.
     numbers: BTreeSet<(String, String)>,
     over: Ended,
     answered: Answered<()>,
+}
+
+/// A session that is not over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Live {
+    session: Session,
+    /// What it told of; `None`, of one from before the start, is what the user has and no other session of it.
+    addresses: Option<Vec<IpNet>>,
+}
+
+/// What of `has`, the addresses of a user, is of its session `i`.
+fn part<'h>(all: &'h [Live], i: usize, has: &'h [IpNet]) -> impl Iterator<Item = IpNet> + 'h {
+    let told =
+        |live: &Live, address: &IpNet| live.addresses.as_ref().is_some_and(|a| a.contains(address));
+    let is_its = move |address: &&IpNet| match &all[i].addresses {
+        Some(_) => told(&all[i], address),
+        None => !all.iter().any(|other| told(other, address)),
+    };
+    has.iter().filter(is_its).copied()
+}
+
+/// The addresses of a session that goes on: a packet that speaks of one family leaves those of the other.
+fn merged(before: &[IpNet], now: &[IpNet]) -> Vec<IpNet> {
+    let is_v4 = |net: &IpNet| matches!(net, IpNet::V4(_));
+    let is_unspoken = |net: &&IpNet| !now.iter().any(|other| is_v4(other) == is_v4(net));
+    before.iter().filter(is_unspoken).chain(now).copied().collect()
 }
 
 /// The packets that were answered last, when, and how.
@@ -552,9 +580,46 @@ impl Ended {
 }
 
 impl Sessions {
-    /// Takes over a session from before the start.
+    /// Takes over the session of a user from before the start.
     pub fn restore(&mut self, user: String, session: Session) {
-        self.insert(user, session);
+        self.numbers.insert((session.number.clone(), user.clone()));
+        self.live.insert(user, vec![Live { session, addresses: None }]);
+    }
+
+    /// The addresses of a user, who has `has`, once a verdict is true that concerns it.
+    pub fn addresses_after(
+        &self,
+        user: &str,
+        packet: &Accounting,
+        verdict: &Verdict,
+        has: &[IpNet],
+    ) -> Vec<IpNet> {
+        let all = self.live.get(user).map_or(&[][..], Vec::as_slice);
+        let mut addresses = Vec::new();
+        for (i, live) in all.iter().enumerate() {
+            let own: Vec<IpNet> = part(all, i, has).collect();
+            let is_it = live.session.is(&packet.session);
+            match verdict {
+                Verdict::Ended if is_it => {}
+                Verdict::EndedAll(_) if live.session.nas.is(&packet.session.nas) => {}
+                Verdict::GoesOn if is_it => addresses.extend(merged(&own, &packet.addresses)),
+                _ => addresses.extend(own),
+            }
+        }
+        if *verdict == Verdict::Has {
+            addresses.extend(&packet.addresses);
+        }
+        // In one order, so that a session of two families does not change with each packet.
+        addresses.sort_by_key(|net| (matches!(net, IpNet::V6(_)), *net));
+        addresses.dedup();
+        addresses
+    }
+
+    /// The addresses of a session of a user, who has `has`.
+    pub fn addresses_of(&self, user: &str, session: &Session, has: &[IpNet]) -> Vec<IpNet> {
+        let all = self.live.get(user).map_or(&[][..], Vec::as_slice);
+        let i = all.iter().position(|live| live.session == *session);
+        i.map(|i| part(all, i, has).collect()).unwrap_or_default()
     }
 
     /// What a packet changes at `now`, which is `now_s` in Unix time. `owns` says whether a user has
@@ -580,8 +645,8 @@ impl Sessions {
         if !packet.happened_s.is_none_or(is_timely) {
             return Err(Refused::Untimely);
         }
-        let live = self.live.get(&packet.user);
-        let is_live = live.is_some_and(|live| live.is(&packet.session));
+        let is_live = self.of(&packet.user).any(|live| live.is(&packet.session));
+        let has_none = !self.live.contains_key(&packet.user);
         let ended_s = self.over.at(&packet.user, &packet.session);
         if !is_live && ended_s.is_some_and(|ended_s| !packet.begins_after(ended_s, now_s)) {
             return Err(Refused::Over);
@@ -589,14 +654,15 @@ impl Sessions {
         Ok(match packet.event {
             Event::Status | Event::Other => Verdict::Nothing,
             Event::Nas => {
-                let of_nas = self.live.iter().filter(|(_, live)| live.nas.is(&packet.session.nas));
+                let is_of = |live: &Live| live.session.nas.is(&packet.session.nas);
+                let of_nas = self.live.iter().filter(|(_, all)| all.iter().any(is_of));
                 Verdict::EndedAll(of_nas.map(|(user, _)| user.clone()).collect())
             }
             Event::Start | Event::Interim if is_live => Verdict::GoesOn,
             Event::Start | Event::Interim if packet.addresses.is_empty() => Verdict::Nothing,
             Event::Start | Event::Interim => Verdict::Has,
             Event::Stop => {
-                let ends = is_live || (live.is_none() && owns(&packet.user, &packet.addresses));
+                let ends = is_live || (has_none && owns(&packet.user, &packet.addresses));
                 if ends { Verdict::Ended } else { Verdict::Nothing }
             }
         })
@@ -611,20 +677,40 @@ impl Sessions {
         match verdict {
             Verdict::Has => {
                 self.over.forget(&packet.user, &packet.session);
-                let before = self.insert(packet.user.clone(), packet.session.clone());
-                if let Some(before) = before.filter(|before| !before.is(&packet.session)) {
-                    self.over.insert(&packet.user, before, at_s);
+                let (session, addresses) = (packet.session.clone(), packet.addresses.clone());
+                self.numbers.insert((session.number.clone(), packet.user.clone()));
+                let all = self.live.entry(packet.user.clone()).or_default();
+                take_from(all, None, &packet.addresses);
+                all.push(Live { session, addresses: Some(addresses) });
+                let mut too_many = all.len().saturating_sub(SESSIONS_MAX);
+                let over = self.remove(&packet.user, |live| {
+                    let is_oldest = too_many > 0;
+                    too_many = too_many.saturating_sub(1);
+                    is_oldest || live.addresses.as_ref().is_some_and(Vec::is_empty)
+                });
+                for session in over {
+                    self.over.insert(&packet.user, session, at_s);
                 }
             }
-            Verdict::Ended => drop(self.remove(&packet.user)),
+            Verdict::Ended => {
+                self.remove(&packet.user, |live| live.session.is(&packet.session));
+            }
+            Verdict::GoesOn => {
+                let all = self.live.get_mut(&packet.user).map_or(&mut [][..], Vec::as_mut_slice);
+                let i = all.iter().position(|live| live.session.is(&packet.session));
+                take_from(all, i, &packet.addresses);
+                if let Some(told) = i.and_then(|i| all[i].addresses.as_mut()) {
+                    *told = merged(told, &packet.addresses);
+                }
+            }
             Verdict::EndedAll(users) => {
                 for user in users {
-                    self.remove(user);
+                    self.remove(user, |live| live.session.nas.is(&packet.session.nas));
                 }
                 // It may count its sessions from one again.
                 self.over.forget_all_of(&packet.session.nas);
             }
-            Verdict::GoesOn | Verdict::Nothing | Verdict::Again => {}
+            Verdict::Nothing | Verdict::Again => {}
         }
         if packet.event == Event::Stop {
             self.over.insert(&packet.user, packet.session.clone(), at_s);
@@ -632,9 +718,9 @@ impl Sessions {
         self.answered.insert(packet.authenticator, now, ());
     }
 
-    /// The session of a user, if a packet told of it.
-    pub fn of(&self, user: &str) -> Option<&Session> {
-        self.live.get(user)
+    /// The sessions of a user of which packets told, the one that began last, last.
+    pub fn of<'s>(&'s self, user: &str) -> impl Iterator<Item = &'s Session> + Clone + use<'s> {
+        self.live.get(user).into_iter().flatten().map(|live| &live.session)
     }
 
     /// The users with a session of this number, which several access servers may have.
@@ -643,24 +729,27 @@ impl Sessions {
         from.take_while(move |(other, _)| other == number).map(|(_, user)| user)
     }
 
-    /// Ends the session of a user at `at_s`, Unix time, as its Stop would.
-    pub fn end(&mut self, user: &str, at_s: u64) {
-        if let Some(session) = self.remove(user) {
+    /// Ends a session of a user at `at_s`, Unix time, as its Stop would.
+    pub fn end(&mut self, user: &str, session: &Session, at_s: u64) {
+        for session in self.remove(user, |live| live.session == *session) {
             self.over.insert(user, session, at_s);
         }
     }
 
-    fn insert(&mut self, user: String, session: Session) -> Option<Session> {
-        let before = self.remove(&user);
-        self.numbers.insert((session.number.clone(), user.clone()));
-        self.live.insert(user, session);
-        before
-    }
-
-    fn remove(&mut self, user: &str) -> Option<Session> {
-        let session = self.live.remove(user)?;
-        self.numbers.remove(&(session.number.clone(), user.to_owned()));
-        Some(session)
+    /// Removes sessions of a user.
+    fn remove(&mut self, user: &str, mut is_over: impl FnMut(&Live) -> bool) -> Vec<Session> {
+        let Some(all) = self.live.get_mut(user) else { return Vec::new() };
+        let over: Vec<Live> = all.extract_if(.., |live| is_over(live)).collect();
+        let left: Vec<&String> = all.iter().map(|live| &live.session.number).collect();
+        for Live { session, .. } in &over {
+            if !left.contains(&&session.number) {
+                self.numbers.remove(&(session.number.clone(), user.to_owned()));
+            }
+        }
+        if left.is_empty() {
+            self.live.remove(user);
+        }
+        over.into_iter().map(|live| live.session).collect()
     }
 
     /// How many users have a session of which a packet was received.
@@ -671,6 +760,14 @@ impl Sessions {
     /// Whether none has.
     pub fn is_empty(&self) -> bool {
         self.live.is_empty()
+    }
+}
+
+/// What one session has, or a new one, the others of the user do not have.
+fn take_from(all: &mut [Live], except: Option<usize>, addresses: &[IpNet]) {
+    let others = all.iter_mut().enumerate().filter(|(i, _)| Some(*i) != except);
+    for told in others.filter_map(|(_, live)| live.addresses.as_mut()) {
+        told.retain(|address| !addresses.contains(address));
     }
 }
 

@@ -4,11 +4,12 @@
 //! session, as one of a command: access servers that do not know of it go on to report the plan of before.
 
 use fairweir_config::isp::CoaSection;
-use fairweir_core::radius::Sessions;
 use fairweir_core::radius::coa::{Answers, Ask, Cause, Named, Outcome, Request};
+use fairweir_core::radius::{Session, Sessions};
 use fairweir_core::units::Time;
 use fairweir_daemon::unix_now;
 
+use super::keep;
 use super::port::{Kind, Port, result_of};
 use crate::isp::registry::{Change, Origin, Registry};
 use crate::isp::sessions::Subscribers;
@@ -133,8 +134,17 @@ fn apply(
         let named = [user, number].into_iter().flatten().map(|text| format!(" {text}"));
         (cause, format!(":{}", named.collect::<String>()))
     })?;
+    let mut over = None;
     let change = match (request.ask, &request.plan) {
-        (Ask::Disconnect, _) => Change::End(user.clone(), Origin::Radius),
+        (Ask::Disconnect, _) => {
+            let registry = daemon.registry();
+            over = one_session(&request.named, &user, registry, sessions).map_err(plain)?;
+            let has = registry.subscribers().get(user.as_str()).map_or(&[][..], |r| &*r.addresses);
+            let left = sessions.of(&user).filter(|session| Some(*session) != over.as_ref());
+            let of = |session| sessions.addresses_of(&user, session, has);
+            let addresses = left.clone().flat_map(of).collect();
+            keep(registry, &user, addresses, left.last())
+        }
         (Ask::Change, plan) => {
             Change::Alter { name: user.clone(), addresses: None, plan: plan.clone() }
         }
@@ -144,24 +154,51 @@ fn apply(
     if let Some(e) = done.into_iter().find_map(Result::err) {
         return Err((Cause::InvalidValue, format!(": {e}")));
     }
-    if request.ask == Ask::Disconnect {
-        sessions.end(&user, request.time_s(now_s));
+    if let Some(over) = over {
+        sessions.end(&user, &over, request.time_s(now_s));
     }
     Ok(())
 }
 
+/// Which session of a user is meant; `None` if no packet told of one.
+fn one_session(
+    named: &Named,
+    user: &str,
+    registry: &Registry,
+    sessions: &Sessions,
+) -> Result<Option<Session>, Cause> {
+    let Named { addresses, .. } = named;
+    let has = registry.subscribers().get(user).map_or(&[][..], |record| &*record.addresses);
+    let is_alone = sessions.of(user).nth(1).is_none();
+    let is_meant = |session: &&Session| {
+        let of = sessions.addresses_of(user, session, has);
+        is_named(named, session) && (is_alone || addresses.iter().all(|a| of.contains(a)))
+    };
+    let mut meant = sessions.of(user).filter(is_meant);
+    match (meant.next(), meant.next()) {
+        (_, Some(_)) => Err(Cause::Multiple),
+        (None, None) if !is_alone => Err(Cause::NotFound),
+        (one, None) => Ok(one.cloned()),
+    }
+}
+
+/// Whether number and access server are those of a session.
+fn is_named(named: &Named, session: &Session) -> bool {
+    named.number.as_ref().is_none_or(|number| session.number == *number)
+        && named.nas.as_ref().is_none_or(|nas| session.nas.is(nas))
+}
+
 /// Whose session is meant. Costs the same with any number of sessions, but for those with the same number.
 fn find(named: &Named, registry: &Registry, sessions: &Sessions) -> Result<String, Cause> {
-    let Named { user, number, nas, addresses } = named;
+    let Named { user, number, addresses, .. } = named;
     let is_meant = |one: &&str| {
         let record = registry.subscribers().get(*one);
-        let session = sessions.of(one);
+        let is_any = named.number.is_none() && named.nas.is_none();
         record.is_some_and(|record| {
             record.origin == Origin::Radius
                 && addresses.iter().all(|a| record.addresses.contains(a))
         }) && user.as_ref().is_none_or(|user| user == one)
-            && number.as_ref().is_none_or(|n| session.is_some_and(|session| session.number == *n))
-            && nas.as_ref().is_none_or(|nas| session.is_some_and(|session| session.nas.is(nas)))
+            && (is_any || sessions.of(one).any(|session| is_named(named, session)))
     };
     let one = match (user, addresses.first()) {
         (Some(user), _) => Some(user.as_str()),

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 
 use fairweir_config::isp::{CoaSection, RadiusSection, SubscriberSpec};
-use fairweir_core::radius::{Accounting, Event, Refused, Sessions, Verdict};
+use fairweir_core::radius::{Accounting, Event, Refused, Session, Sessions, Verdict};
 use fairweir_core::units::Time;
 use fairweir_daemon::unix_now;
 use ipnet::IpNet;
@@ -207,6 +207,27 @@ impl Sides<'_> {
         }
     }
 
+    /// What is left of a user when the packet has ended a session.
+    fn without(
+        &self,
+        registry: &Registry,
+        user: &str,
+        packet: &Accounting,
+        verdict: &Verdict,
+    ) -> Change {
+        let record = registry.subscribers().get(user);
+        let has = record.map_or(&[][..], |record| &*record.addresses);
+        let after = self.sessions.addresses_after(user, packet, verdict, has);
+        let is_over = |session: &&Session| match verdict {
+            Verdict::EndedAll(_) => session.nas.is(&packet.session.nas),
+            _ => session.number == packet.session.number && session.nas.is(&packet.session.nas),
+        };
+        let stored = record.and_then(|record| record.session());
+        let left = self.sessions.of(user).filter(|session| !is_over(session));
+        let kept = left.clone().find(|session| Some(*session) == stored);
+        keep(registry, user, after, kept.or(left.last()))
+    }
+
     /// Makes what a packet says true; returns why it cannot be, if it was the packet's fault.
     fn apply(
         &self,
@@ -214,7 +235,6 @@ impl Sides<'_> {
         packet: &Accounting,
         verdict: &Verdict,
     ) -> anyhow::Result<Option<Reason>> {
-        let end = |user: &String| Change::End(user.clone(), Origin::Radius);
         let changes = match verdict {
             Verdict::Nothing if matches!(packet.event, Event::Start | Event::Interim) => {
                 let text = "no address yet, which a later packet may have".to_owned();
@@ -223,9 +243,12 @@ impl Sides<'_> {
             Verdict::Again | Verdict::Nothing => return Ok(None),
             Verdict::Has | Verdict::GoesOn => {
                 let record = daemon.registry().subscribers().get(packet.user.as_str());
-                let before = record.filter(|record| {
-                    *verdict == Verdict::GoesOn && record.origin == Origin::Radius
-                });
+                let record = record.filter(|record| record.origin == Origin::Radius);
+                let has = record.map_or(&[][..], |record| &*record.addresses);
+                let addresses = self.sessions.addresses_after(&packet.user, packet, verdict, has);
+                // Of another session of the account.
+                let joins = addresses.iter().any(|address| !packet.addresses.contains(address));
+                let before = record.filter(|_| *verdict == Verdict::GoesOn || joins);
                 let named = packet.plan.as_ref();
                 let known = |plan: &&String| daemon.registry().plans().contains_key(plan.as_str());
                 let kept =
@@ -241,8 +264,6 @@ impl Sides<'_> {
                     return Ok(Some(Reason { kind: "no_plan", text }));
                 };
                 let name = packet.user.clone();
-                let addresses =
-                    merged(before.map_or(&[][..], |r| &*r.addresses), &packet.addresses);
                 let session = before.and_then(|record| record.session()).unwrap_or(&packet.session);
                 let session = session.clone();
                 if addresses.is_empty() {
@@ -250,53 +271,37 @@ impl Sides<'_> {
                 }
                 vec![Change::BeginSession(SubscriberSpec { name, addresses, plan }, session)]
             }
-            Verdict::Ended => vec![end(&packet.user)],
-            Verdict::EndedAll(users) => users.iter().map(end).collect(),
+            Verdict::Ended => vec![self.without(daemon.registry(), &packet.user, packet, verdict)],
+            Verdict::EndedAll(users) => {
+                let registry = daemon.registry();
+                users.iter().map(|user| self.without(registry, user, packet, verdict)).collect()
+            }
         };
         let results = daemon.change_sessions(&changes)?;
         Ok(results.into_iter().find_map(Result::err).map(|e| Reason::of(&e)))
     }
 }
 
-/// The addresses of a session that goes on: a packet that speaks of one family leaves those of the other.
-fn merged(before: &[IpNet], now: &[IpNet]) -> Vec<IpNet> {
-    let is_v4 = |net: &IpNet| matches!(net, IpNet::V4(_));
-    let is_unspoken = |net: &&IpNet| !now.iter().any(|other| is_v4(other) == is_v4(net));
-    let mut addresses: Vec<IpNet> = before.iter().filter(is_unspoken).copied().collect();
-    addresses.extend(now);
-    // In one order, so that a session of two families does not change with each packet.
-    addresses.sort_by_key(|net| !is_v4(net));
-    addresses
+/// A user keeps the addresses of the other sessions, or has none.
+fn keep(
+    registry: &Registry,
+    user: &str,
+    addresses: Vec<IpNet>,
+    session: Option<&Session>,
+) -> Change {
+    let record = registry.subscribers().get(user).filter(|r| r.origin == Origin::Radius);
+    match (record, session) {
+        (Some(record), Some(session)) if !addresses.is_empty() => {
+            let plan = record.own_plan().cloned().unwrap_or_else(|| record.plan.to_string());
+            let name = user.to_owned();
+            Change::BeginSession(SubscriberSpec { name, addresses, plan }, session.clone())
+        }
+        _ => Change::End(user.to_owned(), Origin::Radius),
+    }
 }
 
 /// Whose packet it is, for the log.
 fn of_session(packet: &Accounting) -> String {
     let (user, number, nas) = (&packet.user, &packet.session.number, &packet.session.nas);
     format!(" (user {user}, session {number}, NAS {nas})")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_packet_of_one_family_leaves_the_addresses_of_the_other() {
-        let nets =
-            |texts: &[&str]| texts.iter().map(|t| t.parse().unwrap()).collect::<Vec<IpNet>>();
-        let before = nets(&["192.0.2.1/32", "2001:db8:1::/56", "2001:db8:2::/64"]);
-        for (now, wanted) in [
-            (nets(&[]), before.clone()),
-            (
-                nets(&["192.0.2.9/32"]),
-                nets(&["192.0.2.9/32", "2001:db8:1::/56", "2001:db8:2::/64"]),
-            ),
-            (nets(&["2001:db8:1::/56"]), nets(&["192.0.2.1/32", "2001:db8:1::/56"])),
-            (
-                nets(&["2001:db8:3::/56", "192.0.2.1/32"]),
-                nets(&["192.0.2.1/32", "2001:db8:3::/56"]),
-            ),
-        ] {
-            assert_eq!(merged(&before, &now), wanted);
-        }
-    }
 }

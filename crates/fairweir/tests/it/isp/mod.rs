@@ -106,7 +106,7 @@ fn a_start_with_a_wrong_or_cut_off_table_polices_by_the_one_of_before() {
     };
     for (wrong, wanted) in [
         ("t5,198.51.100.77,home-20\n", "duplicate `t5`"),
-        ("x,198.51.100.77,gold\n", "no plan `gold`"),
+        ("x,198.51.100.77,gold\n# end 31\n", "no plan `gold`"),
     ] {
         table(30, wrong);
         let (subscribers, error) = start_again();

@@ -503,6 +503,44 @@ fn a_server_changes_and_ends_sessions_by_coa_and_disconnect() {
 }
 
 #[test]
+fn two_sessions_of_one_account_share_its_rate_and_each_ends_by_itself() {
+    if !privileged() || !has_radclient() {
+        return;
+    }
+    let access = with_radius("");
+    let daemon = access.start();
+    let between = Between::start(&access, ACCOUNTING);
+    let send = |status: &str, session: &str, more: &str| {
+        let packet = of_user(status, "carol", session, more);
+        assert!(between.account(&access, SECRET, &packet), "{packet}");
+    };
+    let of = |n: u8| format!("Framed-IP-Address = 192.0.2.{n}\n");
+    let carols = || {
+        let carol = listed(&access).into_iter().find(|line| line.starts_with("carol "));
+        carol.map(|line| line.split_once('[').unwrap().1.replace("192.0.2.", ""))
+    };
+    send("Start", "1", &of(99));
+    send("Start", "2", &of(98));
+    send("Interim-Update", "1", &of(99));
+    assert_eq!(carols().unwrap(), "98,99]");
+    access.isp("change carol --plan home-40");
+    // After a restart too, which knows one of them.
+    daemon.signal(Signal::SIGKILL);
+    daemon.end();
+    let daemon = access.start();
+    send("Interim-Update", "2", &of(98));
+    send("Interim-Update", "1", &of(97));
+    assert_eq!(carols().unwrap(), "97,98]");
+    assert!(access.isp("show 192.0.2.98").starts_with("carol  plan home-40"));
+    send("Stop", "2", "");
+    assert_eq!(carols().unwrap(), "97]");
+    send("Stop", "1", "");
+    assert_eq!(carols(), None);
+    assert_eq!(packets(&daemon, "taken"), 4);
+    assert_eq!(daemon.status()["unpoliced"], json!([]));
+}
+
+#[test]
 fn with_a_damaged_journal_the_rest_is_policed_and_the_operator_is_told() {
     if !privileged() {
         return;
