@@ -354,14 +354,9 @@ impl Progress<'_> {
             self.server.tell(peer, &Answer::progress(done, of), now);
         }
         for (peer, line) in self.server.take_requests(now) {
-            // A client that wants the daemon to stop waits until it can.
-            if matches!(Tag::of(&line).as_deref(), Ok("off")) {
-                self.server.tell(peer, &Answer::progress(done, of), now);
-                self.server.put_back(peer, line);
-            } else {
-                let busy = format!("busy: {done} of {of} are done; ask again");
-                self.server.answer(peer, &Answer::error(busy), now);
-            }
+            // It waits until the daemon can answer.
+            self.server.tell(peer, &Answer::progress(done, of), now);
+            self.server.put_back(peer, line);
         }
     }
 }
@@ -401,5 +396,34 @@ impl<R: DeserializeOwned> Parsed<R> {
             Parsed::Common(_) => Access::Read,
             Parsed::Own(request) => S::access_for(request),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Write};
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn a_request_waits_while_the_daemon_is_at_another() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("run/test.sock");
+        let mut server = Server::bind(&path, None, 1 << 16).unwrap();
+        let mut watchdog = Watchdog::from_environment();
+        let mut stream = UnixStream::connect(&path).unwrap();
+        let request = b"{\"request\":\"add\"}\n";
+        stream.write_all(request).unwrap();
+        let clock = || Time::ZERO + SAY_PERIOD;
+        let (said_at, is_start) = (Time::ZERO, false);
+        let (server_of, watchdog) = (&mut server, &mut watchdog);
+        Progress { server: server_of, watchdog, clock, said_at, peer: None, is_start }.show(1, 2);
+        let later = server.take_requests(clock());
+        assert_eq!(later[0].1, request);
+        server.answer(later[0].0, &Answer::value(&3), clock());
+        let lines = BufReader::new(stream).lines().take(2).map(Result::unwrap);
+        let wanted = [r#"{"reply":"progress","done":1,"of":2}"#, r#"{"reply":"value","value":3}"#];
+        assert_eq!(lines.collect::<Vec<_>>(), wanted);
     }
 }

@@ -137,6 +137,7 @@ struct IspFile {
     plans: Vec<Plan>,
     segments: Vec<SegmentOfFile>,
     radius: Option<Radius>,
+    coa: Option<Coa>,
     usage: Option<Usage>,
     leases: Option<Leases>,
     warnings: Vec<String>,
@@ -157,6 +158,13 @@ struct Radius {
     listen: String,
     clients: Vec<String>,
     plan: Option<String>,
+}
+
+#[derive(JsonSchema)]
+struct Coa {
+    listen: String,
+    clients: Vec<String>,
+    strict: bool,
 }
 
 #[derive(JsonSchema)]

@@ -49,7 +49,7 @@ pub use classify::census::{Talker, Who};
 pub use clock::{boottime_now, monotonic_now};
 pub use error::Error;
 pub use host::{Host, HostSpec, trial};
-pub use net::{admission, datagram, link, netns, network};
+pub use net::{admission, conntrack, datagram, link, netns, network};
 pub use police::pins::{devices as kept, sweep as open_kept};
 pub use random::random;
 pub use router::kept::forget as forget_connections;

@@ -24,7 +24,7 @@ mod usage;
 
 pub use plan::{BundleEntry, Compiled, NAME_MAX, PlanEntry, check_name};
 pub use segment::{MemberPattern, SegmentEntry};
-pub use sessions::{LeasesSection, RadiusSection, Secret};
+pub use sessions::{CoaSection, Endpoint, LeasesSection, RadiusSection, Secret};
 pub use usage::{Collector, UsageSection};
 
 use address::{as_texts, parse_address};
@@ -61,6 +61,8 @@ pub struct IspFile {
     pub segments: Vec<SegmentEntry>,
     /// Sessions that access servers report.
     pub radius: Option<RadiusSection>,
+    /// Requests of servers to change and end those.
+    pub coa: Option<CoaSection>,
     /// Files of DHCP servers.
     pub leases: Option<LeasesSection>,
     /// What subscribers used, written for billing.
@@ -69,7 +71,9 @@ pub struct IspFile {
     pub subscribers: Vec<(Origin, SubscriberSpec)>,
     /// The table of subscribers beside it.
     pub table: Option<PathBuf>,
-    /// Whether that has an end mark.
+    /// What it says.
+    pub table_source: Option<String>,
+    /// Whether it has an end mark.
     pub has_end: bool,
     /// For errors in it.
     table_text: Option<Text>,
@@ -162,6 +166,14 @@ impl IspFile {
     /// # Errors
     /// All that is wrong: file, line, key, what is allowed.
     pub fn load(path: &Path) -> Result<IspFile, ConfigError> {
+        IspFile::load_with(path, None)
+    }
+
+    /// The same; if the file names a table, with the one at `instead`.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn load_with(path: &Path, instead: Option<&Path>) -> Result<IspFile, ConfigError> {
         let if_missing = FileKind::Isp.if_missing();
         let text = read_text(path, Trust::OWNER, if_missing)?;
         let mut file = mistakes::all(text.as_str().len(), |mends| {
@@ -169,13 +181,14 @@ impl IspFile {
         })?;
         file.text = text;
         if let Some(table) = &file.table {
-            let text = read_text(table, Trust::NOT_OTHERS, "")?;
+            let text = read_text(instead.unwrap_or(table), Trust::NOT_OTHERS, "")?;
             let rows = csv::Table::read(text.as_str()).map_err(|bad| in_table(&text, &bad))?;
             let bad = rows.bad.iter().take(MISTAKES_MAX).map(|bad| in_table(&text, bad));
             if let Some(error) = ConfigError::of_all(bad.collect()) {
                 return Err(error);
             }
             file.table_text = Some(text.cleared());
+            file.table_source = Some(text.as_str().to_owned());
             file.has_end = rows.has_end;
             let placed = |row: csv::Row| {
                 (Origin::Table { line: row.line, columns: row.columns }, row.subscriber)
@@ -213,6 +226,12 @@ impl IspFile {
         let names: Vec<&str> = plans.iter().map(|(_, plan)| plan.name.as_str()).collect();
         let radius = top.table("radius")?;
         let radius = radius.map(|table| RadiusSection::read(table, path, &names)).transpose()?;
+        let coa = match top.table("coa")? {
+            Some(table) if radius.is_none() => {
+                return Err(table.place().error("needs [radius], whose sessions it is for"));
+            }
+            table => table.map(|table| CoaSection::read(table, path)).transpose()?,
+        };
         let leases = top.table("leases")?;
         let leases = leases.map(|table| LeasesSection::read(table, path, &names)).transpose()?;
         let usage = top.table("usage")?.map(UsageSection::read).transpose()?;
@@ -225,10 +244,12 @@ impl IspFile {
             plans,
             segments,
             radius,
+            coa,
             leases,
             usage,
             subscribers,
             table,
+            table_source: None,
             has_end: false,
             table_text: None,
         })

@@ -1,4 +1,4 @@
-//! Subscribers that come and go by themselves: the tables `[radius]` and `[leases]`.
+//! Subscribers that come and go by themselves: the tables `[radius]`, `[coa]` and `[leases]`.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -15,13 +15,29 @@ use crate::{ConfigError, Placed, Table};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RadiusSection {
     /// Where accounting packets arrive.
+    pub endpoint: Endpoint,
+    /// The plan of sessions that name none.
+    pub plan: Option<String>,
+}
+
+/// Table `[coa]`: requests of servers to change and end those sessions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CoaSection {
+    /// Where they arrive.
+    pub endpoint: Endpoint,
+    /// Whether each needs a Message-Authenticator and an Event-Timestamp.
+    pub strict: bool,
+}
+
+/// A UDP port for packets of RADIUS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Its address.
     pub listen: SocketAddr,
     /// Who may send them.
     pub clients: Vec<IpNet>,
     /// What both sides know.
     pub secret: Secret,
-    /// The plan of sessions that name none.
-    pub plan: Option<String>,
 }
 
 /// Table `[leases]`: files of DHCP servers.
@@ -66,7 +82,29 @@ impl RadiusSection {
         path: &Path,
         plans: &[&str],
     ) -> Result<RadiusSection, ConfigError> {
-        let wanted = "an address and a port, such as \"192.0.2.10:1813\"";
+        let endpoint = Endpoint::read(&mut table, path, 1813)?;
+        let plan = plan(&mut table, plans)?;
+        table.finish()?;
+        Ok(RadiusSection { endpoint, plan })
+    }
+}
+
+impl CoaSection {
+    /// Reads the table of the file at `path`, and the secret.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub(super) fn read(mut table: Table<'_>, path: &Path) -> Result<CoaSection, ConfigError> {
+        let endpoint = Endpoint::read(&mut table, path, 3799)?;
+        let strict = table.truth("strict")?.unwrap_or_default();
+        table.finish()?;
+        Ok(CoaSection { endpoint, strict })
+    }
+}
+
+impl Endpoint {
+    fn read(table: &mut Table<'_>, path: &Path, port: u16) -> Result<Endpoint, ConfigError> {
+        let wanted = &format!("an address and a port, such as \"192.0.2.10:{port}\"");
         let listen = table.parsed_by("listen", |text| {
             text.parse::<SocketAddr>()
                 .ok()
@@ -85,9 +123,7 @@ impl RadiusSection {
         let named =
             table.text("secret_file")?.ok_or_else(|| table.missing("secret_file", wanted))?;
         let secret = secret(&super::beside(path, &named.value))?;
-        let plan = plan(&mut table, plans)?;
-        table.finish()?;
-        Ok(RadiusSection { listen, clients, secret, plan })
+        Ok(Endpoint { listen, clients, secret })
     }
 }
 
@@ -175,13 +211,38 @@ plan = \"home-50\"
     }
 
     #[test]
+    fn requests_of_servers_have_clients_and_a_secret_of_their_own() {
+        let secret = "sixteen bytes at least";
+        let with = |more: &str| load(&format!("{GOOD}[coa]\n{more}"), secret, 0o600);
+        let coa = "listen = \"192.0.2.10:3799\"\nclients = [\"192.0.2.30\"]\n\
+                   secret_file = \"secret\"\n";
+        for (strict, wanted) in [("", false), ("strict = true\n", true)] {
+            let coa = with(&format!("{coa}{strict}")).unwrap().coa.unwrap();
+            assert_eq!((coa.endpoint.listen.port(), coa.strict), (3799, wanted));
+        }
+        assert_eq!(load(GOOD, secret, 0o600).unwrap().coa, None);
+        let missing = "missing; expected an address and a port, such as \"192.0.2.10:3799\"";
+        for (more, wanted) in [
+            (String::new(), format!("isp.toml:15: coa.listen: {missing}")),
+            (format!("strict = 1\n{coa}"), "isp.toml:16: coa.strict:".to_owned()),
+        ] {
+            let error = with(&more).unwrap_err();
+            assert!(error.starts_with(&wanted), "{error}\n(wanted {wanted})");
+        }
+        let alone = GOOD.replace("[radius]", "[coa]").replacen("plan = \"home-50\"\n", "", 1);
+        let error = load(&alone, secret, 0o600).unwrap_err();
+        assert!(error.contains("coa: needs [radius]"), "{error}");
+    }
+
+    #[test]
     fn sessions_are_read_and_a_secret_that_others_can_read_is_refused() {
         let secret = "sixteen bytes at least\nmore";
         let file = load(GOOD, secret, 0o600).unwrap();
         let radius = file.radius.unwrap();
-        assert_eq!(radius.secret.as_bytes(), b"sixteen bytes at least");
+        assert_eq!(radius.endpoint.secret.as_bytes(), b"sixteen bytes at least");
         assert!(!format!("{radius:?}").contains("sixteen"));
-        assert_eq!((radius.clients.len(), radius.plan.as_deref()), (2, Some("home-50")));
+        let clients = radius.endpoint.clients.len();
+        assert_eq!((clients, radius.plan.as_deref()), (2, Some("home-50")));
         let leases = file.leases.unwrap();
         assert!(leases.files[0].ends_with("dnsmasq.leases") && leases.files[0].is_absolute());
         for (from, to, secret, mode, wanted) in [

@@ -10,7 +10,8 @@ const NOW_S: u64 = 1_790_000_000;
 /// packet counts once, and the end of one session never ends another.
 pub(crate) fn radius(data: &[u8]) {
     assert_ne!(Accounting::read(data, SECRET).map(|_| ()), Ok(()), "not authentic");
-    let (mut sessions, mut second, mut rest) = (Sessions::default(), 0, data);
+    let (mut sessions, mut answers) = (Sessions::default(), coa::Answers::since(NOW_S));
+    let (mut second, mut rest) = (0, data);
     for identifier in 0..8 {
         let Some((&passed, behind)) = rest.split_first() else { break };
         let Some((length, behind)) = behind.split_first_chunk::<2>() else { break };
@@ -21,17 +22,66 @@ pub(crate) fn radius(data: &[u8]) {
         if let Some(packet) = read(identifier, attributes) {
             hear(&mut sessions, &packet, second);
         }
+        for code in [coa::CHANGE, coa::DISCONNECT] {
+            ask([code, identifier], attributes, &sessions, &mut answers, second);
+        }
+        let numbers: BTreeSet<_> =
+            all(&sessions).map(|(user, s)| (s.number.clone(), user.clone())).collect();
+        assert_eq!(sessions.numbers, numbers);
     }
 }
 
-fn signed(identifier: u8, attributes: &[u8]) -> Vec<u8> {
+fn all(sessions: &Sessions) -> impl Iterator<Item = (&String, &Session)> {
+    sessions.live.iter().flat_map(|(user, of)| of.iter().map(move |live| (user, &live.session)))
+}
+
+/// The same attributes as a request of a server.
+fn ask(
+    start: [u8; 2],
+    attributes: &[u8],
+    sessions: &Sessions,
+    answers: &mut coa::Answers,
+    second: u64,
+) {
+    let datagram = signed(start, attributes);
+    let read = coa::Request::read(&datagram, SECRET);
+    assert!(coa::Request::read(&datagram, b"another secret").is_err());
+    // With a Message-Authenticator, which its sender alone can make.
+    assert!(attributes.contains(&MESSAGE_AUTHENTICATOR) || read != Err(Refused::Forged));
+    let Ok(request) = read else { return };
+    let named = &request.named;
+    assert!(named.addresses.len() <= ADDRESSES_MAX);
+    let is_named = named.user.is_some() || named.number.is_some() || !named.addresses.is_empty();
+    assert!(request.check(false).is_err() || is_named);
+    assert!(request.check(true).is_err() || request.check(false).is_ok());
+    let number = named.number.clone().unwrap_or_default();
+    let has = |user: &String| sessions.of(user).any(|session| session.number == number);
+    assert!(sessions.users_of(&number).all(has));
+
+    let source = |port| ([192, 0, 2, 1], port).into();
+    let (now, now_s) = (Time::ZERO + Span::secs(second), NOW_S + second);
+    let Ok(before) = answers.judge(&request, source(1), now, now_s) else { return };
+    let outcome = before.unwrap_or(request.check(false));
+    answers.settle(&request, source(1), outcome, now);
+    assert_eq!(answers.judge(&request, source(1), now, now_s), Ok(Some(outcome)));
+    let answer = request.answer(outcome, SECRET);
+    assert!(answer.len() <= PACKET_MAX && answer[1] == start[1]);
+    assert_eq!(answer[0], start[0] + if outcome.is_ok() { 1 } else { 2 });
+    assert_eq!(answer[4..20], hash(&answer[..4], &authenticator(&datagram), &answer[20..], SECRET));
+}
+
+fn authenticator(datagram: &[u8]) -> [u8; 16] {
+    datagram[4..HEADER].try_into().expect("sixteen bytes")
+}
+
+fn signed(start: [u8; 2], attributes: &[u8]) -> Vec<u8> {
     let [high, low] = ((HEADER + attributes.len()) as u16).to_be_bytes();
-    let start = [REQUEST, identifier, high, low];
+    let start = [start[0], start[1], high, low];
     [&start[..], &hash(&start, &[0; 16], attributes, SECRET), attributes].concat()
 }
 
 fn read(identifier: u8, attributes: &[u8]) -> Option<Accounting> {
-    let datagram = signed(identifier, attributes);
+    let datagram = signed([REQUEST, identifier], attributes);
     let read = Accounting::read(&datagram, SECRET);
     if datagram.len() > PACKET_MAX {
         assert_eq!(read, Err(Refused::Oversized));
@@ -61,7 +111,7 @@ fn read(identifier: u8, attributes: &[u8]) -> Option<Accounting> {
     assert_eq!(usize::from(u16::from_be_bytes([answer[2], answer[3]])), answer.len());
     assert_eq!(answer[4..20], hash(&answer[..4], &packet.authenticator, &answer[20..], SECRET));
 
-    let again = Accounting::read(&signed(identifier, &written(&packet)), SECRET);
+    let again = Accounting::read(&signed([REQUEST, identifier], &written(&packet)), SECRET);
     let again = again.expect("a packet that we wrote");
     assert_eq!((&again.event, &again.plan), (&packet.event, &packet.plan));
     assert_eq!(again.user.is_empty(), packet.user.is_empty());
@@ -120,7 +170,10 @@ fn hear(sessions: &mut Sessions, packet: &Accounting, second: u64) {
     };
     assert_eq!(sessions.live, before, "judging changes nothing");
     sessions.settle(packet, &verdict, now, now_s);
-    for (user, session) in &before {
+    let count = all(sessions).count();
+    let sessions_before =
+        before.iter().flat_map(|(user, of)| of.iter().map(move |one| (user, one)));
+    for (user, Live { session, .. }) in sessions_before {
         let is_the_users = *user == packet.user;
         let stays = match &verdict {
             Verdict::Has => !is_the_users,
@@ -128,11 +181,13 @@ fn hear(sessions: &mut Sessions, packet: &Accounting, second: u64) {
             Verdict::EndedAll(_) => !session.nas.is(&packet.session.nas),
             Verdict::Nothing | Verdict::Again | Verdict::GoesOn => true,
         };
-        assert!(!stays || sessions.live.get(user) == Some(session), "another session ends");
+        assert!(!stays || sessions.of(user).any(|one| one == session), "another session ends");
     }
-    let has = sessions.live.get(&packet.user) == Some(&packet.session);
+    assert!(sessions.live.values().all(|of| (1..=SESSIONS_MAX).contains(&of.len())));
+    let has = sessions.of(&packet.user).any(|one| *one == packet.session);
     assert!(verdict != Verdict::Has || has);
     assert!(verdict != Verdict::Ended || !has);
+    assert!(verdict == Verdict::Has || count <= before.values().map(Vec::len).sum());
     let again = |after| sessions.judge(packet, now + after, now_s, |_, _| false);
     if verdict != Verdict::Again {
         assert_eq!(again(Span::ZERO), Ok(Verdict::Again));

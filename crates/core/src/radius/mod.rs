@@ -5,19 +5,21 @@
 //! what it says is made true by [`Sessions::settle`] once the change is stored, so that a packet whose
 //! change failed counts as never received. The answer ([`Accounting::answer`]) says that it is stored.
 //!
-//! A user has one session; a newer one takes the place of the older. A packet that was answered is
-//! answered again for [`ANSWER_AGAIN`] without an effect, and then refused as a replay. A packet of a
-//! session that is over is refused, unless it begins later under the same number, and so is one whose time differs
-//! too much from the clock.
+//! A user may have several sessions, and has the addresses of all; one whose addresses a newer one has all taken is over.
+//! A packet that was answered is answered again for [`ANSWER_AGAIN`] without an effect, and then refused as a replay. A
+//! packet of a session that is over is refused, unless it begins later under the same number, and so is one whose time
+//! differs too much from the clock.
 //!
 //! A session is known by its user, its number, and its NAS, which is compared as [`Nas::is`] says. A user's name is
 //! text that can be typed, see [`name_of`].
+//!
+//! Module [`coa`] has the requests of the other way, by which a server changes and ends sessions.
 //!
 //! Properties, tested: any bytes are read without a panic; no packet with another secret or a changed
 //! byte is taken; an old packet never changes a session. All tables are bounded.
 //! Source: RFC 2865, 2866, 2867 (tunnels), 2869 (time), 3162, 4818 and 6911 (IPv6), 5997 (Status-Server).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv6Net};
@@ -40,6 +42,8 @@ pub const AHEAD_MAX_S: u64 = 300;
 pub const REMEMBERED_MAX: usize = 65_536;
 /// The most addresses and prefixes of a packet.
 pub const ADDRESSES_MAX: usize = 64;
+/// The most sessions of a user; beyond, the oldest is over.
+pub const SESSIONS_MAX: usize = 16;
 /// The longest name of a user, in bytes.
 pub const NAME_MAX: usize = 96;
 
@@ -157,8 +161,8 @@ pub enum Refused {
     /// Answered long ago.
     #[error("a packet that was answered long ago")]
     Replayed,
-    /// Its time differs from the clock by more than [`AGE_MAX_S`] or [`AHEAD_MAX_S`].
-    #[error("its Event-Timestamp differs too much from the clock")]
+    /// Its time differs from the clock by more than [`AGE_MAX_S`] or [`AHEAD_MAX_S`], or see [`coa`].
+    #[error("its Event-Timestamp differs too much from the clock, or is before the start")]
     Untimely,
     /// The session is over.
     #[error("of a session that is over")]
@@ -171,22 +175,15 @@ impl Accounting {
     /// # Errors
     /// [`Refused::Oversized`], [`Refused::Malformed`], or [`Refused::Forged`].
     pub fn read(datagram: &[u8], secret: &[u8]) -> Result<Accounting, Refused> {
-        if datagram.len() > PACKET_MAX {
-            return Err(Refused::Oversized);
-        }
-        let (header, _) = datagram.split_first_chunk::<HEADER>().ok_or(Refused::Malformed)?;
-        let length = usize::from(u16::from_be_bytes([header[2], header[3]]));
-        // Bytes behind the length are padding (RFC 2866 §3).
+        let (header, attributes) = parts(datagram, &[REQUEST, STATUS_SERVER])?;
         let is_status = header[0] == STATUS_SERVER;
-        if !(is_status || header[0] == REQUEST) || !(HEADER..=datagram.len()).contains(&length) {
-            return Err(Refused::Malformed);
-        }
-        let attributes = &datagram[HEADER..length];
-        let mut authenticator = [0; 16];
-        authenticator.copy_from_slice(&header[4..]);
+        let authenticator = authenticator_of(header);
         if is_status {
             // Its authenticator is a random number.
-            check_message(&datagram[..length], secret)?;
+            let is_right = message_is_right(header, &authenticator, attributes, secret);
+            if !is_right.ok_or(Refused::Malformed)? {
+                return Err(Refused::Forged);
+            }
         } else if hash(&header[..4], &[0; 16], attributes, secret) != authenticator {
             return Err(Refused::Forged);
         }
@@ -217,11 +214,7 @@ impl Accounting {
     fn read_attributes(&mut self, mut attributes: &[u8], is_status: bool) -> Result<(), Refused> {
         let mut event = is_status.then_some(Event::Status);
         let mut station = String::new();
-        while let [kind, length, ..] = *attributes {
-            let split = attributes.split_at_checked(length.into()).ok_or(Refused::Malformed)?;
-            let (attribute, rest) = split;
-            attributes = rest;
-            let value = attribute.get(2..).ok_or(Refused::Malformed)?;
+        while let Some((attribute, kind, value)) = next(&mut attributes)? {
             let number = || <[u8; 4]>::try_from(value).map(u32::from_be_bytes);
             match kind {
                 USER_NAME => self.user = name_of(value),
@@ -261,7 +254,7 @@ impl Accounting {
         }
         self.event = event.ok_or(Refused::Malformed)?;
         let is_of_session = matches!(self.event, Event::Start | Event::Interim | Event::Stop);
-        if !attributes.is_empty() || (is_of_session && self.session.number.is_empty()) {
+        if is_of_session && self.session.number.is_empty() {
             return Err(Refused::Malformed);
         }
         if !is_of_session {
@@ -270,7 +263,7 @@ impl Accounting {
             let name = if station.is_empty() {
                 format!("%session:{}/{}", self.session.nas, self.session.number)
             } else {
-                format!("%station:{station}")
+                station_name(&station)
             };
             self.user = bounded(name);
         }
@@ -291,43 +284,82 @@ impl Accounting {
 
     /// The Accounting-Response.
     pub fn answer(&self, secret: &[u8]) -> Vec<u8> {
-        let mut attributes = self.proxy_states.clone();
         let is_status = self.event == Event::Status;
-        if is_status {
-            attributes.extend([MESSAGE_AUTHENTICATOR, 18]);
-            attributes.extend([0; 16]);
-        }
-        let length = (HEADER + attributes.len()) as u16;
-        let [high, low] = length.to_be_bytes();
-        let start = [RESPONSE, self.identifier, high, low];
-        if is_status {
-            let whole = [&start[..], &self.authenticator, &attributes].concat();
-            let at = self.proxy_states.len() + 2;
-            attributes[at..].copy_from_slice(&hmac(&whole, secret));
-        }
-        let authenticator = hash(&start, &self.authenticator, &attributes, secret);
-        [&start[..], &authenticator, &attributes].concat()
+        let start = [RESPONSE, self.identifier];
+        answer(start, &self.authenticator, is_status, &self.proxy_states, secret)
     }
 }
 
-/// Checks the Message-Authenticator of a whole packet, which it must have. Source: RFC 2869 §5.14, RFC 5997 §3.
-///
-/// # Errors
-/// [`Refused::Malformed`] without one, and [`Refused::Forged`].
-fn check_message(packet: &[u8], secret: &[u8]) -> Result<(), Refused> {
-    let mut at = HEADER;
-    loop {
-        match packet.get(at..) {
-            Some([MESSAGE_AUTHENTICATOR, 18, rest @ ..]) if rest.len() >= 16 => break,
-            Some([_, length, ..]) if *length >= 2 => at += usize::from(*length),
-            _ => return Err(Refused::Malformed),
+/// The header and the attributes of a packet that begins with one of `codes`.
+fn parts<'d>(datagram: &'d [u8], codes: &[u8]) -> Result<(&'d [u8; HEADER], &'d [u8]), Refused> {
+    if datagram.len() > PACKET_MAX {
+        return Err(Refused::Oversized);
+    }
+    let (header, _) = datagram.split_first_chunk::<HEADER>().ok_or(Refused::Malformed)?;
+    let length = usize::from(u16::from_be_bytes([header[2], header[3]]));
+    // Bytes behind the length are padding (RFC 2866 §3).
+    let attributes = datagram.get(HEADER..length).ok_or(Refused::Malformed)?;
+    codes.contains(&header[0]).then_some((header, attributes)).ok_or(Refused::Malformed)
+}
+
+fn authenticator_of(header: &[u8; HEADER]) -> [u8; 16] {
+    let mut authenticator = [0; 16];
+    authenticator.copy_from_slice(&header[4..]);
+    authenticator
+}
+
+/// An attribute, its kind and its value.
+type Attribute<'a> = (&'a [u8], u8, &'a [u8]);
+
+fn next<'a>(attributes: &mut &'a [u8]) -> Result<Option<Attribute<'a>>, Refused> {
+    let [kind, length, ..] = **attributes else {
+        return attributes.is_empty().then_some(None).ok_or(Refused::Malformed);
+    };
+    let split = attributes.split_at_checked(length.into()).ok_or(Refused::Malformed)?;
+    let (attribute, rest) = split;
+    *attributes = rest;
+    Ok(Some((attribute, kind, attribute.get(2..).ok_or(Refused::Malformed)?)))
+}
+
+/// The answer to a packet with these attributes; with a Message-Authenticator if `is_signed`.
+fn answer(
+    [code, identifier]: [u8; 2],
+    authenticator: &[u8; 16],
+    is_signed: bool,
+    more: &[u8],
+    secret: &[u8],
+) -> Vec<u8> {
+    let signature = if is_signed { &[MESSAGE_AUTHENTICATOR, 18][..] } else { &[] };
+    let signature = [signature, &[0; 16][..signature.len() * 8]].concat();
+    let mut attributes = [&signature, more].concat();
+    let [high, low] = ((HEADER + attributes.len()) as u16).to_be_bytes();
+    let start = [code, identifier, high, low];
+    if is_signed {
+        let whole = [&start[..], authenticator, &attributes].concat();
+        attributes[2..18].copy_from_slice(&hmac(&whole, secret));
+    }
+    let authenticator = hash(&start, authenticator, &attributes, secret);
+    [&start[..], &authenticator, &attributes].concat()
+}
+
+/// Whether the Message-Authenticator of a packet is right, `None` without one. Of the packet's authenticator it has
+/// `authenticator`. Source: RFC 2869 §5.14, RFC 5997 §3, RFC 5176 §3.4.
+fn message_is_right(
+    header: &[u8; HEADER],
+    authenticator: &[u8; 16],
+    attributes: &[u8],
+    secret: &[u8],
+) -> Option<bool> {
+    let mut rest = attributes;
+    while let Ok(Some((attribute, kind, value))) = next(&mut rest) {
+        if kind == MESSAGE_AUTHENTICATOR && value.len() == 16 {
+            let end = attributes.len() - rest.len();
+            let before = &attributes[..end - attribute.len() + 2];
+            let whole = [&header[..4], authenticator, before, &[0; 16], rest].concat();
+            return Some(hmac(&whole, secret) == value);
         }
     }
-    let value = at + 2..at + 18;
-    let mut zeroed = packet.to_vec();
-    zeroed[value.clone()].fill(0);
-    let is_right = hmac(&zeroed, secret) == packet[value];
-    is_right.then_some(()).ok_or(Refused::Forged)
+    None
 }
 
 /// HMAC-MD5. Source: RFC 2104.
@@ -382,6 +414,11 @@ fn bounded(mut name: String) -> String {
     name
 }
 
+/// The name of a user that is known by its Calling-Station-Id only.
+fn station_name(station: &str) -> String {
+    bounded(format!("%station:{station}"))
+}
+
 /// A text without what ends or hides it.
 fn text(value: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(value).ok()?;
@@ -420,9 +457,9 @@ pub enum Verdict {
     Has,
     /// The user's session goes on. What the packet does not speak of is as before.
     GoesOn,
-    /// The user has no session any more.
+    /// The session is over.
     Ended,
-    /// These users have none.
+    /// These users have no session of the NAS any more.
     EndedAll(Vec<String>),
     /// Nothing.
     Nothing,
@@ -433,10 +470,68 @@ pub enum Verdict {
 /// The users with a session, and the packets that were answered.
 #[derive(Debug, Default)]
 pub struct Sessions {
-    live: BTreeMap<String, Session>,
+    live: BTreeMap<String, Vec<Live>>,
+    /// The numbers of those, with their users.
+    numbers: BTreeSet<(String, String)>,
     over: Ended,
-    answered: BTreeMap<[u8; 16], Time>,
-    answered_order: VecDeque<[u8; 16]>,
+    answered: Answered<()>,
+}
+
+/// A session that is not over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Live {
+    session: Session,
+    /// What it told of; `None`, of one from before the start, is what the user has and no other session of it.
+    addresses: Option<Vec<IpNet>>,
+}
+
+/// What of `has`, the addresses of a user, is of its session `i`.
+fn part<'h>(all: &'h [Live], i: usize, has: &'h [IpNet]) -> impl Iterator<Item = IpNet> + 'h {
+    let told =
+        |live: &Live, address: &IpNet| live.addresses.as_ref().is_some_and(|a| a.contains(address));
+    let is_its = move |address: &&IpNet| match &all[i].addresses {
+        Some(_) => told(&all[i], address),
+        None => !all.iter().any(|other| told(other, address)),
+    };
+    has.iter().filter(is_its).copied()
+}
+
+/// The addresses of a session that goes on: a packet that speaks of one family leaves those of the other.
+fn merged(before: &[IpNet], now: &[IpNet]) -> Vec<IpNet> {
+    let is_v4 = |net: &IpNet| matches!(net, IpNet::V4(_));
+    let is_unspoken = |net: &&IpNet| !now.iter().any(|other| is_v4(other) == is_v4(net));
+    before.iter().filter(is_unspoken).chain(now).copied().collect()
+}
+
+/// The packets that were answered last, when, and how.
+#[derive(Debug)]
+struct Answered<T> {
+    by_hash: BTreeMap<[u8; 16], (Time, T)>,
+    order: VecDeque<[u8; 16]>,
+}
+
+impl<T> Default for Answered<T> {
+    fn default() -> Self {
+        Answered { by_hash: BTreeMap::new(), order: VecDeque::new() }
+    }
+}
+
+impl<T> Answered<T> {
+    fn get(&self, hash: &[u8; 16]) -> Option<&(Time, T)> {
+        self.by_hash.get(hash)
+    }
+
+    fn insert(&mut self, hash: [u8; 16], now: Time, how: T) {
+        if self.by_hash.insert(hash, (now, how)).is_some() {
+            return;
+        }
+        if self.order.len() == REMEMBERED_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.by_hash.remove(&oldest);
+        }
+        self.order.push_back(hash);
+    }
 }
 
 /// The sessions that ended last, by a hash of user and number: their NAS, and when, Unix time.
@@ -485,9 +580,46 @@ impl Ended {
 }
 
 impl Sessions {
-    /// Takes over a session from before the start.
+    /// Takes over the session of a user from before the start.
     pub fn restore(&mut self, user: String, session: Session) {
-        self.live.insert(user, session);
+        self.numbers.insert((session.number.clone(), user.clone()));
+        self.live.insert(user, vec![Live { session, addresses: None }]);
+    }
+
+    /// The addresses of a user, who has `has`, once a verdict is true that concerns it.
+    pub fn addresses_after(
+        &self,
+        user: &str,
+        packet: &Accounting,
+        verdict: &Verdict,
+        has: &[IpNet],
+    ) -> Vec<IpNet> {
+        let all = self.live.get(user).map_or(&[][..], Vec::as_slice);
+        let mut addresses = Vec::new();
+        for (i, live) in all.iter().enumerate() {
+            let own: Vec<IpNet> = part(all, i, has).collect();
+            let is_it = live.session.is(&packet.session);
+            match verdict {
+                Verdict::Ended if is_it => {}
+                Verdict::EndedAll(_) if live.session.nas.is(&packet.session.nas) => {}
+                Verdict::GoesOn if is_it => addresses.extend(merged(&own, &packet.addresses)),
+                _ => addresses.extend(own),
+            }
+        }
+        if *verdict == Verdict::Has {
+            addresses.extend(&packet.addresses);
+        }
+        // In one order, so that a session of two families does not change with each packet.
+        addresses.sort_by_key(|net| (matches!(net, IpNet::V6(_)), *net));
+        addresses.dedup();
+        addresses
+    }
+
+    /// The addresses of a session of a user, who has `has`.
+    pub fn addresses_of(&self, user: &str, session: &Session, has: &[IpNet]) -> Vec<IpNet> {
+        let all = self.live.get(user).map_or(&[][..], Vec::as_slice);
+        let i = all.iter().position(|live| live.session == *session);
+        i.map(|i| part(all, i, has).collect()).unwrap_or_default()
     }
 
     /// What a packet changes at `now`, which is `now_s` in Unix time. `owns` says whether a user has
@@ -505,7 +637,7 @@ impl Sessions {
         if packet.event == Event::Status {
             return Ok(Verdict::Nothing);
         }
-        if let Some(at) = self.answered.get(&packet.authenticator) {
+        if let Some((at, ())) = self.answered.get(&packet.authenticator) {
             let is_recent = now.since(*at) < ANSWER_AGAIN;
             return if is_recent { Ok(Verdict::Again) } else { Err(Refused::Replayed) };
         }
@@ -513,8 +645,8 @@ impl Sessions {
         if !packet.happened_s.is_none_or(is_timely) {
             return Err(Refused::Untimely);
         }
-        let live = self.live.get(&packet.user);
-        let is_live = live.is_some_and(|live| live.is(&packet.session));
+        let is_live = self.of(&packet.user).any(|live| live.is(&packet.session));
+        let has_none = !self.live.contains_key(&packet.user);
         let ended_s = self.over.at(&packet.user, &packet.session);
         if !is_live && ended_s.is_some_and(|ended_s| !packet.begins_after(ended_s, now_s)) {
             return Err(Refused::Over);
@@ -522,14 +654,15 @@ impl Sessions {
         Ok(match packet.event {
             Event::Status | Event::Other => Verdict::Nothing,
             Event::Nas => {
-                let of_nas = self.live.iter().filter(|(_, live)| live.nas.is(&packet.session.nas));
+                let is_of = |live: &Live| live.session.nas.is(&packet.session.nas);
+                let of_nas = self.live.iter().filter(|(_, all)| all.iter().any(is_of));
                 Verdict::EndedAll(of_nas.map(|(user, _)| user.clone()).collect())
             }
             Event::Start | Event::Interim if is_live => Verdict::GoesOn,
             Event::Start | Event::Interim if packet.addresses.is_empty() => Verdict::Nothing,
             Event::Start | Event::Interim => Verdict::Has,
             Event::Stop => {
-                let ends = is_live || (live.is_none() && owns(&packet.user, &packet.addresses));
+                let ends = is_live || (has_none && owns(&packet.user, &packet.addresses));
                 if ends { Verdict::Ended } else { Verdict::Nothing }
             }
         })
@@ -544,32 +677,79 @@ impl Sessions {
         match verdict {
             Verdict::Has => {
                 self.over.forget(&packet.user, &packet.session);
-                let before = self.live.insert(packet.user.clone(), packet.session.clone());
-                if let Some(before) = before.filter(|before| !before.is(&packet.session)) {
-                    self.over.insert(&packet.user, before, at_s);
+                let (session, addresses) = (packet.session.clone(), packet.addresses.clone());
+                self.numbers.insert((session.number.clone(), packet.user.clone()));
+                let all = self.live.entry(packet.user.clone()).or_default();
+                take_from(all, None, &packet.addresses);
+                all.push(Live { session, addresses: Some(addresses) });
+                let mut too_many = all.len().saturating_sub(SESSIONS_MAX);
+                let over = self.remove(&packet.user, |live| {
+                    let is_oldest = too_many > 0;
+                    too_many = too_many.saturating_sub(1);
+                    is_oldest || live.addresses.as_ref().is_some_and(Vec::is_empty)
+                });
+                for session in over {
+                    self.over.insert(&packet.user, session, at_s);
                 }
             }
-            Verdict::Ended => drop(self.live.remove(&packet.user)),
+            Verdict::Ended => {
+                self.remove(&packet.user, |live| live.session.is(&packet.session));
+            }
+            Verdict::GoesOn => {
+                let all = self.live.get_mut(&packet.user).map_or(&mut [][..], Vec::as_mut_slice);
+                let i = all.iter().position(|live| live.session.is(&packet.session));
+                take_from(all, i, &packet.addresses);
+                if let Some(told) = i.and_then(|i| all[i].addresses.as_mut()) {
+                    *told = merged(told, &packet.addresses);
+                }
+            }
             Verdict::EndedAll(users) => {
                 for user in users {
-                    self.live.remove(user);
+                    self.remove(user, |live| live.session.nas.is(&packet.session.nas));
                 }
                 // It may count its sessions from one again.
                 self.over.forget_all_of(&packet.session.nas);
             }
-            Verdict::GoesOn | Verdict::Nothing | Verdict::Again => {}
+            Verdict::Nothing | Verdict::Again => {}
         }
         if packet.event == Event::Stop {
             self.over.insert(&packet.user, packet.session.clone(), at_s);
         }
-        if self.answered_order.len() == REMEMBERED_MAX
-            && let Some(oldest) = self.answered_order.pop_front()
-        {
-            self.answered.remove(&oldest);
+        self.answered.insert(packet.authenticator, now, ());
+    }
+
+    /// The sessions of a user of which packets told, the one that began last, last.
+    pub fn of<'s>(&'s self, user: &str) -> impl Iterator<Item = &'s Session> + Clone + use<'s> {
+        self.live.get(user).into_iter().flatten().map(|live| &live.session)
+    }
+
+    /// The users with a session of this number, which several access servers may have.
+    pub fn users_of<'s>(&'s self, number: &'s str) -> impl Iterator<Item = &'s String> {
+        let from = self.numbers.range((number.to_owned(), String::new())..);
+        from.take_while(move |(other, _)| other == number).map(|(_, user)| user)
+    }
+
+    /// Ends a session of a user at `at_s`, Unix time, as its Stop would.
+    pub fn end(&mut self, user: &str, session: &Session, at_s: u64) {
+        for session in self.remove(user, |live| live.session == *session) {
+            self.over.insert(user, session, at_s);
         }
-        if self.answered.insert(packet.authenticator, now).is_none() {
-            self.answered_order.push_back(packet.authenticator);
+    }
+
+    /// Removes sessions of a user.
+    fn remove(&mut self, user: &str, mut is_over: impl FnMut(&Live) -> bool) -> Vec<Session> {
+        let Some(all) = self.live.get_mut(user) else { return Vec::new() };
+        let over: Vec<Live> = all.extract_if(.., |live| is_over(live)).collect();
+        let left: Vec<&String> = all.iter().map(|live| &live.session.number).collect();
+        for Live { session, .. } in &over {
+            if !left.contains(&&session.number) {
+                self.numbers.remove(&(session.number.clone(), user.to_owned()));
+            }
         }
+        if left.is_empty() {
+            self.live.remove(user);
+        }
+        over.into_iter().map(|live| live.session).collect()
     }
 
     /// How many users have a session of which a packet was received.
@@ -580,6 +760,14 @@ impl Sessions {
     /// Whether none has.
     pub fn is_empty(&self) -> bool {
         self.live.is_empty()
+    }
+}
+
+/// What one session has, or a new one, the others of the user do not have.
+fn take_from(all: &mut [Live], except: Option<usize>, addresses: &[IpNet]) {
+    let others = all.iter_mut().enumerate().filter(|(i, _)| Some(*i) != except);
+    for told in others.filter_map(|(_, live)| live.addresses.as_mut()) {
+        told.retain(|address| !addresses.contains(address));
     }
 }
 
@@ -604,6 +792,7 @@ const FRAMED_IPV6_PREFIX: u8 = 97;
 const DELEGATED_IPV6_PREFIX: u8 = 123;
 const FRAMED_IPV6_ADDRESS: u8 = 168;
 
+pub mod coa;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 #[cfg(test)]

@@ -134,6 +134,73 @@ fn a_newer_session_takes_the_place_of_the_older_whose_end_ends_nothing() {
 }
 
 #[test]
+fn sessions_of_one_account_share_what_it_has_until_each_ends() {
+    let mut sessions = Sessions::default();
+    let mut has: Vec<IpNet> = Vec::new();
+    let mut hear = |second: u64, event, number: &str, addresses: &[[u8; 4]]| {
+        let attributes = addresses.iter().map(|a| (FRAMED_IP_ADDRESS, &a[..]));
+        let time = ((NOW_S + second) as u32).to_be_bytes();
+        let more: Vec<_> = attributes.chain([(EVENT_TIMESTAMP, &time[..])]).collect();
+        let packet = of_user(event, "alice", number, &more);
+        let owns = |_: &str, addresses: &[IpNet]| {
+            addresses.is_empty() || addresses.iter().any(|a| has.contains(a))
+        };
+        let verdict = sessions.judge(&packet, at(second), NOW_S + second, owns).ok()?;
+        has = sessions.addresses_after("alice", &packet, &verdict, &has);
+        sessions.settle(&packet, &verdict, at(second), NOW_S + second);
+        let shown: Vec<String> = has.iter().map(|net| net.addr().to_string()).collect();
+        Some(shown.join(" "))
+    };
+    let [a, b, c] = [1, 2, 3].map(|n| [192, 0, 2, n]);
+    let some = |text: &str| Some(text.to_owned());
+    assert_eq!(hear(1, START, "1", &[a]), some("192.0.2.1"));
+    assert_eq!(hear(2, START, "2", &[b]), some("192.0.2.1 192.0.2.2"));
+    assert_eq!(hear(3, INTERIM, "1", &[a]), some("192.0.2.1 192.0.2.2"));
+    assert_eq!(hear(4, INTERIM, "1", &[c]), some("192.0.2.2 192.0.2.3"));
+    assert_eq!(hear(5, STOP, "2", &[]), some("192.0.2.3"));
+    // One that has what another had takes its place.
+    assert_eq!(hear(6, START, "3", &[c]), some("192.0.2.3"));
+    assert_eq!(hear(7, INTERIM, "1", &[c]), None);
+    assert_eq!(hear(8, START, "4", &[a]), some("192.0.2.1 192.0.2.3"));
+    assert_eq!(hear(9, NAS_ON, "", &[]), some(""), "all are of that access server");
+    assert_eq!(hear(10, INTERIM, "4", &[b]), some("192.0.2.2"));
+}
+
+#[test]
+fn a_packet_of_one_family_leaves_the_addresses_of_the_other() {
+    let nets = |texts: &[&str]| texts.iter().map(|t| t.parse().unwrap()).collect::<Vec<IpNet>>();
+    let before = nets(&["192.0.2.1/32", "2001:db8:1::/56", "2001:db8:2::/64"]);
+    for (now, wanted) in [
+        (nets(&[]), before.clone()),
+        (nets(&["192.0.2.9/32"]), nets(&["2001:db8:1::/56", "2001:db8:2::/64", "192.0.2.9/32"])),
+        (nets(&["2001:db8:1::/56"]), nets(&["192.0.2.1/32", "2001:db8:1::/56"])),
+        (nets(&["2001:db8:3::/56", "192.0.2.1/32"]), nets(&["2001:db8:3::/56", "192.0.2.1/32"])),
+    ] {
+        assert_eq!(merged(&before, &now), wanted);
+    }
+}
+
+#[test]
+fn the_sessions_of_a_user_are_bounded_and_one_of_before_a_restart_keeps_its_addresses() {
+    let mut sessions = Sessions::default();
+    let start = |n: u8| of_user(START, "alice", &n.to_string(), &[(8, &[192, 0, 2, n])]);
+    sessions.restore("alice".to_owned(), start(0).session);
+    let net = |n: u8| IpNet::from(IpAddr::from([192, 0, 2, n]));
+    let after = |n, has: &[IpNet]| sessions.addresses_after("alice", &start(n), &Verdict::Has, has);
+    assert_eq!(after(1, &[net(0)]), [net(0), net(1)]);
+    assert_eq!(after(1, &[net(0), net(1)]), [net(0), net(1)], "of two of before a restart");
+    let has = [net(0), net(9)];
+    assert_eq!(sessions.addresses_of("alice", &start(0).session, &has), has);
+    assert_eq!(sessions.addresses_of("alice", &start(1).session, &has), []);
+    for n in 1..=SESSIONS_MAX as u8 {
+        hear(&mut sessions, &start(n), 1).unwrap();
+    }
+    assert_eq!(sessions.of("alice").count(), SESSIONS_MAX);
+    assert_eq!(sessions.numbers.len(), SESSIONS_MAX);
+    assert_eq!(sessions.users_of("0").count(), 0, "the oldest is over");
+}
+
+#[test]
 fn a_packet_is_answered_again_and_later_it_is_a_replay() {
     let mut sessions = Sessions::default();
     let start = of_user(START, "alice", "1", &[ALICE4]);
@@ -181,7 +248,7 @@ fn what_is_remembered_is_bounded() {
         stop.session.number = n.to_string();
         hear(&mut sessions, &stop, 0).unwrap();
     }
-    assert_eq!(sessions.answered.len(), REMEMBERED_MAX);
+    assert_eq!(sessions.answered.by_hash.len(), REMEMBERED_MAX);
     assert_eq!(sessions.over.by_hash.len(), REMEMBERED_MAX);
     assert_eq!(sessions.over.order.len(), REMEMBERED_MAX);
 }
@@ -319,14 +386,15 @@ fn a_status_server_is_answered_if_it_is_authentic_and_changes_nothing() {
     for second in [0, 1, 100] {
         assert_eq!(hear(&mut sessions, &packet, second), Ok(Verdict::Nothing), "never a replay");
     }
-    assert!(sessions.answered.is_empty());
+    assert!(sessions.answered.order.is_empty());
     let answer = packet.answer(SECRET);
     assert_eq!(answer[..4], [RESPONSE, 7, 0, 41]);
     assert_eq!(answer[4..20], hash(&answer[..4], &[3; 16], &answer[20..], SECRET));
-    assert_eq!(answer[20..25], [PROXY_STATE, 3, b'p', MESSAGE_AUTHENTICATOR, 18]);
+    assert_eq!(answer[20..22], [MESSAGE_AUTHENTICATOR, 18]);
+    assert_eq!(answer[38..], [PROXY_STATE, 3, b'p']);
     // The code of an answer is over the authenticator of the question.
-    let whole = [&answer[..4], &[3; 16], &answer[20..25], &[0; 16]].concat();
-    assert_eq!(answer[25..], hmac(&whole, SECRET));
+    let whole = [&answer[..4], &[3; 16], &answer[20..22], &[0; 16], &answer[38..]].concat();
+    assert_eq!(answer[22..38], hmac(&whole, SECRET));
     assert_eq!(Accounting::read(&ping([3; 16], b"another", &[]), SECRET), Err(Refused::Forged));
     for at in 4..good.len() {
         let mut changed = good.clone();

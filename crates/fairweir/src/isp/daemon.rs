@@ -12,15 +12,16 @@ use fairweir_daemon::StateDir;
 use fairweir_linux::monotonic_now;
 use tracing::{info, warn};
 
-use super::SHRINK_MAX;
 use super::assemble::assemble;
 use super::clients::Clients;
 use super::journal::{self, Journal, Overlay};
 use super::kernel::Kernel;
+use super::last_good;
 use super::leases::Leases;
 use super::meter::Meter;
+use super::nat::Nat;
 use super::radius::Radius;
-use super::registry::{Change, Effects, Origin, Registry, RegistryError, Undo};
+use super::registry::{Change, Effects, Origin, Record, Registry, RegistryError, Undo};
 use super::segments::{self, Segments};
 use super::sessions::Subscribers;
 use super::usage::Usage;
@@ -60,11 +61,13 @@ pub(super) struct Daemon {
     pub(super) leases: Option<Leases>,
     pub(super) usage: Option<Usage>,
     pub(super) clients: Clients,
+    pub(super) nat: Nat,
     pub(super) meter: Meter,
     pub(super) started: Time,
     /// Why everything passes, if it does.
     pub(super) open_reason: Option<String>,
     pub(super) config_error: Option<String>,
+    state: StateDir,
 }
 
 impl Daemon {
@@ -74,14 +77,29 @@ impl Daemon {
     /// The first thing that is wrong; then nothing is attached.
     pub(super) fn start(
         mut file: IspFile,
+        mut config_error: Option<String>,
         state_dir: &Path,
         now: Time,
         progress: &mut Progress<'_>,
     ) -> anyhow::Result<Daemon> {
-        let mut radius = file.radius.take().map(Radius::bind).transpose()?;
-        let (mut journal, overlay) = Journal::open(StateDir::new(state_dir))?;
-        let registry = assemble(&mut file, &overlay, &mut |_, _| ()).map_err(usage)?;
+        let coa = file.coa.take();
+        let radius = file.radius.take().map(|section| Radius::bind(section, coa));
+        let mut radius = radius.transpose()?;
+        let state = StateDir::new(state_dir);
+        let (mut journal, overlay) = Journal::open(state.clone())?;
+        let mut assembled = assemble(&mut file, &overlay, &mut |_, _| ());
+        if let (Err(e), None) = (&assembled, &config_error)
+            && let Some(before) = last_good::before(&file.path, &state)
+        {
+            (file, config_error) = (before, Some(chained(e)));
+            assembled = assemble(&mut file, &overlay, &mut |_, _| ());
+        }
+        let registry = assembled.map_err(usage)?;
         file.subscribers = Vec::new();
+        match &config_error {
+            None => last_good::keep(&mut file, &state),
+            Some(e) => warn!("starting with the table of subscribers that was in force last: {e}"),
+        }
         if let Some(radius) = &mut radius {
             radius.restore(&registry);
         }
@@ -108,10 +126,12 @@ impl Daemon {
             leases: file.leases.map(Leases::new),
             usage,
             clients: Clients::new()?,
+            nat: Nat::default(),
             meter: Meter::default(),
             started: now,
             open_reason: None,
-            config_error: None,
+            config_error,
+            state,
         };
         daemon.refresh_segments();
         daemon.read_leases(now);
@@ -150,6 +170,8 @@ impl Daemon {
             usage.handle_tick(&self.kernel, &self.registry, now);
         }
         self.measure(now);
+        let is_suspicious = self.meter.unknown().download.passed_bps > 0;
+        self.nat.handle_tick(&self.isp, &self.registry, is_suspicious, now);
     }
 
     /// Lets all traffic pass, and leaves nothing in the kernel.
@@ -324,7 +346,7 @@ impl Daemon {
     ) -> anyhow::Result<Effects> {
         let mut overlay = Overlay::of(&self.registry);
         overlay.revert(names, all)?;
-        self.take_over(overlay, Reload { dry_run: false, force: true }, progress)
+        self.take_over(overlay, Reload { dry_run: false, force: false }, progress)
     }
 
     fn take_over(
@@ -339,8 +361,12 @@ impl Daemon {
         if let Some(key) = differing_key(&self.isp, &file.isp) {
             bail!("isp.{key} differs from what runs; that needs a restart");
         }
-        if file.radius.as_ref() != self.radius.as_ref().map(Radius::section) {
-            bail!("[radius] differs from what runs; that needs a restart");
+        let at =
+            [file.radius.as_ref().map(|r| &r.endpoint), file.coa.as_ref().map(|c| &c.endpoint)];
+        if at.map(|at| at.map(|at| at.listen))
+            != self.radius.as_ref().map_or([None; 2], Radius::listens)
+        {
+            bail!("where [radius] or [coa] listens differs from what runs; that needs a restart");
         }
         if file.leases.as_ref() != self.leases.as_ref().map(Leases::section) {
             bail!("[leases] differs from what runs; that needs a restart");
@@ -356,7 +382,7 @@ impl Daemon {
             return Ok(effects);
         }
         self.apply(&effects, Some(&target), progress)?;
-        (self.table, self.has_end) = (file.table, file.has_end);
+        (self.table, self.has_end) = (file.table.take(), file.has_end);
         let before = std::mem::replace(&mut self.registry, target);
         if Overlay::of(&before) != Overlay::of(&self.registry)
             && let Err(e) = self.journal.rewrite(&journal::all_edits(&self.registry))
@@ -366,6 +392,10 @@ impl Daemon {
             self.apply(&effects, None, progress)?;
             self.refresh_segments();
             bail!("the journal cannot be written: {e}");
+        }
+        last_good::keep(&mut file, &self.state);
+        if let (Some(radius), Some(section)) = (&mut self.radius, file.radius) {
+            radius.set(section, file.coa);
         }
         self.entries = file.segments;
         self.refresh_segments();
@@ -381,18 +411,16 @@ impl Daemon {
 
     /// Refuses files that look as if they were cut off, as by a full disk.
     fn check_whole(&self, file: &IspFile, effects: &Effects) -> anyhow::Result<()> {
-        if let Some(table) = file.table.as_ref().filter(|_| self.has_end && !file.has_end) {
-            let table = table.display();
-            bail!("{table} has no end mark any more; `fairweir isp reload --force` takes it over");
-        }
-        let [_, _, removed] = effects.counts();
+        let is_of_file = |record: &Record| record.origin == Origin::File;
+        let removed = effects.subscribers.iter().filter(|(_, before, after)| {
+            after.is_none() && before.as_ref().is_some_and(is_of_file)
+        });
+        let removed = removed.count();
         let all = self.registry.subscribers().len();
-        if removed > SHRINK_MAX.0.max(all / SHRINK_MAX.1) {
-            bail!(
-                "{removed} of {all} subscribers are missing; `fairweir isp reload --force` removes them"
-            );
+        match last_good::cut_off(file, self.has_end, removed, all) {
+            Some(why) => bail!(why),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Adds or changes the subscribers of a table, row by row.

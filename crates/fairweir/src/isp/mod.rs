@@ -9,10 +9,12 @@
 //! |---|---|
 //! | [`registry`] | plans, subscribers, and the rules that they obey (pure) |
 //! | [`journal`], [`assemble`] | what the API changed, and how it overrides the files |
+//! | [`last_good`] | the table that was in force last |
 //! | [`kernel`], [`handles`], [`meter`] | what is set in the kernel, and what it counted |
 //! | [`radius`], [`leases`] | subscribers that access servers and DHCP servers report |
 //! | [`unpoliced`] | whom they report without effect, and why |
 //! | [`usage`], [`ipfix`] | what each subscriber used, in files and for a collector |
+//! | [`nat`] | whether this host hides subscribers from the policer |
 //! | [`clients`] | whose hosts say how their downloads are divided |
 //! | [`segments`] | who shares a capacity, and how it is divided |
 //! | [`daemon`], [`report`] | the daemon's state, and what it tells |
@@ -23,9 +25,9 @@ use std::os::fd::BorrowedFd;
 use std::path::Path;
 use std::time::Duration;
 
-use fairweir_config::isp::{IspFile, PlanEntry};
+use fairweir_config::isp::PlanEntry;
 use fairweir_core::units::{Rate, Time};
-use fairweir_daemon::{Access, Answer, Client, Error, Peer, Service, Spec, Watched};
+use fairweir_daemon::{Access, Answer, Client, Error, Peer, Service, Spec, StateDir, Watched};
 use fairweir_linux::monotonic_now;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use serde_json::{Value, json};
@@ -46,8 +48,10 @@ mod handles;
 mod ipfix;
 mod journal;
 mod kernel;
+mod last_good;
 mod leases;
 mod meter;
+mod nat;
 mod radius;
 mod registry;
 mod report;
@@ -88,7 +92,8 @@ pub(crate) fn run(args: &IspArgs) -> anyhow::Result<()> {
 
 /// The daemon's whole life.
 fn serve(args: &DaemonArgs) -> anyhow::Result<()> {
-    let file = IspFile::load(&args.config)?;
+    let state = StateDir::new(&args.state.state_dir);
+    let (file, config_error) = last_good::load(&args.config, &state)?;
     let devices = [Some(&file.isp.device), file.isp.uplink.as_ref()];
     let devices: Vec<String> = devices.into_iter().flatten().cloned().collect();
     for device in &devices {
@@ -106,10 +111,11 @@ fn serve(args: &DaemonArgs) -> anyhow::Result<()> {
     fairweir_daemon::run(&spec, |progress| -> anyhow::Result<Isp> {
         let count = Count::new("loaded", "subscribers");
         let state_dir = &args.state.state_dir;
-        let daemon = Daemon::start(file, state_dir, monotonic_now(), &mut |done, of| {
-            count.show(done, of);
-            progress.show(done, of);
-        })?;
+        let daemon =
+            Daemon::start(file, config_error, state_dir, monotonic_now(), &mut |done, of| {
+                count.show(done, of);
+                progress.show(done, of);
+            })?;
         count.end();
         let subscribers = daemon.registry.subscribers().len();
         info!(device = daemon.isp.device, subscribers, "policing");
@@ -183,7 +189,7 @@ impl Service for Isp {
     }
 
     fn waits_for(&self) -> Vec<BorrowedFd<'_>> {
-        let radius = self.daemon.radius.iter().map(Radius::waits_for);
+        let radius = self.daemon.radius.iter().flat_map(Radius::waits_for);
         radius.chain(self.daemon.clients.waits_for()).collect()
     }
 

@@ -53,7 +53,9 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
         memory_bytes: daemon.kernel.memory().as_u64(),
         config_error: daemon.config_error.clone(),
         journal_error: daemon.journal_error(),
+        nat_error: daemon.nat.error.clone(),
         radius: daemon.radius.as_ref().map(Radius::status),
+        coa: daemon.radius.as_ref().and_then(Radius::coa_status),
         leases: daemon.leases.as_ref().map(Leases::status),
         usage: daemon.usage.as_ref().map(Usage::status),
         clients: daemon.clients.status(now),
@@ -269,10 +271,11 @@ pub(super) fn metrics(daemon: &mut Daemon, top: usize, now: Time) -> anyhow::Res
 }
 
 /// What may be wrong, and whether it is.
-fn errors(status: &Status) -> [(&'static str, bool); 4] {
+fn errors(status: &Status) -> [(&'static str, bool); 5] {
     [
         ("config", status.config_error.is_some()),
         ("journal", status.journal_error.is_some()),
+        ("nat", status.nat_error.is_some()),
         ("leases", status.leases.as_ref().is_some_and(|leases| leases.error.is_some())),
         ("usage", status.usage.as_ref().is_some_and(|usage| usage.error.is_some())),
     ]
@@ -358,14 +361,20 @@ fn sessions(metrics: &mut Metrics, device: Label<'_>, status: &Status) {
     if let Some(radius) = &status.radius {
         metrics.gauge("fairweir_radius_sessions", "Sessions that access servers reported.");
         metrics.sample(&[device], radius.sessions);
-        let help = "Accounting packets by what became of them.";
-        metrics.counter("fairweir_radius_packets", help);
-        for (result, packets) in &radius.packets {
+    }
+    let radius = status.radius.as_ref();
+    let radius = radius.map(|r| ("radius", "Accounting packets", &r.packets, r.dropped_packets));
+    let coa = status.coa.as_ref();
+    let coa = coa.map(|c| ("coa", "Requests of servers", &c.packets, c.dropped_packets));
+    for (port, what, packets, dropped) in radius.into_iter().chain(coa) {
+        let help = format!("{what} by what became of them.");
+        metrics.counter(&format!("fairweir_{port}_packets"), &help);
+        for (result, packets) in packets {
             metrics.sample(&[device, ("result", result)], *packets);
         }
-        let help = "Accounting packets that the kernel dropped, as too many waited.";
-        metrics.counter("fairweir_radius_dropped_packets", help);
-        metrics.sample(&[device], radius.dropped_packets);
+        let help = format!("{what} that the kernel dropped, as too many waited.");
+        metrics.counter(&format!("fairweir_{port}_dropped_packets"), &help);
+        metrics.sample(&[device], dropped);
     }
     if !status.unpoliced_by_reason.is_empty() {
         let help = "Sessions and leases that are not policed, by reason.";

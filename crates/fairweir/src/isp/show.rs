@@ -1,10 +1,11 @@
 //! What people see of files and of the daemon: check, dry run, status, a subscriber, plans.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::Path;
 
 use fairweir_config::isp::address::address_text;
-use fairweir_config::isp::{IspFile, SegmentEntry};
+use fairweir_config::isp::{Endpoint, IspFile, SegmentEntry};
 use fairweir_core::units::{Bytes, Rate};
 use fairweir_daemon::{Access, StateDir};
 use serde_json::{Value, json};
@@ -14,12 +15,13 @@ use super::assemble::assemble;
 use super::cli::{DaemonArgs, ShowArgs, StatusArgs};
 use super::journal::{self, Overlay};
 use super::kernel::ways;
+use super::nat;
 use super::registry::{PlanRecord, Registry};
 use super::report::hook_status;
 use super::segments::matching;
 use super::wire::{
-    ClientClass, ClientStatus, LeasesStatus, RadiusStatus, Request, Status, SubscriberCounters,
-    SubscriberStatus, TotalsStatus, UnpolicedStatus, UsageStatus,
+    ClientClass, ClientStatus, CoaStatus, LeasesStatus, RadiusStatus, Request, Status,
+    SubscriberCounters, SubscriberStatus, TotalsStatus, UnpolicedStatus, UsageStatus,
 };
 use crate::device::note_missing;
 use crate::exit::usage;
@@ -85,9 +87,13 @@ fn print(file: &IspFile, registry: &Registry, as_json: bool) -> anyhow::Result<(
         1 => writeln!(out, "{subscribers} with 1 address\n")?,
         n => writeln!(out, "{subscribers} with {n} addresses\n")?,
     }
-    if let Some(radius) = &file.radius {
-        let clients = count(radius.clients.len(), "client");
-        writeln!(out, "takes sessions by RADIUS accounting at {} from {clients}", radius.listen)?;
+    if let Some(Endpoint { listen, clients, .. }) = file.radius.as_ref().map(|r| &r.endpoint) {
+        let clients = count(clients.len(), "client");
+        writeln!(out, "takes sessions by RADIUS accounting at {listen} from {clients}")?;
+    }
+    if let Some(Endpoint { listen, clients, .. }) = file.coa.as_ref().map(|coa| &coa.endpoint) {
+        let clients = count(clients.len(), "client");
+        writeln!(out, "takes CoA and Disconnect requests at {listen} from {clients}")?;
     }
     for leases in file.leases.iter().flat_map(|leases| &leases.files) {
         writeln!(out, "takes devices from the leases in {}", leases.display())?;
@@ -168,9 +174,10 @@ fn warnings(file: &IspFile, registry: &Registry) -> Vec<String> {
             warnings.push(format!("plan `{name}` has no subscribers"));
         }
     }
-    if registry.subscribers().is_empty() {
+    if registry.subscribers().is_empty() && file.radius.is_none() && file.leases.is_none() {
         warnings.push("no subscribers: all traffic passes".to_owned());
     }
+    warnings.extend(nat::look(&file.isp, registry));
     if registry.plans().is_empty() {
         warnings.push("no [[plan]]: no subscriber can be added".to_owned());
     }
@@ -213,9 +220,14 @@ fn understood(file: &IspFile, registry: &Registry) -> Value {
         "plans": plans,
         "segments": file.segments.iter().map(|s| segment_json(s, registry)).collect::<Vec<_>>(),
         "radius": file.radius.as_ref().map(|radius| json!({
-            "listen": radius.listen,
-            "clients": radius.clients.iter().map(address_text).collect::<Vec<_>>(),
+            "listen": radius.endpoint.listen,
+            "clients": radius.endpoint.clients.iter().map(address_text).collect::<Vec<_>>(),
             "plan": radius.plan,
+        })),
+        "coa": file.coa.as_ref().map(|coa| json!({
+            "listen": coa.endpoint.listen,
+            "clients": coa.endpoint.clients.iter().map(address_text).collect::<Vec<_>>(),
+            "strict": coa.strict,
         })),
         "usage": file.usage.map(|usage| json!({
             "interval_s": usage.interval.as_secs_f64(),
@@ -301,22 +313,22 @@ pub(crate) fn notes(status: &Status) -> Vec<String> {
     if let Some(error) = &status.journal_error {
         notes.push(format!("changes by commands or sessions are missing: {error}"));
     }
+    if let Some(error) = &status.nat_error {
+        notes.push(format!("downloads are not policed: {error}"));
+    }
     if let Some(radius) = &status.radius {
         let RadiusStatus { listen, sessions, packets, dropped_packets, .. } = radius;
-        let of = |result: &str| packets.get(result).copied().unwrap_or_default();
-        let is_refusal =
-            |result: &str| !["taken", "repeated", "status", "ignored"].contains(&result);
-        let refused = packets.iter().filter(|(result, n)| is_refusal(result) && **n > 0);
-        let refused: Vec<String> = refused.map(|(result, n)| format!("{n} {result}")).collect();
-        let mut packets = format!("{} packets taken", of("taken"));
-        if !refused.is_empty() {
-            packets += &format!(", not taken: {}", refused.join(", "));
-        }
-        if *dropped_packets > 0 {
-            packets += &format!("; the kernel dropped {dropped_packets}, as too many waited");
-        }
+        let taken = ["taken", "repeated", "status", "ignored"];
+        let packets = packet_counts(packets, "taken", &taken, *dropped_packets);
         notes.push(format!("RADIUS at {listen}: {}, {packets}", count(*sessions, "session")));
         notes.extend(radius.note.clone());
+    }
+    if let Some(CoaStatus { listen, packets, dropped_packets }) = &status.coa {
+        let of = |result: &str| packets.get(result).copied().unwrap_or_default();
+        let done = format!("{} sessions changed, {} ended", of("changed"), of("disconnected"));
+        let taken = ["changed", "disconnected", "repeated"];
+        let packets = packet_counts(packets, "repeated", &taken, *dropped_packets);
+        notes.push(format!("CoA at {listen}: {done}, {packets}"));
     }
     let unpoliced: usize = status.unpoliced_by_reason.values().sum();
     if unpoliced > 0 {
@@ -355,6 +367,26 @@ pub(crate) fn notes(status: &Status) -> Vec<String> {
     }
     notes.push(format!("memory: {} in the kernel", Bytes::new(status.memory_bytes)));
     notes
+}
+
+/// How many packets had the result `main`, and how many had others than those of `taken`.
+fn packet_counts(
+    packets: &BTreeMap<String, u64>,
+    main: &str,
+    taken: &[&str],
+    dropped: u64,
+) -> String {
+    let of = |result: &str| packets.get(result).copied().unwrap_or_default();
+    let mut text = format!("{} packets {main}", of(main));
+    let others = packets.iter().filter(|(result, n)| !taken.contains(&result.as_str()) && **n > 0);
+    let others: Vec<String> = others.map(|(result, n)| format!("{n} {result}")).collect();
+    if !others.is_empty() {
+        text += &format!(", not taken: {}", others.join(", "));
+    }
+    if dropped > 0 {
+        text += &format!("; the kernel dropped {dropped}, as too many waited");
+    }
+    text
 }
 
 fn print_status(out: &mut impl Write, status: &Status) -> io::Result<()> {
@@ -476,7 +508,7 @@ pub(super) fn subscriber(args: &ShowArgs) -> anyhow::Result<()> {
         return Ok(());
     }
     let origin = status.origin.replace('_', " ");
-    let own = status.own_plan.map(|own| format!(" by command until its end, then {own}"));
+    let own = status.own_plan.map(|own| format!(" by command or CoA until its end, then {own}"));
     let (name, plan, own) = (status.name, status.plan, own.unwrap_or_default());
     writeln!(out, "{name}  plan {plan}{own}  (said by {origin})")?;
     writeln!(out, "{}", status.addresses.join(" "))?;

@@ -296,9 +296,15 @@ pub(crate) struct Status {
     /// Which part of the journal is not in force, if so.
     #[serde(default)]
     pub(crate) journal_error: Option<String>,
+    /// Whose downloads pass because this host translates their addresses, if so.
+    #[serde(default)]
+    pub(crate) nat_error: Option<String>,
     /// Null if there is no table `[radius]`.
     #[serde(default)]
     pub(crate) radius: Option<RadiusStatus>,
+    /// Null if there is no table `[coa]`.
+    #[serde(default)]
+    pub(crate) coa: Option<CoaStatus>,
     /// Null if there is no table `[leases]`.
     #[serde(default)]
     pub(crate) leases: Option<LeasesStatus>,
@@ -357,6 +363,17 @@ pub(crate) struct RadiusStatus {
     /// What is wrong with the receive buffer, if something is.
     #[serde(default)]
     pub(crate) note: Option<String>,
+}
+
+/// Requests of servers to change and end sessions.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
+pub(crate) struct CoaStatus {
+    pub(crate) listen: String,
+    /// By what became of them, since the daemon began.
+    pub(crate) packets: BTreeMap<String, u64>,
+    /// That the kernel dropped, as too many waited.
+    pub(crate) dropped_packets: u64,
 }
 
 /// A session or a lease whose traffic passes.

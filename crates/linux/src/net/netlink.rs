@@ -236,6 +236,31 @@ impl Netlink {
         request: Request,
         mut take: impl FnMut(&[u8]),
     ) -> Result<(), Error> {
+        self.dump_while(attempted, request, |payload| {
+            take(payload);
+            true
+        })
+    }
+
+    /// The same until `take` returns false; what is left goes with the socket.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with what was `attempted`.
+    pub(crate) fn dump_some(
+        mut self,
+        attempted: &str,
+        request: Request,
+        take: impl FnMut(&[u8]) -> bool,
+    ) -> Result<(), Error> {
+        self.dump_while(attempted, request, take)
+    }
+
+    fn dump_while(
+        &mut self,
+        attempted: &str,
+        request: Request,
+        mut take: impl FnMut(&[u8]) -> bool,
+    ) -> Result<(), Error> {
         let mut datagram = Vec::new();
         self.push(&mut datagram, &request, NLM_F_DUMP);
         self.send(attempted, &datagram)?;
@@ -243,12 +268,12 @@ impl Netlink {
         let mut end = None;
         while end.is_none() {
             self.receive(attempted, |header, payload| {
-                if header.sequence != sequence {
+                if header.sequence != sequence || end.is_some() {
                     return;
                 }
                 match header.kind {
                     NLMSG_ERROR | NLMSG_DONE => end = Some(verdict(header, payload)),
-                    _ => take(payload),
+                    _ => end = (!take(payload)).then_some(Ok(())),
                 }
             })?;
         }

@@ -18,7 +18,7 @@ mod sessions;
 mod usage;
 use crate::common::access::{ALICE4, ALICE6, Access, BOB4, BOB6, NOBODY4, SPAN};
 use crate::common::stage::{Daemon, Download};
-use crate::common::{check, fairweir, only_error_line};
+use crate::common::{FAIRWEIR, check, fairweir, only_error_line};
 
 /// What the path and the router carry at least, in Mbit/s, without policing.
 const UNPOLICED_MBIT: f64 = 80.0;
@@ -81,6 +81,90 @@ fn subscriber(daemon: &Daemon, name: &str) -> Value {
 /// Of a download, since the subscriber was added.
 fn passed(daemon: &Daemon, name: &str) -> u64 {
     subscriber(daemon, name)["download"]["passed_bytes"].as_u64().unwrap()
+}
+
+#[test]
+fn a_start_with_a_wrong_or_cut_off_table_polices_by_the_one_of_before() {
+    if !privileged() {
+        return;
+    }
+    let access = access(&format!("subscribers = \"subscribers.csv\"\n{FILE}"));
+    let table = |rows: u32, end: &str| {
+        let row = |n| format!("t{n},198.51.100.{n},home-20\n");
+        let rows: String = (0..rows).map(row).collect();
+        access.write("subscribers.csv", &format!("name,addresses,plan\n{rows}{end}"));
+    };
+    table(30, "# end 30\n");
+    let mut daemon = Some(access.start());
+    let mut start_again = || {
+        if let Some(daemon) = daemon.take() {
+            daemon.signal(Signal::SIGKILL);
+            daemon.end();
+        }
+        let status = daemon.insert(access.start()).status();
+        (status["subscribers"].as_u64().unwrap(), status["config_error"].to_string())
+    };
+    for (wrong, wanted) in [
+        ("t5,198.51.100.77,home-20\n", "duplicate `t5`"),
+        ("x,198.51.100.77,gold\n# end 31\n", "no plan `gold`"),
+    ] {
+        table(30, wrong);
+        let (subscribers, error) = start_again();
+        assert!(subscribers == 32 && error.contains(wanted), "{subscribers} {error}");
+    }
+    table(10, "# end 10\n");
+    let (subscribers, error) = start_again();
+    assert!(subscribers == 32 && error.contains("20 of 32 subscribers are missing"), "{error}");
+    // What takes back a command does not take it over either.
+    access.isp("change t1 --plan home-40");
+    assert!(access.isp_refuses("revert t1").contains("20 of 32 subscribers are missing"));
+    access.isp("reload --force");
+    assert_eq!(start_again(), (12, "null".to_owned()));
+    table(10, "");
+    assert!(start_again().1.contains("no end mark any more"));
+}
+
+#[test]
+fn downloads_that_nat_on_this_machine_hides_are_told_with_the_remedy_which_works() {
+    if !privileged() || !crate::common::home::has_nat() {
+        return;
+    }
+    let with_uplink = FILE.replace("device = ", "uplink = \"up\"\nhook = \"xdp\"\ndevice = ");
+    let access = access(&with_uplink);
+    let daemon = access.start();
+    let download = access.download(ALICE4);
+    assert_policed(&download, 20.0);
+    drop(download);
+    assert_eq!(daemon.status()["nat_error"], Value::Null);
+    let nft = |line: &str| {
+        let run = || Command::new("nft").arg(line).status().unwrap();
+        assert!(access.at_router(run).success(), "{line}");
+    };
+    nft("add table ip nat");
+    nft("add chain ip nat post { type nat hook postrouting priority srcnat; }");
+    nft("add rule ip nat post oifname up masquerade");
+    let download = access.download(ALICE4);
+    assert_free(&download);
+    daemon.wait_for("the error", PATIENCE, |s| s["nat_error"].is_string());
+    let error = daemon.status()["nat_error"].as_str().unwrap().to_owned();
+    for part in ["`alice` (192.0.2.1 as 10.8.0.254)", "at up", "at egress of sub"] {
+        assert!(error.contains(part), "{error}");
+    }
+    assert!(access.isp("status").contains("downloads are not policed: this machine does NAT"));
+    let metrics = access.isp("metrics");
+    assert!(metrics.contains("fairweir_error{interface=\"sub\",of=\"nat\"} 1\n"), "{metrics}");
+    let check =
+        || Command::new(FAIRWEIR).arg("check").arg(access.path("isp.toml")).output().unwrap();
+    let checked = access.at_router(check);
+    let checked = String::from_utf8_lossy(&checked.stdout).into_owned();
+    assert!(checked.contains("warning: this machine does NAT"), "{checked}");
+    // The remedy works.
+    access.isp("off");
+    daemon.end();
+    access.write("isp.toml", FILE);
+    let daemon = access.start();
+    assert_policed(&download, 20.0);
+    assert_eq!(daemon.status()["nat_error"], Value::Null);
 }
 
 #[test]

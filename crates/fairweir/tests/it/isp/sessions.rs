@@ -18,13 +18,18 @@ use crate::common::access::{Access, NOBODY4};
 use crate::common::stage::Daemon;
 
 const SECRET: &str = "a secret of sixteen bytes";
+const COA_SECRET: &str = "another one of sixteen bytes";
+const ACCOUNTING: u16 = 1813;
+const COA: u16 = 3799;
 
 fn with_radius(more: &str) -> Access {
     let radius = "[radius]\nlisten = \"127.0.0.1:1813\"\nclients = [\"127.0.0.1\"]\n\
                   secret_file = \"radius.secret\"\nplan = \"home-20\"\n";
     let access = access(&format!("{FILE}{radius}{more}"));
-    let secret = access.write("radius.secret", &format!("{SECRET}\n"));
-    fs::set_permissions(secret, fs::Permissions::from_mode(0o600)).unwrap();
+    for (file, secret) in [("radius.secret", SECRET), ("coa.secret", COA_SECRET)] {
+        let file = access.write(file, &format!("{secret}\n"));
+        fs::set_permissions(file, fs::Permissions::from_mode(0o600)).unwrap();
+    }
     access
 }
 
@@ -42,10 +47,10 @@ struct Between {
 type Heard = (Vec<u8>, Duration);
 
 impl Between {
-    fn start(access: &Access) -> Between {
+    fn start(access: &Access, at: u16) -> Between {
         let (front, back) = access.at_router(|| {
             let [front, back] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
-            back.connect("127.0.0.1:1813").unwrap();
+            back.connect(("127.0.0.1", at)).unwrap();
             back.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
             (front, back)
         });
@@ -69,18 +74,31 @@ impl Between {
 
     /// Sends an accounting packet; whether it was answered, and the answer has the secret.
     fn account(&self, access: &Access, secret: &str, attributes: &str) -> bool {
+        self.ask(access, "acct", secret, attributes).is_ok()
+    }
+
+    /// The same of a packet of any kind; what was said of it, if it was refused or not answered.
+    fn ask(
+        &self,
+        access: &Access,
+        kind: &str,
+        secret: &str,
+        attributes: &str,
+    ) -> Result<(), String> {
         let mut child = access.at_router(|| {
             Command::new("/usr/bin/radclient")
-                .args(["-q", "-r", "1", "-t", "1"])
-                .args([&format!("127.0.0.1:{}", self.port), "acct", secret])
+                .args(["-x", "-r", "1", "-t", "1"])
+                .args([&format!("127.0.0.1:{}", self.port), kind, secret])
                 .stdin(Stdio::piped())
-                .stdout(Stdio::null())
+                .stdout(Stdio::piped())
                 .stderr(Stdio::null())
                 .spawn()
                 .unwrap()
         });
         child.stdin.take().unwrap().write_all(attributes.as_bytes()).unwrap();
-        child.wait().unwrap().success()
+        let output = child.wait_with_output().unwrap();
+        let said = || String::from_utf8_lossy(&output.stdout).into_owned();
+        output.status.success().then_some(()).ok_or_else(said)
     }
 }
 
@@ -163,7 +181,7 @@ fn sessions_of_radius_are_policed_from_the_answer_until_their_end() {
     }
     let access = with_radius("");
     let daemon = access.start();
-    let between = Between::start(&access);
+    let between = Between::start(&access, ACCOUNTING);
     let download = access.download(NOBODY4);
     download.wait_for_rate(UNPOLICED_MBIT..f64::MAX, PATIENCE);
     let send = |packet: &str| between.account(&access, SECRET, packet);
@@ -218,7 +236,7 @@ fn forged_replayed_and_oversized_packets_change_nothing_and_are_counted() {
     }
     let access = with_radius("");
     let daemon = access.start();
-    let between = Between::start(&access);
+    let between = Between::start(&access, ACCOUNTING);
     let address = "Framed-IP-Address = 192.0.2.99\n";
     let start = of_user("Start", "carol", "1", address);
     assert!(!between.account(&access, "another secret", &start));
@@ -274,7 +292,7 @@ fn whatever_access_servers_and_operators_do_sessions_are_policed_or_listed_with_
     }
     let access = with_radius("");
     let daemon = access.start();
-    let between = Between::start(&access);
+    let between = Between::start(&access, ACCOUNTING);
     let send = |packet: &str| assert!(between.account(&access, SECRET, packet), "{packet}");
     let event = |event: &str, nas: &str, more: &str| {
         send(&format!("Acct-Status-Type = {event}\nAcct-Session-Id = \"1\"\n{nas}{more}"));
@@ -337,7 +355,7 @@ fn whatever_access_servers_and_operators_do_sessions_are_policed_or_listed_with_
     event("Interim-Update", nas, &flat4);
     let shown = access.isp("show 192.0.2.99");
     assert!(
-        shown.starts_with("Flat%2012  plan home-40 by command until its end, then home-20"),
+        shown.starts_with("Flat%2012  plan home-40 by command or CoA until its end, then home-20"),
         "{shown}"
     );
     event("Stop", named, &flat4);
@@ -367,6 +385,159 @@ fn whatever_access_servers_and_operators_do_sessions_are_policed_or_listed_with_
         (&json!(0), &Value::Null),
         "{radius}"
     );
+}
+
+#[test]
+fn a_server_changes_and_ends_sessions_by_coa_and_disconnect() {
+    if !privileged() || !has_radclient() {
+        return;
+    }
+    let access = with_radius(
+        "[coa]\nlisten = \"127.0.0.1:3799\"\nclients = [\"127.0.0.1\"]\nsecret_file = \"coa.secret\"\n",
+    );
+    let daemon = access.start();
+    let accounting = Between::start(&access, ACCOUNTING);
+    let server = Between::start(&access, COA);
+    let carol = "Framed-IP-Address = 192.0.2.99\n";
+    for packet in [
+        of_user("Start", "carol", "1", carol),
+        of_user("Start", "dave", "2", "Framed-IPv6-Prefix = 2001:db8:9::/64\n"),
+        "Acct-Status-Type = Start\nUser-Name = erin\nAcct-Session-Id = 1\n\
+         NAS-IP-Address = 10.0.0.2\nFramed-IP-Address = 192.0.2.97\n"
+            .to_owned(),
+    ] {
+        assert!(accounting.account(&access, SECRET, &packet));
+    }
+    let download = access.download(NOBODY4);
+    download.wait_for_rate(0.0..21.0, PATIENCE);
+    let ask = |kind, packet: &str| server.ask(&access, kind, COA_SECRET, packet);
+    let plan_of = |address: &str| {
+        let shown = access.isp(&format!("show {address}"));
+        shown.split_whitespace().nth(2).unwrap().to_owned()
+    };
+    let now = || std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap().as_secs();
+    let safe = || format!("Event-Timestamp = {}\nMessage-Authenticator = 0x00\n", now());
+    let faster = || format!("User-Name = carol\nFilter-Id = home-40\n{}", safe());
+    let before = faster();
+    ask("coa", &before).unwrap();
+    assert_eq!(plan_of("192.0.2.99"), "home-40", "it is in force when the answer comes");
+    download.wait_for_rate(22.0..42.0, PATIENCE);
+    // The access server goes on to report the plan of before.
+    let interim = of_user("Interim-Update", "carol", "1", &format!("{carol}Filter-Id = home-20\n"));
+    assert!(accounting.account(&access, SECRET, &interim));
+    daemon.signal(Signal::SIGKILL);
+    daemon.end();
+    let daemon = access.start();
+    assert_eq!(plan_of("192.0.2.99"), "home-40", "it is kept");
+    let count = |result: &str| daemon.status()["coa"]["packets"][result].as_u64().unwrap();
+
+    // All that is given must be right, and name one session.
+    let of_one = "Acct-Session-Id = 1\nNAS-IP-Address = 10.0.0.2\n";
+    for (packet, cause) in [
+        ("User-Name = frank\n", "Session-Context-Not-Found"),
+        ("User-Name = alice\n", "Session-Context-Not-Found"),
+        ("User-Name = carol\nAcct-Session-Id = 2\n", "Session-Context-Not-Found"),
+        ("User-Name = carol\nNAS-IP-Address = 10.0.0.2\n", "Session-Context-Not-Found"),
+        ("Framed-IP-Address = 192.0.2.99\nUser-Name = dave\n", "Session-Context-Not-Found"),
+        ("Acct-Session-Id = 1\n", "Multiple-Session-Selection-Unsupported"),
+        ("NAS-IP-Address = 10.0.0.1\n", "Missing-Attribute"),
+    ] {
+        let said = ask("disconnect", packet).unwrap_err();
+        assert!(said.contains(&format!("Error-Cause = {cause}")), "{packet}: {said}");
+    }
+    for (more, cause) in [
+        ("", "Missing-Attribute"),
+        ("Filter-Id = gold\n", "Invalid-Attribute-Value"),
+        ("Filter-Id = home-40\nSession-Timeout = 60\n", "Unsupported-Attribute"),
+    ] {
+        let said = ask("coa", &format!("{of_one}{more}")).unwrap_err();
+        assert!(said.contains(&format!("Error-Cause = {cause}")), "{more}: {said}");
+    }
+    assert_eq!(["not_found", "multiple", "refused"].map(count), [5, 1, 4]);
+    assert_eq!(listed(&access).len(), 5);
+    ask("coa", &format!("{of_one}Filter-Id = home-40")).unwrap();
+    assert_eq!(plan_of("192.0.2.97"), "home-40");
+
+    // Forged, foreign, late, replayed.
+    let slower = |more: &str| format!("User-Name = carol\nFilter-Id = home-20\n{more}");
+    let straight = Between { port: COA, heard: Arc::default() };
+    straight.ask(&access, "coa", SECRET, &slower("")).unwrap_err();
+    let old = slower("Event-Timestamp = 1000000000\n");
+    for old in [&old, &before] {
+        straight.ask(&access, "coa", COA_SECRET, old).unwrap_err();
+    }
+    ask("coa", &slower(&safe())).unwrap();
+    ask("coa", &faster()).unwrap();
+    ask("coa", &slower("")).unwrap();
+    let recorded = server.heard.lock().unwrap().iter().rev().nth(1).unwrap().0.clone();
+    let replay = |from: &str| {
+        let socket = access.at_router(|| UdpSocket::bind(from).unwrap());
+        socket.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+        socket.send_to(&recorded, ("127.0.0.1", COA)).unwrap();
+        socket.recv(&mut [0; 4_096]).is_ok()
+    };
+    assert!(replay("127.0.0.1:0") && !replay("127.0.0.2:0"));
+    assert_eq!(plan_of("192.0.2.99"), "home-20", "a replay changes nothing");
+    let results = ["forged", "untimely", "repeated", "foreign", "changed"];
+    assert_eq!(results.map(count), [1, 2, 1, 1, 4]);
+
+    // The end: traffic passes, and a packet of the access server that does not know is listed.
+    ask("disconnect", &format!("Framed-IP-Address = 192.0.2.99\n{}", safe())).unwrap();
+    download.wait_for_rate(UNPOLICED_MBIT..f64::MAX, PATIENCE);
+    ask("disconnect", "Framed-IPv6-Prefix = 2001:db8:9::/64\nUser-Name = dave\n").unwrap();
+    assert!(accounting.account(&access, SECRET, &interim));
+    assert_eq!(daemon.status()["unpoliced_by_reason"]["over"], 1);
+    let of_erin = "erin home-40 radius [192.0.2.97]";
+    assert_eq!(listed(&access), [ALICE, BOB, of_erin]);
+    let metrics = access.isp("metrics");
+    crate::common::check_metrics(&metrics);
+    let line = "fairweir_coa_packets_total{interface=\"sub\",result=\"disconnected\"} 2\n";
+    assert!(metrics.contains(line), "{metrics}");
+    assert!(access.isp("status").contains("CoA at 127.0.0.1:3799: 4 sessions changed, 2 ended"));
+    // Another secret by a reload.
+    access.write("coa.secret", SECRET);
+    access.isp("reload");
+    let slower = format!("{of_one}Filter-Id = home-20\n");
+    straight.ask(&access, "coa", COA_SECRET, &slower).unwrap_err();
+    straight.ask(&access, "coa", SECRET, &slower).unwrap();
+}
+
+#[test]
+fn two_sessions_of_one_account_share_its_rate_and_each_ends_by_itself() {
+    if !privileged() || !has_radclient() {
+        return;
+    }
+    let access = with_radius("");
+    let daemon = access.start();
+    let between = Between::start(&access, ACCOUNTING);
+    let send = |status: &str, session: &str, more: &str| {
+        let packet = of_user(status, "carol", session, more);
+        assert!(between.account(&access, SECRET, &packet), "{packet}");
+    };
+    let of = |n: u8| format!("Framed-IP-Address = 192.0.2.{n}\n");
+    let carols = || {
+        let carol = listed(&access).into_iter().find(|line| line.starts_with("carol "));
+        carol.map(|line| line.split_once('[').unwrap().1.replace("192.0.2.", ""))
+    };
+    send("Start", "1", &of(99));
+    send("Start", "2", &of(98));
+    send("Interim-Update", "1", &of(99));
+    assert_eq!(carols().unwrap(), "98,99]");
+    access.isp("change carol --plan home-40");
+    // After a restart too, which knows one of them.
+    daemon.signal(Signal::SIGKILL);
+    daemon.end();
+    let daemon = access.start();
+    send("Interim-Update", "2", &of(98));
+    send("Interim-Update", "1", &of(97));
+    assert_eq!(carols().unwrap(), "97,98]");
+    assert!(access.isp("show 192.0.2.98").starts_with("carol  plan home-40"));
+    send("Stop", "2", "");
+    assert_eq!(carols().unwrap(), "97]");
+    send("Stop", "1", "");
+    assert_eq!(carols(), None);
+    assert_eq!(packets(&daemon, "taken"), 4);
+    assert_eq!(daemon.status()["unpoliced"], json!([]));
 }
 
 #[test]
@@ -413,7 +584,7 @@ fn on_a_full_disk_a_session_is_not_answered_until_it_is_stored() {
     let state = access.path("state").display().to_string();
     let mount = format!("mount -t tmpfs -o size=16k,mode=700 none {state} && exec \"$@\"");
     let daemon = access.start_as(&["unshare", "-m", "sh", "-c", mount.as_str(), "sh"]);
-    let between = Between::start(&access);
+    let between = Between::start(&access, ACCOUNTING);
     let ballast = format!("/proc/{}/root{state}/ballast", daemon.pid());
     let mut file = fs::File::create(&ballast).unwrap();
     while file.write_all(&[0; 512]).is_ok() {}
