@@ -235,11 +235,11 @@ impl Policy {
         complete(&mut branches, &mut Vec::new())?;
         let mut leaves = Leaves::default();
         let (nodes, default) = leaves.add(&branches, "", Priority::Normal);
-        let Leaves { groups, within, caps, floors, idle } = leaves;
+        let tree = leaves.tree(nodes);
+        let Leaves { groups, within, .. } = leaves;
         if groups.len() > GROUPS_MAX {
             return Err(PolicyError::TooManyGroups(groups.len()));
         }
-        let tree = Tree::new(nodes).with_caps(caps).with_floors(floors).with_idle(idle);
         Ok(Policy { branches, groups, within, tree, default })
     }
 
@@ -347,6 +347,14 @@ fn complete(branches: &mut Vec<Branch>, above: &mut Vec<String>) -> Result<(), P
     Ok(())
 }
 
+/// How groups share that are beside each other.
+pub fn tree_of<'g>(groups: impl Iterator<Item = &'g Group>) -> Tree {
+    let branches: Vec<Branch> = groups.cloned().map(Branch::from).collect();
+    let mut leaves = Leaves::default();
+    let (nodes, _) = leaves.add(&branches, "", Priority::Normal);
+    leaves.tree(nodes)
+}
+
 /// The leaves found so far.
 #[derive(Default)]
 struct Leaves {
@@ -358,6 +366,12 @@ struct Leaves {
 }
 
 impl Leaves {
+    fn tree(&mut self, nodes: Vec<Node>) -> Tree {
+        let take = (&mut self.caps, &mut self.floors, &mut self.idle);
+        let tree = Tree::new(nodes).with_caps(std::mem::take(take.0));
+        tree.with_floors(std::mem::take(take.1)).with_idle(std::mem::take(take.2))
+    }
+
     /// Adds the leaves of one level, which is beneath `path`; its nodes, and its default leaf.
     fn add(&mut self, branches: &[Branch], path: &str, above: Priority) -> (Vec<Node>, usize) {
         let (mut nodes, mut leaves, mut default) = (Vec::new(), Vec::new(), 0);
@@ -821,6 +835,24 @@ mod tests {
         let found = Branch::find_mut(&mut branches, "tv/video/site").unwrap();
         assert_eq!(found.group.name, "site");
         assert!(Branch::find_mut(&mut branches, "tv/site").is_none());
+    }
+
+    #[test]
+    fn floors_of_groups_are_those_of_their_device_and_idle_devices_have_idle_groups() {
+        let mut branches = nested();
+        let mbit = |n| Some(Rate::mbit(n));
+        branches[0].group.min = mbit(2);
+        branches[0].beneath[0].beneath[0].group.min = mbit(3);
+        branches[1].group.priority = Priority::Idle;
+        let floors: Vec<Rate> = branches.iter().map(Branch::floor).collect();
+        assert_eq!(floors, [Rate::mbit(3), Rate::ZERO]);
+        let policy = Policy::nested(branches.clone()).unwrap();
+        let text = serde_json::to_string(&policy).unwrap();
+        assert_eq!(serde_json::from_str::<Policy>(&text).unwrap(), policy);
+        assert_eq!((0..5).filter(|&i| policy.weights().is_idle(i)).collect::<Vec<_>>(), [3]);
+        branches[0].group.priority = Priority::Idle;
+        let policy = Policy::nested(branches).unwrap();
+        assert_eq!((0..5).filter(|&i| policy.weights().is_idle(i)).count(), 4);
     }
 
     #[test]

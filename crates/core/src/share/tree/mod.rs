@@ -120,6 +120,12 @@ impl Tree {
         Tree { idle, ..self }
     }
 
+    /// The same tree without caps and floors, which are rates of one direction.
+    #[must_use]
+    pub fn without_rates(self) -> Tree {
+        self.with_caps(Vec::new()).with_floors(Vec::new())
+    }
+
     /// Whether a leaf has only what the others leave.
     pub fn is_idle(&self, leaf: usize) -> bool {
         self.idle.get(leaf).is_some_and(|&idle| idle)
