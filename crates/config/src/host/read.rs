@@ -16,7 +16,7 @@ use crate::error::ConfigError;
 use crate::table::{Place, Placed, Source, Table};
 use crate::value::{
     in_range, parse_capacity, parse_control, parse_dev, parse_inner_match, parse_latency,
-    parse_match, parse_max, parse_min, parse_priority, parse_router_match,
+    parse_match, parse_max, parse_min, parse_router_match,
 };
 use crate::words::did_you_mean;
 
@@ -200,7 +200,6 @@ fn group<'t>(
     let weight = weight.expect("invariant: the range was checked");
     let max = table.parsed_by("max", parse_max)?;
     let min = table.parsed_by("min", parse_min)?;
-    let priority = table.parsed_by("priority", parse_priority)?;
     let mut matches = Vec::new();
     for text in table.texts("match")?.into_iter().flat_map(|texts| texts.value) {
         matches.push(kind.parse()(&text.value).map_err(|what| text.place.error(what))?);
@@ -223,11 +222,9 @@ fn group<'t>(
         }
     }
     table.finish()?;
-    let limits = (max.as_ref(), min.as_ref(), priority.as_ref());
-    check_limits(&label, kind, limits, &beneath, &place)?;
+    check_limits(&label, kind, (max.as_ref(), min.as_ref()), &beneath, &place)?;
     let (max, min) = (max.map(|max| max.value), min.map(|min| min.value));
-    let priority = priority.map_or(Priority::Normal, |priority| priority.value);
-    let group = Group { name, weight, matches, max, min, priority };
+    let group = Group { name, weight, matches, max, min, priority: Priority::Normal };
     Ok(Placed { value: Branch { group, beneath }, place })
 }
 
@@ -237,18 +234,12 @@ type Key<'p, 't, T> = Option<&'p Placed<'t, T>>;
 fn check_limits(
     label: &str,
     kind: Kind,
-    (max, min, priority): (Key<'_, '_, Rate>, Key<'_, '_, Rate>, Key<'_, '_, Priority>),
+    (max, min): (Key<'_, '_, Rate>, Key<'_, '_, Rate>),
     beneath: &[Branch],
     place: &Place<'_>,
 ) -> Result<(), ConfigError> {
     let of_beneath: Rate = beneath.iter().map(Branch::floor).sum();
     let kind = kind.name();
-    let idle = priority.filter(|priority| priority.value == Priority::Idle);
-    if let Some(idle) = idle.filter(|_| min.is_some() || of_beneath > Rate::ZERO) {
-        return Err(idle.place.error(format_args!(
-            "{kind} `{label}` has what others leave: neither it nor a group in it can have `min`"
-        )));
-    }
     let Some(max) = max.map(|max| max.value) else { return Ok(()) };
     if let Some(min) = min.filter(|min| min.value > max) {
         let what = format_args!("min {} of {kind} `{label}` is above its max {max}", min.value);

@@ -116,9 +116,7 @@ impl DividerControl {
     /// `None` if no divider is to be asked.
     pub(super) fn status(&self, settings: &Settings, now: Time) -> Option<DividerStatus> {
         if settings.marks() && !settings.policy().weights().is_by_weight() {
-            let words =
-                "this host divides: another holds weights only, not `max`, `min` and `priority`";
-            let words = words.to_owned();
+            let words = "this host divides: another holds neither `max` nor `min`".to_owned();
             return Some(DividerStatus { words, ..DividerStatus::default() });
         }
         if let (Some((obstacle, _)), None) = (&self.obstacle, &self.asked) {

@@ -265,7 +265,7 @@ proptest! {
         for (leaves, max) in &caps {
             prop_assert!(parts[leaves.clone()].iter().copied().sum::<Rate>() <= *max);
         }
-        // Nothing is left over while somebody wants it.
+        // Nothing is left over while a leaf wants it.
         let given: Rate = parts.iter().copied().sum();
         let caps: Vec<Cap> = caps.into_iter().map(|(leaves, max)| Cap { leaves, max }).collect();
         let mut first = 0;
