@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::host_name::{Site, SiteError};
 use crate::packet::{Mac, MacError, Side, Transport};
-use crate::share::{Cap, DEPTH_MAX, Node, Tree, Weight};
+use crate::share::{Cap, DEPTH_MAX, Floor, Node, Tree, Weight};
 use crate::units::Rate;
 
 /// The most flow groups that a policy may have, the default group included.
@@ -78,12 +78,38 @@ pub struct Group {
     /// What it may receive at most.
     #[serde(rename = "max_bps", default, skip_serializing_if = "Option::is_none")]
     pub max: Option<Rate>,
+    /// What it receives at least if it wants that much.
+    #[serde(rename = "min_bps", default, skip_serializing_if = "Option::is_none")]
+    pub min: Option<Rate>,
+    /// Whether it has its share, or what others leave.
+    #[serde(default, skip_serializing_if = "Priority::is_normal")]
+    pub priority: Priority,
 }
 
 impl Group {
-    /// A group without a cap.
+    /// A group of which only the weight decides.
     pub fn new(name: impl Into<String>, weight: Weight, matches: Vec<Match>) -> Group {
-        Group { name: name.into(), weight, matches, max: None }
+        let (max, min, priority) = (None, None, Priority::Normal);
+        Group { name: name.into(), weight, matches, max, min, priority }
+    }
+}
+
+/// When a group has a part of the link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
+pub enum Priority {
+    /// By weight.
+    #[default]
+    Normal,
+    /// Only what is left when all others have what they want, by weight among those that are idle.
+    Idle,
+}
+
+impl Priority {
+    /// Whether weights decide.
+    pub fn is_normal(&self) -> bool {
+        *self == Priority::Normal
     }
 }
 
@@ -208,12 +234,13 @@ impl Policy {
     pub fn nested(mut branches: Vec<Branch>) -> Result<Policy, PolicyError> {
         complete(&mut branches, &mut Vec::new())?;
         let mut leaves = Leaves::default();
-        let (nodes, default) = leaves.add(&branches, "");
-        let Leaves { groups, within, caps } = leaves;
+        let (nodes, default) = leaves.add(&branches, "", Priority::Normal);
+        let tree = leaves.tree(nodes);
+        let Leaves { groups, within, .. } = leaves;
         if groups.len() > GROUPS_MAX {
             return Err(PolicyError::TooManyGroups(groups.len()));
         }
-        Ok(Policy { branches, groups, within, tree: Tree::new(nodes).with_caps(caps), default })
+        Ok(Policy { branches, groups, within, tree, default })
     }
 
     /// The leaves in the user's order, depth first. A leaf `default` beneath a group has the matches of
@@ -256,6 +283,12 @@ impl Branch {
             Some(rest) => Branch::find_mut(&mut found.beneath, rest),
             None => Some(found),
         }
+    }
+
+    /// What it receives at least: its own floor, or those of the groups beneath it if they need more.
+    pub fn floor(&self) -> Rate {
+        let beneath: Rate = self.beneath.iter().map(Branch::floor).sum();
+        self.group.min.unwrap_or_default().max(beneath)
     }
 
     fn is_default(&self) -> bool {
@@ -314,35 +347,55 @@ fn complete(branches: &mut Vec<Branch>, above: &mut Vec<String>) -> Result<(), P
     Ok(())
 }
 
+/// How groups share that are beside each other.
+pub fn tree_of<'g>(groups: impl Iterator<Item = &'g Group>) -> Tree {
+    let branches: Vec<Branch> = groups.cloned().map(Branch::from).collect();
+    let mut leaves = Leaves::default();
+    let (nodes, _) = leaves.add(&branches, "", Priority::Normal);
+    leaves.tree(nodes)
+}
+
 /// The leaves found so far.
 #[derive(Default)]
 struct Leaves {
     groups: Vec<Group>,
     within: Vec<Option<usize>>,
     caps: Vec<Cap>,
+    floors: Vec<Floor>,
+    idle: Vec<bool>,
 }
 
 impl Leaves {
+    fn tree(&mut self, nodes: Vec<Node>) -> Tree {
+        let take = (&mut self.caps, &mut self.floors, &mut self.idle);
+        let tree = Tree::new(nodes).with_caps(std::mem::take(take.0));
+        tree.with_floors(std::mem::take(take.1)).with_idle(std::mem::take(take.2))
+    }
+
     /// Adds the leaves of one level, which is beneath `path`; its nodes, and its default leaf.
-    fn add(&mut self, branches: &[Branch], path: &str) -> (Vec<Node>, usize) {
+    fn add(&mut self, branches: &[Branch], path: &str, above: Priority) -> (Vec<Node>, usize) {
         let (mut nodes, mut leaves, mut default) = (Vec::new(), Vec::new(), 0);
         for branch in branches {
             let Branch { group, beneath } = branch;
             let name = format!("{path}{}", group.name);
             let first = self.groups.len();
+            let priority = if above == Priority::Idle { above } else { group.priority };
             let leaf = if beneath.is_empty() {
                 nodes.push(Node::Leaf(group.weight));
                 self.groups.push(Group { name, ..group.clone() });
                 self.within.push(None);
+                self.idle.push(priority == Priority::Idle);
                 self.groups.len() - 1
             } else {
-                let (inner, leaf) = self.add(beneath, &format!("{name}{PATH_SEPARATOR}"));
+                let (inner, leaf) = self.add(beneath, &format!("{name}{PATH_SEPARATOR}"), priority);
                 nodes.push(Node::Branch(group.weight, inner));
                 self.groups[leaf].matches.clone_from(&group.matches);
                 leaf
             };
             let cap = |max| Cap { leaves: first..self.groups.len(), max };
             self.caps.extend(group.max.map(cap));
+            let floor = |min| Floor { leaves: first..self.groups.len(), min };
+            self.floors.extend(group.min.map(floor));
             leaves.push(leaf);
             if branch.is_default() {
                 default = leaf;
@@ -782,6 +835,24 @@ mod tests {
         let found = Branch::find_mut(&mut branches, "tv/video/site").unwrap();
         assert_eq!(found.group.name, "site");
         assert!(Branch::find_mut(&mut branches, "tv/site").is_none());
+    }
+
+    #[test]
+    fn floors_of_groups_are_those_of_their_device_and_idle_devices_have_idle_groups() {
+        let mut branches = nested();
+        let mbit = |n| Some(Rate::mbit(n));
+        branches[0].group.min = mbit(2);
+        branches[0].beneath[0].beneath[0].group.min = mbit(3);
+        branches[1].group.priority = Priority::Idle;
+        let floors: Vec<Rate> = branches.iter().map(Branch::floor).collect();
+        assert_eq!(floors, [Rate::mbit(3), Rate::ZERO]);
+        let policy = Policy::nested(branches.clone()).unwrap();
+        let text = serde_json::to_string(&policy).unwrap();
+        assert_eq!(serde_json::from_str::<Policy>(&text).unwrap(), policy);
+        assert_eq!((0..5).filter(|&i| policy.weights().is_idle(i)).collect::<Vec<_>>(), [3]);
+        branches[0].group.priority = Priority::Idle;
+        let policy = Policy::nested(branches).unwrap();
+        assert_eq!((0..5).filter(|&i| policy.weights().is_idle(i)).count(), 4);
     }
 
     #[test]

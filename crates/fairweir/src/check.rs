@@ -2,7 +2,8 @@
 
 use std::io::{self, Write};
 
-use fairweir_core::policy::Branch;
+use fairweir_core::policy::{Branch, Policy, Priority};
+use fairweir_core::share::Claims;
 use fairweir_core::units::Rate;
 
 use crate::cli::CheckArgs;
@@ -87,8 +88,7 @@ fn check_host(args: &CheckArgs, role: Role) -> anyhow::Result<()> {
 }
 
 fn print_groups(out: &mut impl Write, config: &Config, role: Role) -> io::Result<()> {
-    let mut rows =
-        Rows { parts: config.policy.weights().by_weight(WHOLE).into_iter(), rows: Vec::new() };
+    let mut rows = Rows { parts: by_weight(&config.policy).into_iter(), rows: Vec::new() };
     rows.add(config.policy.branches(), "");
     let headings = [
         (if role == Role::Router { "DEVICE" } else { "GROUP" }, Align::Left),
@@ -126,12 +126,20 @@ impl Rows {
             };
             let percent = 100.0 * part.as_bps() as f64 / WHOLE.as_bps() as f64;
             let most = group.max.map(|max| format!(", at most {max}")).unwrap_or_default();
-            let part_of_all = format!("{percent:.1} %{most}");
+            let least = group.min.map(|min| format!(", at least {min}")).unwrap_or_default();
+            let idle = if group.priority == Priority::Idle { ", what others leave" } else { "" };
+            let part_of_all = format!("{percent:.1} %{most}{least}{idle}");
             self.rows[at] = vec![name, group.weight.to_string(), part_of_all, matches];
             sum += part;
         }
         sum
     }
+}
+
+/// What each group has of [`WHOLE`] if all want more, whatever rates they are limited to.
+fn by_weight(policy: &Policy) -> Vec<Rate> {
+    let demands = vec![None; policy.groups().len()];
+    policy.weights().without_rates().divide(WHOLE, Claims { demands: &demands, taken: &[] })
 }
 
 /// The rate that is divided to show the parts by weight alone.

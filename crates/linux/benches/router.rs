@@ -48,12 +48,8 @@ type Row = (Hook, &'static str, fn(&Segment) -> Vec<u8>);
 
 /// A device, with a group for each match within.
 fn device(number: u16, within: &[&str]) -> Branch {
-    let group = |name: String, matched: &str| Group {
-        max: None,
-        name,
-        weight: Weight::ONE,
-        matches: vec![matched.parse().unwrap()],
-    };
+    let group =
+        |name: String, matched: &str| Group::new(name, Weight::ONE, vec![matched.parse().unwrap()]);
     let mac = format!("mac:02:00:5e:00:{:02x}:{:02x}", number >> 8, number & 255);
     let inner = within.iter().enumerate().map(|(i, &m)| group(format!("g{i}"), m).into());
     Branch { group: group(format!("device-{number}"), &mac), beneath: inner.collect() }

@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use fairweir_core::policy::{Branch, GROUPS_MAX, Group, Match, Policy, PolicyError};
-use fairweir_core::receiver::{Control, ControllerError, Enforce, LATENCY};
+use fairweir_core::receiver::{Control, ControllerError, Enforce, LATENCY, Limit};
 use fairweir_core::units::{Rate, Span};
 
 use crate::FileKind;
@@ -292,7 +292,7 @@ impl<'t> Draft<'t> {
             self.refuse_shared_matches()?;
         }
         let mut warnings = self.warnings();
-        self.refuse_caps_without_control()?;
+        self.check_limits()?;
         let host = self.host.finish(&self.set)?;
         let mut groups = self.groups.into_iter().map(|g| g.value).collect();
         warnings.extend(self.set.apply_weights(&mut groups));
@@ -301,18 +301,34 @@ impl<'t> Draft<'t> {
         Ok(Config { host, policy, relayed: self.relayed, files, warnings })
     }
 
-    /// A control that cannot hold a cap.
-    fn refuse_caps_without_control(&self) -> Result<(), ConfigError> {
-        fn has_cap(branch: &Branch) -> bool {
-            branch.group.max.is_some() || branch.beneath.iter().any(has_cap)
+    /// A limit of a group that the control cannot hold, and floors that are above the capacity together.
+    fn check_limits(&self) -> Result<(), ConfigError> {
+        fn has(branch: &Branch, limit: Limit) -> bool {
+            let Group { max, min, priority, .. } = &branch.group;
+            let has_own = match limit {
+                Limit::Max => max.is_some(),
+                Limit::Min => min.is_some(),
+                Limit::Idle => !priority.is_normal(),
+            };
+            has_own || branch.beneath.iter().any(|beneath| has(beneath, limit))
         }
         let control = self.host.control();
-        match self.groups.iter().find(|group| has_cap(&group.value)) {
-            Some(group) if !control.holds_caps() => {
-                Err(group.place.error(ControllerError::NoCaps(control)))
+        for limit in Limit::ALL.into_iter().filter(|limit| !control.holds(*limit)) {
+            if let Some(group) = self.groups.iter().find(|group| has(&group.value, limit)) {
+                return Err(group.place.error(ControllerError::NoLimit(control, limit)));
             }
-            _ => Ok(()),
         }
+        let mut sum = Rate::ZERO;
+        for Placed { value, place } in &self.groups {
+            sum += value.floor();
+            if let Some(capacity) = self.host.capacity().filter(|capacity| sum > *capacity) {
+                return Err(place.error(format_args!(
+                    "`min` up to `{}` sum to {sum}, above the capacity {capacity}",
+                    value.group.name
+                )));
+            }
+        }
+        Ok(())
     }
 
     /// A device has one class, so its address leads to one.

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
-use fairweir_core::policy::{Branch, DEFAULT_GROUP, Group, Match, Policy, PolicyError};
+use fairweir_core::policy::{Branch, DEFAULT_GROUP, Group, Match, Policy, PolicyError, Priority};
 use fairweir_core::receiver::{Control, Enforce, LATENCY};
 use fairweir_core::share::{DEPTH_MAX, Weight};
 use fairweir_core::units::{Rate, Span};
@@ -16,7 +16,7 @@ use crate::error::ConfigError;
 use crate::table::{Place, Placed, Source, Table};
 use crate::value::{
     in_range, parse_capacity, parse_control, parse_dev, parse_inner_match, parse_latency,
-    parse_match, parse_max, parse_router_match,
+    parse_match, parse_max, parse_min, parse_router_match,
 };
 use crate::words::did_you_mean;
 
@@ -199,6 +199,7 @@ fn group<'t>(
     let weight = u32::try_from(weight.value).ok().and_then(Weight::new);
     let weight = weight.expect("invariant: the range was checked");
     let max = table.parsed_by("max", parse_max)?;
+    let min = table.parsed_by("min", parse_min)?;
     let mut matches = Vec::new();
     for text in table.texts("match")?.into_iter().flat_map(|texts| texts.value) {
         matches.push(kind.parse()(&text.value).map_err(|what| text.place.error(what))?);
@@ -221,8 +222,35 @@ fn group<'t>(
         }
     }
     table.finish()?;
-    let max = max.map(|max| max.value);
-    Ok(Placed { value: Branch { group: Group { name, weight, matches, max }, beneath }, place })
+    check_limits(&label, kind, (max.as_ref(), min.as_ref()), &beneath, &place)?;
+    let (max, min) = (max.map(|max| max.value), min.map(|min| min.value));
+    let group = Group { name, weight, matches, max, min, priority: Priority::Normal };
+    Ok(Placed { value: Branch { group, beneath }, place })
+}
+
+type Key<'p, 't, T> = Option<&'p Placed<'t, T>>;
+
+/// Refuses floors of a group and of those beneath it that can never hold.
+fn check_limits(
+    label: &str,
+    kind: Kind,
+    (max, min): (Key<'_, '_, Rate>, Key<'_, '_, Rate>),
+    beneath: &[Branch],
+    place: &Place<'_>,
+) -> Result<(), ConfigError> {
+    let of_beneath: Rate = beneath.iter().map(Branch::floor).sum();
+    let kind = kind.name();
+    let Some(max) = max.map(|max| max.value) else { return Ok(()) };
+    if let Some(min) = min.filter(|min| min.value > max) {
+        let what = format_args!("min {} of {kind} `{label}` is above its max {max}", min.value);
+        return Err(min.place.error(what));
+    }
+    if of_beneath > max {
+        return Err(place.error(format_args!(
+            "`min` of the groups in {kind} `{label}` sum to {of_beneath}, above its max {max}"
+        )));
+    }
+    Ok(())
 }
 
 impl<'t> HostKeys<'t> {
@@ -241,6 +269,11 @@ impl<'t> HostKeys<'t> {
         merge_key(&mut self.upload, later.upload)?;
         merge_key(&mut self.upload_capacity, later.upload_capacity)?;
         merge_key(&mut self.divider, later.divider)
+    }
+
+    /// The capacity of the link, if a file has it.
+    pub(super) fn capacity(&self) -> Option<Rate> {
+        self.capacity.as_ref().map(|capacity| capacity.value)
     }
 
     pub(super) fn control(&self) -> Control {

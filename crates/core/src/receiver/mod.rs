@@ -107,9 +107,14 @@ impl Control {
         }
     }
 
-    /// Whether it holds caps of groups, or enforces nothing at all.
-    pub const fn holds_caps(self) -> bool {
-        matches!(self, Control::None | Control::Static | Control::Fairweir)
+    /// Whether it keeps to `limit` of a group, or enforces nothing at all.
+    pub const fn holds(self, limit: Limit) -> bool {
+        match self {
+            Control::None | Control::Fairweir => true,
+            // What is left is by demand, which it does not see.
+            Control::Static => !matches!(limit, Limit::Idle),
+            Control::Borrow | Control::Chokepoint | Control::Rbm | Control::Crab => false,
+        }
     }
 
     /// Whether the user has to give it the capacity, since it does not learn it.
@@ -121,6 +126,41 @@ impl Control {
 impl fmt::Display for Control {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
+    }
+}
+
+/// What decides beside weights, by the key that users write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// A cap.
+    Max,
+    /// A floor.
+    Min,
+    /// Only what others leave.
+    Idle,
+}
+
+impl Limit {
+    /// Every limit.
+    pub const ALL: [Limit; 3] = [Limit::Max, Limit::Min, Limit::Idle];
+
+    /// Whether a group of `weights` has it.
+    fn is_in(self, weights: &Tree) -> bool {
+        match self {
+            Limit::Max => weights.has_caps(),
+            Limit::Min => weights.has_floors(),
+            Limit::Idle => weights.has_idle(),
+        }
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Limit::Max => "`max`",
+            Limit::Min => "`min`",
+            Limit::Idle => "`priority = \"idle\"`",
+        })
     }
 }
 
@@ -195,11 +235,12 @@ pub enum ControllerError {
     /// A capacity at which no class can work.
     #[error("a capacity of {0} is too low: at least {1}")]
     CapacityTooLow(Rate, Rate),
-    /// A cap that the control would not hold.
+    /// A limit that the control would not hold.
     #[error(
-        "the control `{0}` does not hold `max` of a group; allowed with `max`: fairweir, static or none"
+        "the control `{0}` does not hold {1} of a group; allowed with {1}: {allowed}",
+        allowed = if Control::Static.holds(*.1) { "fairweir, static or none" } else { "fairweir or none" }
     )]
-    NoCaps(Control),
+    NoLimit(Control, Limit),
 }
 
 /// Below this no class can work. A class needs at least 0.1 Mbit/s; a modem
@@ -240,8 +281,9 @@ impl Controller {
         if weights.is_empty() {
             return Err(ControllerError::NoGroups);
         }
-        if weights.has_caps() {
-            spec.check_caps()?;
+        let refused = |limit: &Limit| limit.is_in(&weights) && !spec.control().holds(*limit);
+        if let Some(limit) = Limit::ALL.into_iter().find(refused) {
+            return Err(ControllerError::NoLimit(spec.control(), limit));
         }
         spec.check_capacity(spec.capacity())?;
         spec.check_capacity(remembered)?;

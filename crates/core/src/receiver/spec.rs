@@ -158,12 +158,4 @@ impl ControllerSpec {
             _ => Ok(()),
         }
     }
-
-    /// Checks that the control holds caps of groups, or enforces nothing at all.
-    pub(super) fn check_caps(&self) -> Result<(), ControllerError> {
-        match self.control() {
-            control if control.holds_caps() => Ok(()),
-            control => Err(ControllerError::NoCaps(control)),
-        }
-    }
 }

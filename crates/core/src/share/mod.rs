@@ -19,7 +19,7 @@ use crate::units::Rate;
 
 mod tree;
 
-pub use tree::{Cap, Claims, DEPTH_MAX, Node, Tree};
+pub use tree::{Cap, Claims, DEPTH_MAX, Floor, Node, Tree};
 
 /// How much of the capacity an entry deserves relative to the others: a whole number, 1 to
 /// [`Weight::MAX`]. serde form: that number; others are refused.
@@ -92,6 +92,60 @@ pub struct Entry {
 pub fn fair(capacity: Rate, entries: &[Entry]) -> Vec<Rate> {
     let parts = divide(capacity.as_bps(), entries);
     parts.into_iter().map(Rate::bps).collect()
+}
+
+/// Splits `capacity` as [`fair`] does, with no part below its floor or, if that is less, its demand.
+///
+/// The parts sum to min(capacity, Σ demands) exactly. Floors that exceed `capacity` together are
+/// scaled in proportion, and nothing is left for the others. Each part is within one bit/s per entry
+/// of max(floor, min(demand, level · weight)) for one level. At most n + 1 calls of [`fair`].
+///
+/// # Panics
+/// If there is another number of floors than of entries.
+pub fn fair_above(capacity: Rate, entries: &[Entry], floors: &[Rate]) -> Vec<Rate> {
+    assert_eq!(entries.len(), floors.len(), "each entry has a floor");
+    let wanted = |(entry, &floor): (&Entry, &Rate)| entry.demand.map_or(floor, |d| d.min(floor));
+    let floors: Vec<Rate> = entries.iter().zip(floors).map(wanted).collect();
+    if floors.iter().copied().sum::<Rate>() > capacity {
+        let scaled: Vec<Scaled> = floors.into_iter().map(Scaled).collect();
+        return divide(capacity.as_bps(), &scaled).into_iter().map(Rate::bps).collect();
+    }
+    // What the level of the others does not reach has its floor, which lowers the level.
+    let mut held = vec![false; entries.len()];
+    loop {
+        let of_held = floors.iter().zip(&held).filter(|(_, held)| **held).map(|(floor, _)| *floor);
+        let left = capacity.saturating_sub(of_held.sum());
+        let others = entries.iter().zip(&held);
+        let others = others.map(|(&entry, &held)| match held {
+            true => Entry { demand: Some(Rate::ZERO), ..entry },
+            false => entry,
+        });
+        let mut parts = fair(left, &others.collect::<Vec<_>>());
+        let mut is_lower = false;
+        for (i, part) in parts.iter_mut().enumerate() {
+            if held[i] {
+                *part = floors[i];
+            } else if *part < floors[i] {
+                (held[i], is_lower) = (true, true);
+            }
+        }
+        if !is_lower {
+            return parts;
+        }
+    }
+}
+
+/// A floor that cannot be kept.
+struct Scaled(Rate);
+
+impl Claim for Scaled {
+    fn weight(&self) -> u64 {
+        self.0.as_bps()
+    }
+
+    fn demand(&self) -> Option<u64> {
+        Some(self.0.as_bps())
+    }
 }
 
 /// A participant in a division of any whole units.

@@ -115,8 +115,8 @@ impl DividerControl {
 
     /// `None` if no divider is to be asked.
     pub(super) fn status(&self, settings: &Settings, now: Time) -> Option<DividerStatus> {
-        if settings.marks() && settings.policy().weights().has_caps() {
-            let words = "this host divides: another cannot hold `max`".to_owned();
+        if settings.marks() && !settings.policy().weights().is_by_weight() {
+            let words = "this host divides: another holds neither `max` nor `min`".to_owned();
             return Some(DividerStatus { words, ..DividerStatus::default() });
         }
         if let (Some((obstacle, _)), None) = (&self.obstacle, &self.asked) {
@@ -165,7 +165,7 @@ impl DividerControl {
 /// Whether another may divide what this daemon would divide.
 fn may_ask(settings: &Settings) -> bool {
     let policy = settings.policy();
-    settings.marks() && policy.groups().len() > 1 && !policy.weights().has_caps()
+    settings.marks() && policy.groups().len() > 1 && policy.weights().is_by_weight()
 }
 
 impl Asked {

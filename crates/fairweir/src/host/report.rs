@@ -103,6 +103,12 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
     if !settings.shares_upload() {
         host_limits.push("upload is not shaped".to_owned());
     }
+    let floors: Rate = settings.policy().branches().iter().map(Branch::floor).sum();
+    if let Some(capacity) = decision.capacity.filter(|capacity| floors > *capacity) {
+        host_limits.push(format!(
+            "`min` of all groups sum to {floors}, and the link carries {capacity}: each has its part of that"
+        ));
+    }
     host_limits.extend(daemon.upload.iter().flat_map(Upload::limits).map(str::to_owned));
     Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -166,6 +172,8 @@ fn within(policy: &Policy, timed: &dyn Fn(&str) -> Option<TimedStatus>) -> Vec<V
                 name,
                 weight: group.weight,
                 max_bps: group.max,
+                min_bps: group.min,
+                priority: group.priority,
             };
             add(beneath, &[above, &[own]].concat(), timed, all);
         }
@@ -185,6 +193,8 @@ fn group_status(
         name: group.name.clone(),
         weight: group.weight,
         max_bps: group.max,
+        min_bps: group.min,
+        priority: group.priority,
         timed: None,
         within: Vec::new(),
         matches: group.matches.clone(),

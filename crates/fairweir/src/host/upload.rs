@@ -103,12 +103,8 @@ impl Upload {
         let step = (total / 16).as_bps().max(1);
         let first = Rate::bps(self.first.as_bps().div_ceil(step) * step);
         let demands = self.demands(&sample, settings, seen, total / IDLE_PARTS);
-        let classes = classes(
-            total,
-            first,
-            (&settings.policy().weights().with_caps(Vec::new()), &demands),
-            PACKET,
-        );
+        let classes =
+            classes(total, first, (&settings.policy().weights().without_rates(), &demands), PACKET);
         self.shares = classes.groups.iter().map(|class| class.spec.rate).collect();
         Some(classes)
     }

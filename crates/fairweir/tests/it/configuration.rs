@@ -188,6 +188,25 @@ fn wrong_by_hand() -> Vec<(String, usize, &'static str)> {
             6,
             "max 99kbit is out of range (100kbit to 400gbit)",
         ),
+        (
+            group("weight = 1\nmin = \"99kbit\""),
+            6,
+            "min 99kbit is out of range (100kbit to 400gbit)",
+        ),
+        (
+            group("weight = 1\nmin = \"2mbit\"\nmax = \"1mbit\"\nmatch = [\"app:x\"]"),
+            6,
+            "min 2mbit of group `a` is above its max 1mbit",
+        ),
+        (
+            format!(
+                "version = 1\n[host]\ncontrol = \"static\"\ncapacity = \"9mbit\"\n{}{}",
+                "[[group]]\nname = \"a\"\nweight = 1\nmin = \"5mbit\"\nmatch = [\"app:x\"]\n",
+                "[[group]]\nname = \"b\"\nweight = 1\nmin = \"5mbit\"\nmatch = [\"app:y\"]\n"
+            ),
+            11,
+            "`min` up to `b` sum to 10mbit, above the capacity 9mbit",
+        ),
         (group("weight = 1\nmax = 20"), 6, "group.max: found the number 20"),
         (group("weight = 1\nmax = \"20\""), 6, "group.max: "),
         (

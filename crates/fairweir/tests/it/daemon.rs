@@ -115,6 +115,15 @@ fn capped() -> String {
     )
 }
 
+/// The same where `limit` decides for the server, and all else has nine times its weight.
+fn limited(limit: &str) -> String {
+    let capped = capped().replace("max = \"8mbit\"", limit);
+    capped + "[[group]]\nname = \"default\"\nweight = 9\n"
+}
+
+/// Payload of 24 of 40 Mbit/s.
+const FLOOR: std::ops::Range<f64> = 22.3..24.5;
+
 /// Payload of 8 Mbit/s, of what that leaves of the link, and of a paused group, in Mbit/s.
 const CAP: std::ops::Range<f64> = 7.4..7.8;
 const BESIDE_CAP: std::ops::Range<f64> = 26.0..31.0;
@@ -130,18 +139,22 @@ fn a_cap_holds_and_pauses_and_boosts_end_by_themselves() {
     let stage = Stage::new();
     stage.configure(&capped());
     let daemon = stage.start(&[]);
-    let capped = stage.download(SERVERS[0]);
+    let server = stage.download(SERVERS[0]);
     // The capacity is not known yet.
     daemon.wait_for("capped", PATIENCE, |s| s["groups"][0]["state"] == "capped");
-    capped.wait_for_rate(CAP, PATIENCE);
+    server.wait_for_rate(CAP, PATIENCE);
     let other = stage.download(SERVERS[1]);
     other.wait_for_rate(BESIDE_CAP, PATIENCE);
-    capped.wait_for_rate(CAP, PATIENCE);
+    server.wait_for_rate(CAP, PATIENCE);
     let status = daemon.status();
     assert_eq!(status["groups"][0]["max_bps"], 8_000_000);
     assert_eq!(status["groups"][0]["drops"], 0, "what has a window is not dropped");
     let shown = String::from_utf8(stage.fairweir("host status").stdout).unwrap();
     assert!(shown.contains("max: server 8.00 Mbit/s (limits)"), "{shown}");
+    stage.configure(&limited("min = \"24mbit\""));
+    server.wait_for_rate(FLOOR, PATIENCE);
+    stage.configure(&capped());
+    server.wait_for_rate(CAP, PATIENCE);
 
     let said = |args: &str| {
         let output = stage.fairweir(args);
@@ -165,7 +178,7 @@ fn a_cap_holds_and_pauses_and_boosts_end_by_themselves() {
     daemon.wait_for("as before", PATIENCE, |s| s["groups"][0]["timed"].is_null());
     assert_eq!(daemon.status()["groups"][0]["weight"], 1);
     assert!(!stage.path("state/timed-host-wan.json").exists());
-    assert!(!capped.is_broken() && !other.is_broken(), "no connection is lost");
+    assert!(!server.is_broken() && !other.is_broken(), "no connection is lost");
     for (args, wrong) in [
         ("pause servr 1h", "no group `servr` (did you mean `server`?)"),
         ("boost server 1h --weight 1", "weight 1 is no boost: `server` has 1; use a larger one"),

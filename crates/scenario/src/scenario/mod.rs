@@ -15,10 +15,10 @@ use std::path::Path;
 
 use crate::Control;
 use fairweir_core::host_name::HostName;
-use fairweir_core::policy::DEFAULT_GROUP;
 pub use fairweir_core::policy::Group;
+use fairweir_core::policy::{DEFAULT_GROUP, tree_of};
 use fairweir_core::receiver::{CrabTuning, Enforce};
-use fairweir_core::share::{Entry, Weight, fair};
+use fairweir_core::share::{Claims, Entry, Weight, fair};
 use fairweir_core::sites::Sites;
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 use serde::{Deserialize, Serialize};
@@ -559,7 +559,10 @@ impl Scenario {
     /// How weighted max-min fairness divides `total` among some groups at time `t`; `None` while
     /// the demand of one of them is unknown.
     pub fn division_at(&self, groups: &[usize], total: Rate, t: Time) -> Option<Vec<Rate>> {
-        Some(fair(total, &self.entries_at(groups, t)?))
+        let entries = self.entries_at(groups, t)?;
+        let demands: Vec<Option<Rate>> = entries.iter().map(|entry| entry.demand).collect();
+        let tree = tree_of(groups.iter().map(|&group| &self.groups[group]));
+        Some(tree.divide(total, Claims { demands: &demands, taken: &[] }))
     }
 
     fn entries_at(&self, groups: &[usize], t: Time) -> Option<Vec<Entry>> {

@@ -5,12 +5,12 @@
 //! class with the cap as its rate holds exactly, as for what has no window; windows let a little more come
 //! than that, which waits in the class and is not dropped. A capped group wants nothing of the link, so that
 //! the capacity is not concluded from it. Where the link is not divided, the other groups' classes are
-//! without a bound, and so are their windows.
+//! without a bound, and so are their windows; there is no rest that idle groups could have alone.
 
 use super::super::class::RATE_UNBOUNDED;
 use super::super::{Allocation, ClassRate, Command, Enforce, Excess, Windows};
 use super::{CEIL_MIN, Fairweir};
-use crate::share::{Claims, Weight};
+use crate::share::{Claims, Tree, Weight};
 use crate::units::Rate;
 
 /// What a group beneath a cap has where the link is not divided.
@@ -25,13 +25,13 @@ struct Beneath {
 impl Fairweir {
     /// What each group may take at once of `capacity`, by what all want.
     pub(super) fn bound_of(
-        &self,
+        weights: &Tree,
         capacity: Rate,
         demands: &mut [Option<Rate>],
         group: usize,
     ) -> Rate {
         let wanted = demands[group].take();
-        let bound = self.weights.divide(capacity, Claims { demands, taken: &[] })[group];
+        let bound = weights.divide(capacity, Claims { demands, taken: &[] })[group];
         demands[group] = wanted;
         bound
     }
@@ -65,11 +65,12 @@ impl Fairweir {
     /// The groups beneath caps, if the link carried without end.
     fn beneath(&self) -> Vec<Option<Beneath>> {
         let mut demands: Vec<Option<Rate>> = self.groups.iter().map(|g| g.demand).collect();
-        let shares = self.weights.divide(Rate::MAX, Claims { demands: &demands, taken: &[] });
-        let capped = self.weights.capped(&demands, &shares);
+        let weights = self.weights.clone().with_idle(vec![false; demands.len()]);
+        let shares = weights.divide(Rate::MAX, Claims { demands: &demands, taken: &[] });
+        let capped = weights.capped(&demands, &shares);
         let mut beneath = |i: usize| {
             self.weights.max(i)?;
-            let bound = self.bound_of(Rate::MAX, &mut demands, i);
+            let bound = Fairweir::bound_of(&weights, Rate::MAX, &mut demands, i);
             Some(Beneath { share: shares[i], bound, is_capped: capped[i] })
         };
         (0..shares.len()).map(&mut beneath).collect()

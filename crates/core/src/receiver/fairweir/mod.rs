@@ -463,7 +463,7 @@ impl Fairweir {
         // A group that lends may take its share back at any time.
         let lends = |i: usize| !is_testing && self.groups[i].demand.is_some();
         let bounds: Vec<Option<Rate>> = (0..self.groups.len())
-            .map(|i| lends(i).then(|| self.bound_of(capacity, &mut demands, i)))
+            .map(|i| lends(i).then(|| Fairweir::bound_of(&self.weights, capacity, &mut demands, i)))
             .collect();
         let floors = self.floors();
         let is_queue_ours = self.is_queue_ours();

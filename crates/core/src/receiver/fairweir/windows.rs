@@ -19,7 +19,9 @@ impl Fairweir {
         let by_weight = self.weights.by_weight(capacity);
         for ((index, group), by_weight) in self.groups.iter().enumerate().zip(by_weight) {
             self.bound_members(index, group, &mut windows.connections);
-            let first = self.weights.max(index).map_or(by_weight, |max| by_weight.min(max));
+            let first = if self.weights.is_idle(index) { Rate::ZERO } else { by_weight };
+            let first = first.max(self.weights.min(index));
+            let first = self.weights.max(index).map_or(first, |max| first.min(max));
             windows.initial.push(Some(self.first_window(first)));
         }
         windows.connections.sort_unstable_by_key(|c| c.id);

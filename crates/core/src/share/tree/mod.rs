@@ -8,15 +8,19 @@
 //! Terms: a *leaf* is what is measured and enforced, a *branch* has leaves or branches beneath it.
 //! Leaves are numbered depth first. What a leaf *takes* reacts to nothing, so that it is not divided.
 //! A *cap* bounds what a node has: beyond it the node wants nothing, and the others divide the rest.
+//! A *floor* is what a node has at least if it wants that much; what it does not want the others have. A
+//! branch has at least what the floors beneath it need. Floors that are together above what there is are
+//! scaled in proportion. An *idle* node has what is left when all others have what they want: it
+//! takes part in a second division of the rest.
 //!
 //! Properties, all tested: without takers the parts sum to min(capacity, Σ demands) exactly; no part is
-//! above its demand, and no node above its cap; the leaves of a branch together have what the branch would have as one leaf with
-//! their demand, so that nothing beneath a branch changes what others have; a tree without branches
-//! divides as [`fair`] does.
+//! above its demand, and no node above its cap; without floors and idle nodes the leaves of a branch
+//! together have what the branch would have as one leaf with their demand, so that nothing beneath a
+//! branch changes what others have; a tree without branches divides as [`fair`] does.
 
 use std::ops::Range;
 
-use super::{Entry, Weight, fair};
+use super::{Entry, Weight, fair, fair_above};
 use crate::units::Rate;
 
 /// The most levels of a tree: a device, a group, and a group within it.
@@ -38,6 +42,9 @@ pub struct Tree {
     /// Each leaf's part of the whole by weight alone, as a fraction.
     fractions: Vec<(u64, u64)>,
     caps: Vec<Cap>,
+    floors: Vec<Floor>,
+    /// Which leaves are idle; empty if none is.
+    idle: Vec<bool>,
 }
 
 /// What a node has at most.
@@ -47,6 +54,15 @@ pub struct Cap {
     pub leaves: Range<usize>,
     /// What they have together at most.
     pub max: Rate,
+}
+
+/// What a node has at least, if it wants that much.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Floor {
+    /// The leaves of the node.
+    pub leaves: Range<usize>,
+    /// What they have together at least.
+    pub min: Rate,
 }
 
 /// What the leaves of a tree would use.
@@ -66,7 +82,7 @@ impl Tree {
     pub fn new(nodes: Vec<Node>) -> Tree {
         let mut fractions = Vec::new();
         add_fractions(&nodes, (1, 1), DEPTH_MAX, &mut fractions);
-        Tree { nodes, fractions, caps: Vec::new() }
+        Tree { nodes, fractions, ..Tree::default() }
     }
 
     /// The same tree with these caps and no others.
@@ -80,9 +96,65 @@ impl Tree {
         Tree { caps, ..self }
     }
 
+    /// The same tree with these floors and no others.
+    ///
+    /// # Panics
+    /// If a floor is not of the leaves of a node.
+    #[must_use]
+    pub fn with_floors(self, floors: Vec<Floor>) -> Tree {
+        let is_node = |floor: &Floor| is_of_node(&self.nodes, 0, &floor.leaves);
+        assert!(floors.iter().all(is_node), "a floor is of the leaves of a node");
+        Tree { floors, ..self }
+    }
+
+    /// The same tree with these leaves idle.
+    ///
+    /// # Panics
+    /// If there is another number of leaves.
+    #[must_use]
+    pub fn with_idle(self, mut idle: Vec<bool>) -> Tree {
+        assert_eq!(idle.len(), self.len(), "each leaf is idle or not");
+        if !idle.contains(&true) {
+            idle.clear();
+        }
+        Tree { idle, ..self }
+    }
+
+    /// The same tree without caps and floors, which are rates of one direction.
+    #[must_use]
+    pub fn without_rates(self) -> Tree {
+        self.with_caps(Vec::new()).with_floors(Vec::new())
+    }
+
+    /// Whether a leaf has only what the others leave.
+    pub fn is_idle(&self, leaf: usize) -> bool {
+        self.idle.get(leaf).is_some_and(|&idle| idle)
+    }
+
+    /// Whether weights alone decide.
+    pub fn is_by_weight(&self) -> bool {
+        self.caps.is_empty() && self.floors.is_empty() && self.idle.is_empty()
+    }
+
+    /// The floor of a leaf itself.
+    pub fn min(&self, leaf: usize) -> Rate {
+        let own = self.floors.iter().filter(|floor| floor.leaves == (leaf..leaf + 1));
+        own.map(|floor| floor.min).max().unwrap_or(Rate::ZERO)
+    }
+
     /// Whether a node has a cap.
     pub fn has_caps(&self) -> bool {
         !self.caps.is_empty()
+    }
+
+    /// Whether a node has a floor.
+    pub fn has_floors(&self) -> bool {
+        !self.floors.is_empty()
+    }
+
+    /// Whether a leaf is idle.
+    pub fn has_idle(&self) -> bool {
+        !self.idle.is_empty()
     }
 
     /// What a leaf may have at most by the caps above it.
@@ -147,8 +219,39 @@ impl Tree {
     pub fn divide(&self, capacity: Rate, claims: Claims<'_>) -> Vec<Rate> {
         assert_eq!(claims.demands.len(), self.len(), "each leaf has a demand");
         assert!(claims.taken.is_empty() || claims.taken.len() == self.len(), "or none takes");
+        if self.idle.is_empty() {
+            let limits = Limits { caps: &self.caps, floors: &self.floors };
+            return self.divide_among(capacity, claims, limits);
+        }
+        let of = |wanted: bool| {
+            let demand = |(&demand, &idle)| if idle == wanted { demand } else { Some(Rate::ZERO) };
+            claims.demands.iter().zip(&self.idle).map(demand).collect::<Vec<_>>()
+        };
+        let limits = Limits { caps: &self.caps, floors: &self.floors };
+        let demands = of(false);
+        let mut parts = self.divide_among(capacity, Claims { demands: &demands, ..claims }, limits);
+        // What takes has been left out by then.
+        let mut demands = of(true);
+        let mut has = parts.clone();
+        for (leaf, &taken) in claims.taken.iter().enumerate().filter(|(_, t)| **t > Rate::ZERO) {
+            (has[leaf], demands[leaf]) = (taken, Some(Rate::ZERO));
+        }
+        let rest = |of: Rate, leaves: &Range<usize>| {
+            of.saturating_sub(has[leaves.clone()].iter().copied().sum())
+        };
+        let cap =
+            |Cap { leaves, max }: &Cap| Cap { leaves: leaves.clone(), max: rest(*max, leaves) };
+        let caps: Vec<Cap> = self.caps.iter().map(cap).collect();
+        let left = rest(capacity, &(0..self.len()));
+        let claims = Claims { demands: &demands, taken: &[] };
+        let second = self.divide_among(left, claims, Limits { caps: &caps, floors: &[] });
+        parts.iter_mut().zip(second).for_each(|(part, more)| *part += more);
+        parts
+    }
+
+    fn divide_among(&self, capacity: Rate, claims: Claims<'_>, limits: Limits<'_>) -> Vec<Rate> {
         let mut parts = vec![Rate::ZERO; self.len()];
-        divide(capacity, &self.nodes, Level { claims, caps: &self.caps, first: 0 }, &mut parts);
+        divide(capacity, &self.nodes, Level { claims, limits, first: 0 }, &mut parts);
         parts
     }
 }
@@ -175,11 +278,18 @@ impl Node {
     }
 }
 
+/// Caps and floors of nodes.
+#[derive(Clone, Copy)]
+struct Limits<'a> {
+    caps: &'a [Cap],
+    floors: &'a [Floor],
+}
+
 /// Consecutive leaves, of which `first` is the number of the first one in the tree.
 #[derive(Clone, Copy)]
 struct Level<'a> {
     claims: Claims<'a>,
-    caps: &'a [Cap],
+    limits: Limits<'a>,
     first: usize,
 }
 
@@ -202,9 +312,26 @@ impl<'a> Level<'a> {
                 ranges(nodes).map(|(node, at)| self.of(at).demand(node)).sum::<Option<Rate>>()
             }
         };
-        let leaves = self.first..self.first + self.claims.demands.len();
-        let own = self.caps.iter().filter(|cap| cap.leaves == leaves);
+        let leaves = self.leaves();
+        let own = self.limits.caps.iter().filter(|cap| cap.leaves == leaves);
         own.fold(wanted, |wanted, cap| Some(wanted.map_or(cap.max, |wanted| wanted.min(cap.max))))
+    }
+
+    /// What `node`, to which these leaves belong, has at least.
+    fn floor(&self, node: &Node) -> Rate {
+        let leaves = self.leaves();
+        let own = self.limits.floors.iter().filter(|floor| floor.leaves == leaves);
+        let own = own.map(|floor| floor.min).max().unwrap_or(Rate::ZERO);
+        let beneath = match node {
+            Node::Leaf(_) => Rate::ZERO,
+            Node::Branch(_, nodes) => ranges(nodes).map(|(node, at)| self.of(at).floor(node)).sum(),
+        };
+        let floor = own.max(beneath);
+        self.demand(node).map_or(floor, |demand| demand.min(floor))
+    }
+
+    fn leaves(&self) -> Range<usize> {
+        self.first..self.first + self.claims.demands.len()
     }
 
     fn of(self, leaves: Range<usize>) -> Level<'a> {
@@ -269,7 +396,17 @@ fn divide(capacity: Rate, nodes: &[Node], level: Level<'_>, parts: &mut [Rate]) 
             demand: if is_out { Some(Rate::ZERO) } else { level.of(at.clone()).demand(node) },
         };
         let entries: Vec<Entry> = beneath.iter().zip(&is_out).map(entry).collect();
-        let shares = fair(capacity.saturating_sub(out), &entries);
+        let left = capacity.saturating_sub(out);
+        let shares = if level.limits.floors.is_empty() {
+            fair(left, &entries)
+        } else {
+            let floor = |((node, at), &is_out): (&(&Node, Range<usize>), &bool)| match is_out {
+                true => Rate::ZERO,
+                false => level.of(at.clone()).floor(node),
+            };
+            let floors: Vec<Rate> = beneath.iter().zip(&is_out).map(floor).collect();
+            fair_above(left, &entries, &floors)
+        };
         let exceeds = |i: &usize| !is_out[*i] && taken[*i] > shares[*i];
         match (0..nodes.len()).find(exceeds) {
             Some(i) => is_out[i] = true,

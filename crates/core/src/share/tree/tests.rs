@@ -219,6 +219,265 @@ fn add_leaves(nodes: &[Node], mut first: usize, all: &mut Vec<std::ops::Range<us
     }
 }
 
+type Limited = (Vec<Node>, Vec<Option<Rate>>, [Vec<(Range<usize>, Rate)>; 2], Vec<bool>);
+
+/// A tree with demands, caps, floors and idle nodes.
+fn limited() -> impl Strategy<Value = Limited> {
+    claimed().prop_flat_map(|(nodes, demands)| {
+        let mut all = Vec::new();
+        add_leaves(&nodes, 0, &mut all);
+        let limits = |most: u64| {
+            let all = all.clone();
+            let limit = proptest::option::weighted(0.4, (0..most).prop_map(Rate::bps));
+            vec(limit, all.len()).prop_map(move |limits| {
+                let limits = all.iter().zip(limits);
+                limits.filter_map(|(leaves, limit)| Some((leaves.clone(), limit?))).collect()
+            })
+        };
+        let leaves = demands.len();
+        let idle = proptest::sample::subsequence(all.clone(), 0..=all.len().min(3));
+        let idle = idle.prop_map(move |nodes| {
+            let is_idle = |leaf| nodes.iter().any(|leaves: &Range<usize>| leaves.contains(&leaf));
+            (0..leaves).map(is_idle).collect::<Vec<_>>()
+        });
+        let both = (limits(60_000_000), limits(40_000_000));
+        (Just(nodes), Just(demands), both.prop_map(|(caps, floors)| [caps, floors]), idle)
+    })
+}
+
+proptest! {
+    /// Water-filling in exact fractions, to less than 1 bit/s per level.
+    #[test]
+    fn floors_caps_and_idle_nodes_are_filled_exactly(
+        (nodes, demands, [caps, floors], idle) in limited(), capacity in 0..200_000_000u64,
+    ) {
+        let tree = Tree::new(nodes.clone())
+            .with_caps(caps.iter().map(|(l, max)| Cap { leaves: l.clone(), max: *max }).collect())
+            .with_floors(floors.iter().map(|(l, min)| Floor { leaves: l.clone(), min: *min }).collect())
+            .with_idle(idle.clone());
+        let parts = tree.divide(Rate::bps(capacity), Claims { demands: &demands, taken: &[] });
+        let exact = oracle::divided(capacity, &nodes, &demands, [&caps, &floors], &idle);
+        for (leaf, (part, exact)) in parts.iter().zip(&exact).enumerate() {
+            let levels = oracle::LEVELS as u64 * if tree.is_idle(leaf) { 2 } else { 1 };
+            prop_assert!(exact.is_within(part.as_bps(), levels), "{leaf}: {part} but {exact:?}");
+            prop_assert!(demands[leaf].is_none_or(|demand| *part <= demand));
+        }
+        for (leaves, max) in &caps {
+            prop_assert!(parts[leaves.clone()].iter().copied().sum::<Rate>() <= *max);
+        }
+        // Nothing is left over while a leaf wants it.
+        let given: Rate = parts.iter().copied().sum();
+        let caps: Vec<Cap> = caps.into_iter().map(|(leaves, max)| Cap { leaves, max }).collect();
+        let mut first = 0;
+        let wanted = nodes.iter().map(|node| {
+            first += node.leaves();
+            wanted(node, first - node.leaves(), (&demands, &caps))
+        });
+        let wanted: Option<Rate> = wanted.sum();
+        prop_assert_eq!(given, wanted.unwrap_or(Rate::MAX).min(Rate::bps(capacity)));
+    }
+}
+
+#[test]
+fn floors_hold_against_any_weight_and_idle_leaves_have_the_rest() {
+    // The tv's rest has a floor above its part, which its video pays.
+    let floor = |leaves, kbit| Floor { leaves, min: Rate::kbit(kbit) };
+    let tree = home().with_floors(vec![floor(1..2, 5_000)]);
+    assert_eq!(divide_kbit(&tree, 12_000, &[-1, -1, -1], &[]), [3_000, 5_000, 4_000]);
+    assert_eq!(divide_kbit(&tree, 12_000, &[-1, 1_000, -1], &[]), [7_000, 1_000, 4_000]);
+    // A floor beneath a device counts against all others.
+    let tree = home().with_floors(vec![floor(1..2, 9_000)]);
+    assert_eq!(divide_kbit(&tree, 12_000, &[-1, -1, -1], &[]), [0, 9_000, 3_000]);
+    let tree = home().with_floors(vec![floor(0..2, 9_000), floor(2..3, 6_000)]);
+    assert_eq!(divide_kbit(&tree, 12_000, &[-1, -1, -1], &[]), [5_400, 1_800, 4_800]);
+    // An idle leaf yields to the leaves of other devices too.
+    let tree = home().with_idle(vec![true, false, false]);
+    assert_eq!(divide_kbit(&tree, 12_000, &[-1, -1, -1], &[]), [0, 8_000, 4_000]);
+    assert_eq!(divide_kbit(&tree, 12_000, &[-1, 1_000, 3_000], &[]), [8_000, 1_000, 3_000]);
+    assert_eq!(divide_kbit(&tree, 12_000, &[-1, 1_000, -1], &[]), [0, 1_000, 11_000]);
+    assert_eq!(divide_kbit(&tree, 12_000, &[-1, 1_000, 0], &[0, 0, 9_000]), [2_000, 1_000, 0]);
+}
+
+/// The same division, written anew with fractions.
+mod oracle {
+    use num_bigint::BigInt;
+
+    use super::*;
+
+    pub(super) const LEVELS: usize = DEPTH_MAX;
+
+    /// Numerator and denominator, which is positive.
+    #[derive(Clone, Debug)]
+    pub(super) struct Exact(BigInt, BigInt);
+
+    fn whole(n: u64) -> Exact {
+        Exact(n.into(), 1.into())
+    }
+
+    impl Exact {
+        fn plus(&self, other: &Exact) -> Exact {
+            Exact(&self.0 * &other.1 + &other.0 * &self.1, &self.1 * &other.1).reduced()
+        }
+
+        fn minus(&self, other: &Exact) -> Exact {
+            self.plus(&Exact(-&other.0, other.1.clone()))
+        }
+
+        fn times(&self, n: &Exact, d: &Exact) -> Exact {
+            Exact(&self.0 * &n.0 * &d.1, &self.1 * &n.1 * &d.0).reduced()
+        }
+
+        fn reduced(self) -> Exact {
+            let (mut a, mut b) = (self.0.magnitude().clone(), self.1.magnitude().clone());
+            while b != 0u8.into() {
+                (a, b) = (b.clone(), a % b);
+            }
+            let gcd = BigInt::from(a);
+            Exact(self.0 / &gcd, self.1 / gcd)
+        }
+
+        fn is_below(&self, other: &Exact) -> bool {
+            &self.0 * &other.1 < &other.0 * &self.1
+        }
+
+        fn min(&self, other: &Exact) -> Exact {
+            if other.is_below(self) { other.clone() } else { self.clone() }
+        }
+
+        fn max(&self, other: &Exact) -> Exact {
+            if self.is_below(other) { other.clone() } else { self.clone() }
+        }
+
+        pub(super) fn is_within(&self, n: u64, of: u64) -> bool {
+            let off = self.minus(&whole(n));
+            off.is_below(&whole(of)) && whole(0).minus(&off).is_below(&whole(of))
+        }
+    }
+
+    fn total<'e>(all: impl IntoIterator<Item = &'e Exact>) -> Exact {
+        all.into_iter().fold(whole(0), |sum, e| sum.plus(e))
+    }
+
+    /// What one node may have: from its floor to what it wants; without end if it wants all.
+    struct Want {
+        weight: Exact,
+        least: Exact,
+        most: Option<Exact>,
+    }
+
+    /// What each has when the water stands at `level`.
+    fn at(level: &Exact, wants: &[Want]) -> Vec<Exact> {
+        let part = |w: &Want| {
+            let part = level.times(&w.weight, &whole(1)).max(&w.least);
+            w.most.as_ref().map_or(part.clone(), |most| part.min(most))
+        };
+        wants.iter().map(part).collect()
+    }
+
+    fn fill(capacity: &Exact, wants: &[Want]) -> Vec<Exact> {
+        let least = total(wants.iter().map(|w| &w.least));
+        if capacity.is_below(&least) {
+            return wants.iter().map(|w| capacity.times(&w.least, &least)).collect();
+        }
+        // The levels at which a part begins or ends to rise, and the last one that does not spill.
+        let mut bends = vec![whole(0)];
+        for w in wants {
+            bends.push(w.least.times(&whole(1), &w.weight));
+            bends.extend(w.most.as_ref().map(|most| most.times(&whole(1), &w.weight)));
+        }
+        let fits = |level: &&Exact| !capacity.is_below(&total(&at(level, wants)));
+        let level = bends.iter().filter(fits).fold(whole(0), |a, b| a.max(b));
+        let parts = at(&level, wants);
+        let rises = |w: &&Want| {
+            let part = level.times(&w.weight, &whole(1));
+            !part.is_below(&w.least) && w.most.as_ref().is_none_or(|most| part.is_below(most))
+        };
+        let weights = total(wants.iter().filter(rises).map(|w| &w.weight));
+        if weights.0 == 0.into() {
+            return parts;
+        }
+        let left = capacity.minus(&total(&parts));
+        at(&level.plus(&left.times(&whole(1), &weights)), wants)
+    }
+
+    struct Filling<'a> {
+        demands: Vec<Option<Exact>>,
+        caps: Vec<(&'a Range<usize>, Exact)>,
+        floors: Vec<(&'a Range<usize>, Exact)>,
+    }
+
+    impl Filling<'_> {
+        fn want(&self, node: &Node, first: usize) -> Want {
+            let leaves = first..first + node.leaves();
+            let (mut most, mut least) = (Some(whole(0)), whole(0));
+            match node {
+                Node::Leaf(_) => most.clone_from(&self.demands[first]),
+                Node::Branch(_, nodes) => {
+                    for (node, at) in ranges(nodes) {
+                        let inner = self.want(node, first + at.start);
+                        most = most.zip(inner.most).map(|(a, b)| a.plus(&b));
+                        least = least.plus(&inner.least);
+                    }
+                }
+            }
+            for (_, cap) in self.caps.iter().filter(|(of, _)| **of == leaves) {
+                most = Some(most.map_or(cap.clone(), |most| most.min(cap)));
+            }
+            for (_, floor) in self.floors.iter().filter(|(of, _)| **of == leaves) {
+                least = least.max(floor);
+            }
+            let least = most.as_ref().map_or(least.clone(), |most| least.min(most));
+            Want { weight: whole(node.weight().as_u32().into()), least, most }
+        }
+
+        fn level(&self, capacity: &Exact, nodes: &[Node], first: usize, parts: &mut Vec<Exact>) {
+            let wants: Vec<Want> =
+                ranges(nodes).map(|(node, at)| self.want(node, first + at.start)).collect();
+            for ((node, at), part) in ranges(nodes).zip(fill(capacity, &wants)) {
+                match node {
+                    Node::Leaf(_) => parts.push(part),
+                    Node::Branch(_, nodes) => self.level(&part, nodes, first + at.start, parts),
+                }
+            }
+        }
+    }
+
+    pub(super) fn divided(
+        capacity: u64,
+        nodes: &[Node],
+        demands: &[Option<Rate>],
+        [caps, floors]: [&[(Range<usize>, Rate)]; 2],
+        idle: &[bool],
+    ) -> Vec<Exact> {
+        let exact = |rate: Rate| whole(rate.as_bps());
+        let demand = |wanted: bool| {
+            let of = |(leaf, demand): (usize, &Option<Rate>)| match idle[leaf] == wanted {
+                true => demand.map(exact),
+                false => Some(whole(0)),
+            };
+            demands.iter().enumerate().map(of).collect()
+        };
+        let mut parts = Vec::new();
+        let first = Filling {
+            demands: demand(false),
+            caps: caps.iter().map(|(of, max)| (of, exact(*max))).collect(),
+            floors: floors.iter().map(|(of, min)| (of, exact(*min))).collect(),
+        };
+        first.level(&whole(capacity), nodes, 0, &mut parts);
+        let second = Filling {
+            demands: demand(true),
+            caps: caps
+                .iter()
+                .map(|(of, max)| (of, exact(*max).minus(&total(&parts[of.clone()]))))
+                .collect(),
+            floors: Vec::new(),
+        };
+        let mut more = Vec::new();
+        second.level(&whole(capacity).minus(&total(&parts)), nodes, 0, &mut more);
+        parts.iter().zip(&more).map(|(a, b)| a.plus(b)).collect()
+    }
+}
+
 type Wanted<'a> = (&'a [Option<Rate>], &'a [Cap]);
 
 fn wanted(node: &Node, first: usize, (demands, caps): Wanted<'_>) -> Option<Rate> {

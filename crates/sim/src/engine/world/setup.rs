@@ -1,8 +1,8 @@
 //! From a scenario to a world at time zero.
 
-use fairweir_core::policy::Group;
+use fairweir_core::policy::tree_of;
 use fairweir_core::receiver::{self, Controller, ControllerSpec, CrabTuning, Decider, LATENCY};
-use fairweir_core::share::{Cap, Tree, Weight};
+use fairweir_core::share::Tree;
 use fairweir_core::units::{Bytes, Span, Time};
 use fairweir_reference::CrabPrinted;
 use fairweir_scenario::app::{App, Chance};
@@ -80,7 +80,7 @@ impl<'s> World<'s> {
     fn add_stages(&mut self, control: Control, random: &mut SplitMix64) -> Result<(), PlayError> {
         let Scenario { groups, devices, device_of, .. } = self.scenario;
         if devices.is_empty() {
-            let weights = tree(groups.iter());
+            let weights = tree_of(groups.iter());
             let classes = (0..groups.len()).map(|group| (group, group));
             return self.add_stage(control, CrabTuning::HOST, weights, classes, random);
         }
@@ -90,7 +90,7 @@ impl<'s> World<'s> {
         self.home.has_router = !self.home.stages.is_empty();
         for (index, device) in devices.iter().enumerate() {
             let members = || (0..groups.len()).filter(|&g| device_of[g] == index);
-            let weights = tree(members().map(|g| &groups[g]));
+            let weights = tree_of(members().map(|g| &groups[g]));
             self.add_stage(device.control, CrabTuning::HOST, weights, members().zip(0..), random)?;
         }
         Ok(())
@@ -186,12 +186,4 @@ impl<'s> World<'s> {
         self.paths.push(Path { down, up, down_source, up_source });
         path
     }
-}
-
-/// How groups of one host share.
-fn tree<'g>(groups: impl Iterator<Item = &'g Group>) -> Tree {
-    let groups: Vec<&Group> = groups.collect();
-    let weights: Vec<Weight> = groups.iter().map(|group| group.weight).collect();
-    let cap = |(i, group): (usize, &&Group)| Some(Cap { leaves: i..i + 1, max: group.max? });
-    Tree::from(weights).with_caps(groups.iter().enumerate().filter_map(cap).collect())
 }
