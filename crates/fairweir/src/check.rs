@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use fairweir_core::policy::{Branch, Policy, Priority};
+use fairweir_core::policy::{Branch, Policy};
 use fairweir_core::share::Claims;
 use fairweir_core::units::Rate;
 
@@ -127,8 +127,7 @@ impl Rows {
             let percent = 100.0 * part.as_bps() as f64 / WHOLE.as_bps() as f64;
             let most = group.max.map(|max| format!(", at most {max}")).unwrap_or_default();
             let least = group.min.map(|min| format!(", at least {min}")).unwrap_or_default();
-            let idle = if group.priority == Priority::Idle { ", what others leave" } else { "" };
-            let part_of_all = format!("{percent:.1} %{most}{least}{idle}");
+            let part_of_all = format!("{percent:.1} %{most}{least}");
             self.rows[at] = vec![name, group.weight.to_string(), part_of_all, matches];
             sum += part;
         }

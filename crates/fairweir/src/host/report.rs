@@ -173,7 +173,6 @@ fn within(policy: &Policy, timed: &dyn Fn(&str) -> Option<TimedStatus>) -> Vec<V
                 weight: group.weight,
                 max_bps: group.max,
                 min_bps: group.min,
-                priority: group.priority,
             };
             add(beneath, &[above, &[own]].concat(), timed, all);
         }
@@ -194,7 +193,6 @@ fn group_status(
         weight: group.weight,
         max_bps: group.max,
         min_bps: group.min,
-        priority: group.priority,
         timed: None,
         within: Vec::new(),
         matches: group.matches.clone(),

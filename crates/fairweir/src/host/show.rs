@@ -2,7 +2,6 @@
 
 use std::io::{self, Write};
 
-use fairweir_core::policy::Priority;
 use fairweir_core::receiver::GroupState;
 use fairweir_core::units::{Bytes, Rate};
 
@@ -69,7 +68,7 @@ pub(crate) fn notes(status: &Status) -> Vec<(&'static str, String)> {
         notes.push(("queue at the ISP", format!("{:.1} ms ({of})", delay.mean_ms)));
     }
     notes.extend(caps_note(status).map(|note| ("max", note)));
-    notes.extend(floors_and_idle(status));
+    notes.extend(floors_note(status).map(|note| ("min", note)));
     let mut timed: Vec<String> = Vec::new();
     for group in &status.groups {
         let within = group.within.iter().map(|within| (&within.name, &within.timed));
@@ -135,21 +134,18 @@ fn caps_note(status: &Status) -> Option<String> {
     (!caps.is_empty()).then(|| format!("{}{held}", caps.join(", ")))
 }
 
-/// The floors, and the groups that have what others leave.
-fn floors_and_idle(status: &Status) -> Vec<(&'static str, String)> {
-    let (mut floors, mut idle) = (Vec::new(), Vec::new());
-    let mut add = |name: &str, min: Option<Rate>, priority: Priority| {
+/// The floors, and whether they hold.
+fn floors_note(status: &Status) -> Option<String> {
+    let mut floors = Vec::new();
+    let mut add = |name: &str, min: Option<Rate>| {
         let floor = min.map(|min| format!("{name} {}", mbit(min.as_bps())));
         floors.extend(floor.filter(|floor| !floors.contains(floor)));
-        if priority == Priority::Idle && !idle.iter().any(|known| known == name) {
-            idle.push(name.to_owned());
-        }
     };
     for group in &status.groups {
         for within in &group.within {
-            add(&within.name, within.min_bps, within.priority);
+            add(&within.name, within.min_bps);
         }
-        add(&group.name, group.min_bps, group.priority);
+        add(&group.name, group.min_bps);
     }
     let holds = status.enforcing && status.capacity_bps.is_some();
     let held = if holds {
@@ -157,8 +153,7 @@ fn floors_and_idle(status: &Status) -> Vec<(&'static str, String)> {
     } else {
         "; not in force while the capacity is unknown or nothing is enforced"
     };
-    let notes = [("min", floors), ("idle", idle)].into_iter().filter(|(_, all)| !all.is_empty());
-    notes.map(|(key, all)| (key, format!("{}{held}", all.join(", ")))).collect()
+    (!floors.is_empty()).then(|| format!("{}{held}", floors.join(", ")))
 }
 
 /// By what connections were assigned to sites, and what cannot be.

@@ -240,6 +240,7 @@ mod tests {
             name: "tv".to_owned(),
             weight: Weight::new(4).unwrap(),
             max_bps: Some(Rate::mbit(20)),
+            min_bps: None,
             timed: None,
         };
         let mut groups = vec![

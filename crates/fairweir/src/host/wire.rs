@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use fairweir_config::host::set::Changes;
 use fairweir_core::market::guarantee::Guarantee;
 use fairweir_core::packet::Mac;
-use fairweir_core::policy::{Match, PATH_SEPARATOR, Priority};
+use fairweir_core::policy::{Match, PATH_SEPARATOR};
 use fairweir_core::receiver::{Act, Control, DelaySource, GroupDecision};
 use fairweir_core::share::Weight;
 use fairweir_core::units::{Bytes, Rate};
@@ -469,9 +469,6 @@ pub(crate) struct GroupStatus {
     /// What it receives at least if it wants that much; null without a floor.
     #[serde(default)]
     pub(crate) min_bps: Option<Rate>,
-    /// Whether it has its share, or only what others leave.
-    #[serde(default)]
-    pub(crate) priority: Priority,
     /// What changes it for a time; null if nothing does.
     #[serde(default)]
     pub(crate) timed: Option<TimedStatus>,
@@ -523,9 +520,6 @@ pub(crate) struct WithinStatus {
     /// What they receive together at least if they want that much.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) min_bps: Option<Rate>,
-    /// Whether they have a share, or only what others leave.
-    #[serde(default, skip_serializing_if = "Priority::is_normal")]
-    pub(crate) priority: Priority,
     /// What changes it for a time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) timed: Option<TimedStatus>,

@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use fairweir_core::policy::{Match, Priority};
+use fairweir_core::policy::Match;
 use fairweir_core::receiver::GroupState;
 use fairweir_core::units::{Rate, Span, Time};
 use fairweir_daemon::{Client, Error, Request};
@@ -189,16 +189,13 @@ fn state(group: &GroupStatus) -> String {
     let most = caps.min().map(|max| format!(" It may have at most {}.", mbit(max.as_bps())));
     let least =
         group.min_bps.map(|min| format!(" It has {} whenever it wants them.", mbit(min.as_bps())));
-    let mut priorities = group.within.iter().map(|within| within.priority).chain([group.priority]);
-    let idle = priorities.any(|priority| priority == Priority::Idle);
-    let idle = if idle { " It has only what others leave." } else { "" };
     let within = group.within.iter().filter_map(|within| within.timed.as_ref());
     let timed: String = within
         .chain(&group.timed)
         .map(|timed| format!(" For a time: {}.", timed.in_words()))
         .collect();
     let (most, least) = (most.unwrap_or_default(), least.unwrap_or_default());
-    format!("{}{most}{least}{idle}{timed}", sentence(group.decision.state))
+    format!("{}{most}{least}{timed}", sentence(group.decision.state))
 }
 
 fn sentence(state: GroupState) -> &'static str {
