@@ -22,21 +22,22 @@ const BURST_MAX: usize = 256;
 
 /// See the module. `K` names who is known.
 pub(crate) struct Listener<K> {
+    clients: u32,
     socket: Option<(UdpSocket, Admission)>,
     divider: Divider<K>,
     error: Option<String>,
 }
 
 impl<K: Ord + Clone + Debug> Listener<K> {
-    /// Without a socket.
+    /// Without a socket; about `clients` may have an agreement at a time without counting as strangers.
     ///
     /// # Errors
     /// If the kernel has no random bytes.
-    pub(crate) fn new() -> anyhow::Result<Listener<K>> {
+    pub(crate) fn new(clients: u32) -> anyhow::Result<Listener<K>> {
         let [high, low, epoch] = [random()?, random()?, random()?];
         let key = Key((u128::from(high) << 64 | u128::from(low)).to_ne_bytes());
         let divider = Divider::new(key, epoch as u32);
-        Ok(Listener { socket: None, divider, error: None })
+        Ok(Listener { clients, socket: None, divider, error: None })
     }
 
     pub(crate) fn waits_for(&self) -> Option<BorrowedFd<'_>> {
@@ -59,7 +60,7 @@ impl<K: Ord + Clone + Debug> Listener<K> {
     }
 
     fn listen(&mut self, device: &str) {
-        match open(device) {
+        match open(device, self.clients) {
             Ok(socket) => {
                 info!(device, port = PORT, "hosts can ask");
                 (self.socket, self.error) = (Some(socket), None);
@@ -110,8 +111,8 @@ impl<K: Ord + Clone + Debug> Listener<K> {
     }
 }
 
-fn open(device: &str) -> anyhow::Result<(UdpSocket, Admission)> {
+fn open(device: &str, clients: u32) -> anyhow::Result<(UdpSocket, Admission)> {
     let socket = datagram::listen_at(device, PORT)?;
-    let admission = Admission::bound(&socket)?;
+    let admission = Admission::bound(&socket, clients)?;
     Ok((socket, admission))
 }

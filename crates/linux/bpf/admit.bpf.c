@@ -20,10 +20,10 @@ struct portion {
 	__u64 count;
 };
 
-/* Written by user space; who was not heard for longest makes room. */
+/* Written by user space, which says how many there may be; who was not heard for longest makes room. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
-	__uint(max_entries, ADMIT_CLIENTS);
+	__uint(max_entries, 1);
 	__type(key, struct admit_client);
 	__type(value, struct portion);
 } clients SEC(".maps");

@@ -4,8 +4,6 @@
 
 #include <linux/types.h>
 
-/* How many clients are known at most. */
-#define ADMIT_CLIENTS 131072
 /* Datagrams in a second of a client, which renews once a second, and of all strangers together. */
 #define ADMIT_CLIENT_MAX 4
 #define ADMIT_STRANGERS_MAX 500

@@ -36,6 +36,8 @@ const NEIGHBOURS_AGE: Span = Span::millis(200);
 const NEIGHBOURS_PERIOD: Span = Span::secs(10);
 /// The most devices that are told of.
 const NEIGHBOURS_MAX: usize = 1_024;
+/// The most hosts that have an agreement; there are 16 devices that can.
+const CLIENTS_MAX: u32 = 1_024;
 /// How long nothing may be enforced before agreements end, as while the control compares with what arrives without it.
 const REST_MAX: Span = Span::secs(4);
 
@@ -74,7 +76,7 @@ impl DeviceControl {
     pub(super) fn new() -> anyhow::Result<DeviceControl> {
         let (looked_at, enforced_at) = (Time::ZERO, Time::ZERO);
         Ok(DeviceControl {
-            listener: Listener::new()?,
+            listener: Listener::new(CLIENTS_MAX)?,
             neighbours: Vec::new(),
             since: BTreeMap::new(),
             looked_at,

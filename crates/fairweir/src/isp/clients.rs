@@ -19,6 +19,9 @@ use super::registry::{PlanRecord, Registry};
 use super::wire::{ClientClass, ClientStatus, ClientsStatus};
 use crate::listener::Listener;
 
+/// The most clients that are no strangers: of more subscribers than a daemon polices.
+const CLIENTS_MAX: u32 = 1 << 17;
+
 /// See the module.
 pub(super) struct Clients {
     listener: Listener<Arc<str>>,
@@ -32,7 +35,7 @@ impl Clients {
     /// # Errors
     /// If the kernel has no random bytes.
     pub(super) fn new() -> anyhow::Result<Clients> {
-        Ok(Clients { listener: Listener::new()?, is_wanted: false })
+        Ok(Clients { listener: Listener::new(CLIENTS_MAX)?, is_wanted: false })
     }
 
     pub(super) fn waits_for(&self) -> Option<BorrowedFd<'_>> {

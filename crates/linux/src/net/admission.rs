@@ -21,12 +21,18 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Bounds what a socket gets from now on, until it is closed.
+    /// Bounds what a socket gets from now on, until it is closed. About `clients` are known at most, which take 90 bytes
+    /// each from the beginning; who was not heard for longest makes room.
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub fn bound(socket: &UdpSocket) -> Result<Admission, Error> {
-        let object = open()?.load().map_err(|e| bpf_error(BOUNDING, &e))?;
+    pub fn bound(socket: &UdpSocket, clients: u32) -> Result<Admission, Error> {
+        let mut object = open()?;
+        let failed = |e| bpf_error(BOUNDING, &e);
+        for mut map in object.maps_mut().filter(|map| map.name() == CLIENTS) {
+            map.set_max_entries(clients).map_err(failed)?;
+        }
+        let object = object.load().map_err(failed)?;
         let program = program(&object, "fairweir_admit")?.as_fd().as_raw_fd();
         // SAFETY: the kernel reads a descriptor of the given length, which is open.
         let refused = unsafe {
@@ -41,9 +47,9 @@ impl Admission {
         if refused < 0 {
             return Err(Error::refused(BOUNDING, std::io::Error::last_os_error()));
         }
-        let clients = object.maps().find(|map| map.name() == "clients");
+        let clients = object.maps().find(|map| map.name() == CLIENTS);
         let clients = clients.expect("invariant: the object has this map");
-        let clients = MapHandle::try_from(&clients).map_err(|e| bpf_error(BOUNDING, &e))?;
+        let clients = MapHandle::try_from(&clients).map_err(failed)?;
         Ok(Admission { clients })
     }
 
@@ -71,6 +77,7 @@ pub(crate) fn open() -> Result<OpenObject, Error> {
     ObjectBuilder::default().open_memory(OBJECT).map_err(|e| bpf_error(BOUNDING, &e))
 }
 
+const CLIENTS: &str = "clients";
 const BOUNDING: &str = "bound what a socket gets";
 /// A client that has sent nothing in this second.
 const PORTION_BYTES: usize = 16;

@@ -24,7 +24,7 @@ fn a_flood_of_strangers_is_bounded_and_displaces_no_client() {
     }
     for ip in [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()] {
         let socket = datagram::listen_at("lo", 0).unwrap();
-        let admission = Admission::bound(&socket).unwrap();
+        let admission = Admission::bound(&socket, 64).unwrap();
         let port = socket.local_addr().unwrap().port();
         let at = |port| SocketAddr::new(ip, port);
         let [stranger, client] = [0, 0].map(|port| UdpSocket::bind(at(port)).unwrap());
