@@ -1,9 +1,18 @@
 //! What the headers of a packet name: transport protocols, ends of a connection, link-layer addresses.
 
 use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+
+/// An address as a socket for both families has it (RFC 4291 §2.5.5.2).
+pub fn as_ip6(ip: IpAddr) -> Ipv6Addr {
+    match ip {
+        IpAddr::V4(ip4) => ip4.to_ipv6_mapped(),
+        IpAddr::V6(ip6) => ip6,
+    }
+}
 
 /// A transport protocol with ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]

@@ -1,9 +1,10 @@
 //! Cookies: a keyed hash of who asks and when, which only its receiver can give back.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use sha2::{Digest, Sha256};
 
+use crate::packet::as_ip6;
 use crate::units::{Span, Time};
 
 /// What a divider sends and wants back.
@@ -31,13 +32,9 @@ impl Key {
     }
 
     fn in_period(&self, client: SocketAddr, nonce: u64, period: u64) -> Cookie {
-        let address = match client.ip() {
-            IpAddr::V4(ip4) => ip4.to_ipv6_mapped(),
-            IpAddr::V6(ip6) => ip6,
-        };
         let hash = Sha256::new()
             .chain_update(self.0)
-            .chain_update(address.octets())
+            .chain_update(as_ip6(client.ip()).octets())
             .chain_update(client.port().to_be_bytes())
             .chain_update(nonce.to_be_bytes())
             .chain_update(period.to_be_bytes())

@@ -1,9 +1,9 @@
 //! The divider's side: which subscriber's client divides how, and until when.
 //!
 //! Nothing is stored before a client has given a cookie back, nor for addresses that are no subscriber's, which
-//! get no answer; who calls this bounds how much strangers may say. A subscriber has one client at a time: the first, until its lease ends. Since queues
-//! begin empty with other weights, what a client may change is limited: [`CHANGES`] at once, and one more each
-//! [`CHANGE_EACH`].
+//! get no answer; the caller bounds how much strangers may say. A subscriber has one client at a time: the first,
+//! until its lease ends. Since queues begin empty with other weights, what a client may change is limited:
+//! [`CHANGES`] at once, and one more each [`CHANGE_EACH`].
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;

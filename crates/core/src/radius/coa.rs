@@ -5,8 +5,8 @@
 //! ([`Outcome`]) is remembered by [`Answers::settle`] and told by [`Request::answer`].
 //!
 //! A request with an Event-Timestamp is answered only while that is within [`WINDOW_S`] of the clock and not before what
-//! is remembered ([`Answers::since`]), and is done once, wherever it comes from. One without is done once within [`AGAIN`] of those from its address and port with its
-//! identifier: one that was recorded can be sent again later.
+//! is remembered ([`Answers::since`]), and is done once, wherever it comes from. One without is done once within
+//! [`AGAIN`] of those from its address and port with its identifier: one that was recorded can be sent again later.
 //!
 //! Properties, tested: any bytes are read without a panic; no request with another secret or a changed byte is taken; a
 //! request of which a part is not understood changes nothing. All tables are bounded.

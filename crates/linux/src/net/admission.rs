@@ -2,9 +2,10 @@
 //!
 //! The kernel drops the rest before it wakes the process (`bpf/admit.bpf.c`).
 
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd};
 
+use fairweir_core::packet::as_ip6;
 use libbpf_rs::{MapCore, MapHandle, ObjectBuilder, OpenObject};
 
 use crate::Error;
@@ -58,11 +59,7 @@ impl Admission {
     /// # Errors
     /// If the kernel refuses.
     pub fn know(&self, client: SocketAddr) -> Result<(), Error> {
-        let ip = match client.ip() {
-            IpAddr::V4(ip4) => ip4.to_ipv6_mapped(),
-            IpAddr::V6(ip6) => ip6,
-        };
-        let words = ip.octets();
+        let words = as_ip6(client.ip()).octets();
         let word =
             |at: usize| u32::from_ne_bytes(words[4 * at..][..4].try_into().expect("4 bytes"));
         let address = std::array::from_fn(word);

@@ -5,6 +5,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd};
 
+use fairweir_core::packet::as_ip6;
 use nix::sys::socket::{
     ControlMessage, ControlMessageOwned, MsgFlags, SockaddrIn6, getsockopt, recvmsg, sendmsg,
     setsockopt, sockopt,
@@ -83,11 +84,8 @@ pub fn receive(socket: &UdpSocket, bytes: &mut [u8]) -> io::Result<Asked> {
 /// # Errors
 /// If the kernel refuses.
 pub fn answer(socket: &UdpSocket, asked: &Asked, bytes: &[u8]) -> io::Result<()> {
-    let ip = match asked.from.ip() {
-        IpAddr::V4(ip4) => ip4.to_ipv6_mapped(),
-        IpAddr::V6(ip6) => ip6,
-    };
-    let to = SockaddrIn6::from(SocketAddrV6::new(ip, asked.from.port(), 0, 0));
+    let to = SocketAddrV6::new(as_ip6(asked.from.ip()), asked.from.port(), 0, 0);
+    let to = SockaddrIn6::from(to);
     let info = libc::in6_pktinfo {
         ipi6_addr: libc::in6_addr { s6_addr: asked.to.octets() },
         ipi6_ifindex: 0,
