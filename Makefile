@@ -68,8 +68,8 @@ test: export RUSTC_WORKSPACE_WRAPPER := clippy-driver
 test: export CLIPPY_ARGS := -Dwarnings
 # A panic says where it was also without debug information.
 test: export CARGO_PROFILE_DEV_DEBUG := false
-# Tests wait much: one more than cores. Those that are judged or keep a core busy take turns (fairweir_testing::share).
-test: export RUST_TEST_THREADS ?= $(shell echo $$(($$(nproc) + 1)))
+# Tests wait much: two more than cores. Those that are judged or keep a core busy take turns (fairweir_testing::share).
+test: export RUST_TEST_THREADS ?= $(shell echo $$(($$(nproc) + 2)))
 test: test-deps
 	cargo xtask tidy no-lints
 	cargo $(TESTS) --all-targets --no-run

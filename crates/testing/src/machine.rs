@@ -1,22 +1,29 @@
 //! Which tests may use the machine at the same time. `make test` plays more tests than there are cores, since they wait
 //! much. Of those that are judged or keep a core busy there are at most as many as cores; and a test that needs all
-//! cores, or that others would disturb, is alone.
+//! cores, or that others would disturb, is alone. Cores are idle while the last of the others ends, so tests that are
+//! alone follow each other.
 
 use std::cell::Cell;
 use std::num::NonZeroUsize;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-static MACHINE: Mutex<Machine> = Mutex::new(Machine { shares: 0, alone: 0, is_taken: false });
+static MACHINE: Mutex<Machine> =
+    Mutex::new(Machine { shares: 0, alone: 0, is_taken: false, is_reserved: false });
 static CHANGED: Condvar = Condvar::new();
+
+/// How many wait to be alone before no further share is given.
+const ROW: usize = 2;
 
 /// Who uses the machine. If it is taken there are no shares.
 struct Machine {
     /// At most one for each core.
     shares: usize,
-    /// Who waits to be alone; no further share is given meanwhile.
+    /// Who waits to be alone.
     alone: usize,
     is_taken: bool,
+    /// Since [`ROW`] waited to be alone: no further share is given until none waits.
+    is_reserved: bool,
 }
 
 thread_local! {
@@ -34,11 +41,11 @@ enum Held {
 /// Uses the machine beside others until it drops.
 pub struct Share(());
 
-/// Waits for a core and while a test is [`alone`], and keeps all from being so. The judge does that for each claim;
+/// Waits for a core and while tests are [`alone`], and keeps all from being so. The judge does that for each claim;
 /// tests that keep a core busy do it themselves.
 pub fn share() -> Share {
     if HELD.get() == Held::Nothing {
-        wait_while(|m| m.is_taken || m.alone > 0 || m.shares == cores()).shares += 1;
+        wait_while(|m| m.is_taken || m.is_reserved || m.shares == cores()).shares += 1;
         HELD.set(Held::Part);
     }
     Share(())
@@ -60,10 +67,15 @@ pub fn alone() -> Option<Alone> {
         return None;
     }
     leave(Held::Part);
-    machine().alone += 1;
+    {
+        let mut machine = machine();
+        machine.alone += 1;
+        machine.is_reserved |= machine.alone >= ROW;
+    }
     let mut machine = wait_while(|m| m.is_taken || m.shares > 0);
     machine.alone -= 1;
     machine.is_taken = true;
+    machine.is_reserved = machine.alone > 0;
     HELD.set(Held::All);
     Some(Alone(()))
 }
