@@ -15,6 +15,7 @@
 //! | [`device`] | the classes of a client behind a router, as groups beneath its device |
 //! | [`bindings`] | which flow is in which class: the specification of the kernel program |
 //! | [`client`] | whom to ask, when again, and what to mark |
+//! | [`peers`] | hosts that divide a link among themselves |
 //! | [`verify`] | whether what arrives is what was agreed |
 //!
 //! Terms: a *class* is a part of the client's traffic, a number and a weight. A *lease* is how long an
@@ -28,6 +29,7 @@ pub mod divider;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;
 pub mod message;
+pub mod peers;
 #[cfg(test)]
 mod tests;
 pub mod verify;

@@ -17,7 +17,7 @@ use std::fmt;
 use super::class::RATE_UNBOUNDED;
 use super::supervisor::{self, Supervisor, Verdict};
 use super::{
-    Act, Allocation, Command, Controller, ControllerSpec, Decision, GroupSample, GroupState,
+    Act, Allocation, Beside, Command, Controller, ControllerSpec, Decision, GroupSample, GroupState,
     Observation, Windows,
 };
 use crate::market::guarantee::Step;
@@ -203,6 +203,12 @@ impl<D: Decider> ControlLoop<D> {
         &self.totals
     }
 
+    /// Whether hardly anything waited at the link in the last tick; `None` if that is not known.
+    pub fn is_link_idle(&self) -> Option<bool> {
+        let target = self.controller.supervised_target()?;
+        self.decision.delay.map(|delay| delay.value < target / 4)
+    }
+
     /// Whether anything is to be enforced.
     pub fn is_enforcing(&self) -> bool {
         match self.is_released {
@@ -245,7 +251,10 @@ impl<D: Decider> ControlLoop<D> {
         self.controller.handle_observation(observation);
         self.decision.clone_from(self.controller.decision());
         self.drain();
-        if let Some(target) = self.controller.supervised_target() {
+        if let Beside::Told(_) = observation.beside {
+            // What it may take is not its own to judge.
+            self.end_comparison();
+        } else if let Some(target) = self.controller.supervised_target() {
             self.supervise(observation, target);
         }
     }
@@ -255,7 +264,7 @@ impl<D: Decider> ControlLoop<D> {
         let decision = &self.decision;
         let verdict = self.supervisor.handle_tick(&supervisor::Tick {
             at: observation.at,
-            total: decision.groups.iter().map(|g| g.rate).sum(),
+            total: decision.groups.iter().map(|g| g.rate).sum::<Rate>() + observation.beside.others(),
             is_enforcing: decision.enforcing,
             is_wanted: decision.groups.iter().any(|g| g.state == GroupState::Saturating),
             has_room: decision.delay.map(|delay| delay.least < target / 4),
@@ -279,6 +288,14 @@ impl<D: Decider> ControlLoop<D> {
         let classes = self.kept.iter().flat_map(|(allocation, _)| &allocation.classes);
         let mut ceils = classes.map(|class| Some(class.ceil).filter(|&ceil| ceil < RATE_UNBOUNDED));
         self.decision.groups.iter_mut().for_each(|g| g.ceil = ceils.next().flatten());
+    }
+
+    /// What was decided holds from now on.
+    fn end_comparison(&mut self) {
+        if self.is_released && !self.is_delegated {
+            (self.supervisor, self.is_released, self.kept) = (Supervisor::new(), false, None);
+            self.handle_lost_state();
+        }
     }
 
     /// Passes to the enforcer what has changed since the last call.
@@ -365,9 +382,8 @@ impl ControlLoop {
         if !self.controller.hold(bound, now) {
             return;
         }
-        if bound.is_some() && self.is_released && !self.is_delegated {
-            (self.supervisor, self.is_released, self.kept) = (Supervisor::new(), false, None);
-            self.handle_lost_state();
+        if bound.is_some() {
+            self.end_comparison();
         }
         self.decision.clone_from(self.controller.decision());
         self.drain();

@@ -49,8 +49,8 @@ pub use decision::{
 pub use fairweir::{Fairweir, FairweirSpec};
 pub use fixed::Fixed;
 pub use observation::{
-    CONNECTIONS_MAX, ConnectionSample, DelaySample, DelaySource, GroupSample, Observation,
-    ProbeSample, TransitSample,
+    Beside, CONNECTIONS_MAX, ConnectionSample, DelaySample, DelaySource, GroupSample, Observation,
+    Other, ProbeSample, Told, TransitSample,
 };
 pub use rbm::Rbm;
 pub use spec::ControllerSpec;

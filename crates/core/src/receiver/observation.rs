@@ -26,6 +26,57 @@ pub struct Observation {
     /// What the link carries at this time, which only a simulator can know. The RTTs of the connections are then
     /// those without queues.
     pub exact: Option<Rate>,
+    /// What other hosts say that control the same link.
+    #[serde(default)]
+    pub beside: Beside,
+}
+
+/// Other hosts behind the same link that say what they get, as this host sees them. Source: `crate::agreement::peers`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Beside {
+    /// There are none.
+    #[default]
+    Nobody,
+    /// This host divides the link among itself and these.
+    Led(Vec<Other>),
+    /// Another divides it.
+    Told(Told),
+}
+
+/// A host that is told its part.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Other {
+    /// What it received lately.
+    pub rate: Rate,
+    /// What it wants at most; `None` is without a known end.
+    pub wants: Option<Rate>,
+}
+
+/// What the host that divides says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Told {
+    /// What this host may take.
+    pub part: Rate,
+    /// What the link carries.
+    pub link: Rate,
+    /// What all received together lately.
+    pub carried: Rate,
+}
+
+impl Beside {
+    /// What those received that this host divides the link with.
+    pub fn others(&self) -> Rate {
+        match self {
+            Beside::Led(others) => others.iter().map(|other| other.rate).sum(),
+            Beside::Nobody | Beside::Told(_) => Rate::ZERO,
+        }
+    }
+
+    /// Whether one of them would take more.
+    pub(super) fn wants_more(&self) -> bool {
+        matches!(self, Beside::Led(others) if others.iter().any(|other| other.wants.is_none()))
+    }
 }
 
 /// What one group received in the interval.

@@ -601,6 +601,7 @@ impl Daemon {
             connections,
             probe: witness,
             exact: None,
+            beside: fairweir_core::receiver::Beside::Nobody,
         };
         if delegated {
             let groups = self.settings.policy().groups();

@@ -8,7 +8,7 @@
 use std::convert::Infallible;
 
 use fairweir_core::receiver::{
-    Allocation, ConnectionSample, ControlLoop, Decider, Decision, Enforcer, GroupSample,
+    Allocation, Beside, ConnectionSample, ControlLoop, Decider, Decision, Enforcer, GroupSample,
     Observation, ProbeSample, Windows,
 };
 use fairweir_core::units::{Bytes, Rate, Span, Time};
@@ -79,6 +79,7 @@ pub(super) struct Seen {
     pub(super) connections: Vec<ConnectionSample>,
     pub(super) probe: Option<ProbeSample>,
     pub(super) exact: Option<Rate>,
+    pub(super) beside: Beside,
 }
 
 /// One control loop with its enforcer.
@@ -153,6 +154,11 @@ impl<T> Stage<T> {
         self.control.decision()
     }
 
+    /// The same, and whether the link was idle.
+    pub(super) fn seen(&self) -> (&Decision, Option<bool>) {
+        (self.control.decision(), self.control.is_link_idle())
+    }
+
     pub(super) fn next_departure(&self) -> Option<Time> {
         self.htb.next_departure()
     }
@@ -166,7 +172,7 @@ impl<T> Stage<T> {
     pub(super) fn handle_tick(
         &mut self,
         now: Time,
-        Seen { connections, probe, exact }: Seen,
+        Seen { connections, probe, exact, beside }: Seen,
     ) -> Time {
         let mut groups = self.samples.clone();
         for (class, sample) in groups.iter_mut().enumerate() {
@@ -176,7 +182,9 @@ impl<T> Stage<T> {
         }
         self.samples.fill(GroupSample::default());
         let interval = self.control.count(now, &groups);
-        self.control.decide(&Observation { at: now, interval, groups, connections, probe, exact });
+        let observation =
+            Observation { at: now, interval, groups, connections, probe, exact, beside };
+        self.control.decide(&observation);
         self.enforce(now);
         now + self.tick
     }

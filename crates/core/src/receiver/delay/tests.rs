@@ -44,7 +44,7 @@ impl Link {
         self.now = self.now + TICK;
         let (at, interval) = (self.now, TICK);
         let observation =
-            Observation { at, interval, groups: Vec::new(), connections, probe, exact: None };
+            Observation { at, interval, groups: Vec::new(), connections, probe, exact: None, beside: Beside::Nobody };
         self.delay.handle_observation(&observation, queue, false)
     }
 }
@@ -411,6 +411,7 @@ fn rtts_of_groups_that_wait_in_their_class_are_left_out() {
             connections: vec![sample(0, 40), sample(1, second_ms)],
             probe: None,
             exact: None,
+            beside: Beside::Nobody,
         };
         link.delay.handle_observation(&observation, Queue::Unknown, false)
     };

@@ -57,6 +57,7 @@ impl Fairweir {
         let soon = DRAIN_SOON * (1 << self.drain.urgent.length().min(6));
         let interval = if is_urgent { soon.min(longest) } else { longest };
         let bounds = !self.contest.is_on()
+            && self.told().is_none()
             && self.link.capacity().is_some()
             && self.enforce != Enforce::Htb
             && self.is_queue_ours();

@@ -28,6 +28,7 @@
 //! | `loss` | the capacity, by losses |
 //! | `assumption` | a link that may have been full when the control began |
 //! | `rivals` | what this host gets while others fill the queue |
+//! | `beside` | other hosts that divide the link with this one |
 //! | `held` | a bound from outside |
 //! | `caps` | bounds of groups |
 //! | `group` | demand of a group |
@@ -45,7 +46,7 @@
 
 use super::delay::{DelayEstimator, Queue};
 use super::{
-    Act, Allocation, ClassRate, Command, Decision, Enforce, Excess, GroupDecision, GroupState,
+    Act, Allocation, Beside, ClassRate, Command, Decision, Enforce, Excess, GroupDecision, GroupState,
     Observation, TICK,
 };
 use crate::market::guarantee::Step;
@@ -54,6 +55,7 @@ use crate::units::{Bytes, Part, Rate, Span, Time};
 
 mod asked;
 mod assumption;
+mod beside;
 mod caps;
 mod contest;
 mod drain;
@@ -112,6 +114,7 @@ pub struct Fairweir {
     delay: DelayEstimator,
     link: Link,
     held: Option<Held>,
+    beside: Beside,
     assumption: Assumption,
     losses: Losses,
     contest: Contest,
@@ -151,6 +154,7 @@ impl Fairweir {
             delay: DelayEstimator::default(),
             link: Link::new(capacity),
             held: None,
+            beside: Beside::Nobody,
             assumption: Assumption::new(),
             losses: Losses::new(),
             contest: Contest::new(),
@@ -182,7 +186,9 @@ impl Fairweir {
             self.total_last = None;
             return self.conclude(observation.at, Act::Measure, None);
         }
-        let volume: Bytes = observation.groups.iter().map(|g| g.received).sum();
+        self.follow_beside(observation);
+        let own: Bytes = observation.groups.iter().map(|g| g.received).sum();
+        let volume = own + self.others() * interval;
         let total = Rate::from_volume(volume, interval);
         let is_answered = observation.probe.is_some_and(|probe| probe.answered > 0);
         let drained = self.finish_drain(total, is_answered);
@@ -211,11 +217,13 @@ impl Fairweir {
             self.drain = Drain { last_at: observation.at, ..Drain::default() };
         }
         let verdict = self.conclude_from(observation, volume, delay, drained);
-        let verdict = match observation.exact {
-            Some(capacity) => self.take_exact(capacity, verdict),
-            None => verdict,
+        let verdict = match (self.told(), observation.exact) {
+            (Some(told), _) => self.take_told(told),
+            (None, Some(capacity)) => self.take_exact(capacity, verdict),
+            (None, None) => verdict,
         };
-        let capacity = self.link.capacity().filter(|_| self.is_queue_ours());
+        let is_ours = self.is_queue_ours() && self.told().is_none();
+        let capacity = self.link.capacity().filter(|_| is_ours);
         let doubted = self.contest.handle_tick(&contest::Tick {
             at: observation.at,
             capacity,
@@ -227,7 +235,9 @@ impl Fairweir {
         });
         let act = self.act_on(verdict, observation.at, total);
         self.keep_to_bound();
-        self.assume(observation.at, total);
+        if self.told().is_none() {
+            self.assume(observation.at, total);
+        }
         if act == Act::Rest {
             self.correct_groups(total);
         }
@@ -244,7 +254,10 @@ impl Fairweir {
             let is_clumped =
                 self.link.is_underused() || (has_stream && self.link.is_long_underused());
             let queue = if is_clumped { delay.least } else { delay.value };
-            self.open(queue, self.loses_many(observation));
+            match self.told() {
+                Some(told) => self.open_as_told(told),
+                None => self.open(queue, self.loses_many(observation)),
+            }
         }
         self.start_drain(observation.at);
         self.divide();
@@ -266,7 +279,7 @@ impl Fairweir {
         drained: Queue,
     ) -> Verdict {
         let total = Rate::from_volume(volume, observation.interval);
-        if self.rivals.are_there() {
+        if self.rivals.are_there() || self.told().is_some() {
             self.link.restart();
             Verdict::Rest
         } else if let Some(verdict) = self.see_losses(observation, total, delay) {
@@ -425,7 +438,7 @@ impl Fairweir {
 
     /// Whether a group would take more.
     fn is_wanted(&self) -> bool {
-        self.groups.iter().any(|g| g.state == GroupState::Saturating)
+        self.beside.wants_more() || self.groups.iter().any(|g| g.state == GroupState::Saturating)
     }
 
     /// Whether classes enforce too, once something is enforced.
@@ -441,7 +454,9 @@ impl Fairweir {
         let bound = self.bound();
         let capacity = match self.course {
             Course::Release => bound,
-            Course::Alone | Course::Try(_) | Course::Accept(_) => self.link.capacity(),
+            Course::Alone | Course::Try(_) | Course::Accept(_) => {
+                self.link.capacity().map(|capacity| self.own_part(capacity))
+            }
         };
         let Some(capacity) = capacity else {
             self.commands.clear();

@@ -35,7 +35,12 @@ impl Fairweir {
             Some(Lost::Own) if self.opening > NO_CORRECTION => lacking.min(-FULL_STEP),
             Some(_) => lacking.min(0),
         };
-        let step = (1_000 + lacking.clamp(-OPENING_STEP_MAX, OPENING_STEP_MAX)) as u64;
+        self.step_opening(lacking);
+    }
+
+    /// Opens all windows by so many thousandths.
+    pub(super) fn step_opening(&mut self, by: i64) {
+        let step = (1_000 + by.clamp(-OPENING_STEP_MAX, OPENING_STEP_MAX)) as u64;
         self.opening = (self.opening * step / 1_000).clamp(OPENING_MIN, OPENING_MAX);
     }
 

@@ -15,7 +15,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fairweir_core::receiver::Decision;
+use fairweir_core::agreement::peers::Peers;
+use fairweir_core::receiver::{Beside, Decision};
 use fairweir_core::units::{Bytes, Span, Time};
 use fairweir_scenario::app::App;
 use fairweir_scenario::link::{Link, Packet};
@@ -169,6 +170,8 @@ pub(super) struct World<'s> {
     home: Home<Down>,
     /// One for each stage, if it probes.
     probers: Vec<Option<HostProber>>,
+    /// One for each stage, if it divides the link with others.
+    peers: Vec<Option<Peers>>,
     flows: Vec<Flow>,
     connections: Connections,
     bundles: Vec<PlayedBundle>,
@@ -224,8 +227,10 @@ impl<'s> World<'s> {
                     let connections = self.connections_at(now, stage);
                     let probe = self.probe_sample(now, stage);
                     let exact = self.is_exact().then(|| self.scenario.link.capacity.at(now));
-                    let seen = Seen { connections, probe, exact };
+                    let beside = self.beside(now, stage);
+                    let seen = Seen { connections, probe, exact, beside };
                     let next = self.home.stages[stage].handle_tick(now, seen);
+                    self.say(now, stage);
                     self.open_windows(stage);
                     self.show_decision(stage);
                     self.deadlines.set(source, Some(next));
@@ -282,6 +287,25 @@ impl<'s> World<'s> {
     /// Shows every decision of the first loop from now on.
     pub(super) fn set_watcher(&mut self, watcher: Watcher<'s>) {
         self.watcher = watcher;
+    }
+
+    /// What other hosts say to that of a stage.
+    fn beside(&mut self, now: Time, stage: usize) -> Beside {
+        self.peers[stage].as_mut().map_or(Beside::Nobody, |peers| peers.handle_tick(now).clone())
+    }
+
+    /// The host of a stage says what was decided; the others hear it at once.
+    fn say(&mut self, now: Time, stage: usize) {
+        let (decision, is_idle) = self.home.stages[stage].seen();
+        let said = self.peers[stage].as_mut().and_then(|peers| peers.say(decision, is_idle, now));
+        let Some(said) = said.cloned() else { return };
+        if std::env::var_os("PEERS_TRACE").is_some() {
+            let g: Vec<String> = decision.groups.iter().map(|g| format!("{:.2}/{:.2}:{:?}:{}", g.rate.as_mbit_f64(), g.share.as_mbit_f64(), g.state, g.demand.map_or(-1.0, |d| d.as_mbit_f64()))).collect();
+            eprintln!("{:.1} s{stage} cap {:.2} act {} delay {:?}/{:?} parts {:?} link {:?} carried {:.2} [{}]", now.since(Time::ZERO).as_secs_f64(), decision.capacity.map_or(0.0, |c| c.as_mbit_f64()), decision.act, decision.delay.map(|d| d.least), decision.delay.map(|d| d.value), said.parts.iter().map(|p| p.1.as_mbit_f64()).collect::<Vec<_>>(), said.link.map(|l| l.as_mbit_f64()), said.carried.as_mbit_f64(), g.join(" "));
+        }
+        for peers in self.peers.iter_mut().flatten() {
+            peers.handle_said(said.clone(), now);
+        }
     }
 
     fn show_decision(&mut self, stage: usize) {

@@ -1,5 +1,6 @@
 //! From a scenario to a world at time zero.
 
+use fairweir_core::agreement::peers::Peers;
 use fairweir_core::policy::tree_of;
 use fairweir_core::receiver::{self, Controller, ControllerSpec, CrabTuning, Decider, LATENCY};
 use fairweir_core::share::Tree;
@@ -45,6 +46,7 @@ impl<'s> World<'s> {
             uplink: Link::new(LinkSpec { seed: random.draw(), ..scenario.uplink() }),
             home: Home::new(scenario.groups.len()),
             probers: Vec::new(),
+            peers: Vec::new(),
             flows: Vec::new(),
             connections: Connections::default(),
             bundles: Vec::new(),
@@ -141,6 +143,9 @@ impl<'s> World<'s> {
             HostProber::new(reflector, random.draw(), first, path, source)
         });
         self.probers.push(prober);
+        // Behind a router that divides there is nothing left to agree on.
+        let is_peer = control == Control::Fairweir && !self.home.has_router;
+        self.peers.push(is_peer.then(|| Peers::new(stage as u64 + 1)));
         let packet_max = Bytes::new(u64::from(self.scenario.link.mtu) + ETHERNET_HEADER);
         self.home.add(Stage::new(decider, count, packet_max, tuning.tick, source), classes);
         Ok(())

@@ -1,0 +1,203 @@
+//! Hosts behind one link that divide it among themselves, where no router and no policer does.
+//!
+//! Problem: two hosts that each control the same link take each other for senders that fill its queue. Method: each
+//! says in every tick what it received and wants ([`Said`]). One that knows the link *leads*: it counts what the
+//! others say as part of what the link carries, and tells each what it may take. The others believe that, and keep
+//! to it by their own windows. Whoever falls silent, or says that it has no part for a host, leaves that host to
+//! itself within [`SILENCE`].
+//!
+//! There is no secret, so what is said is believed while it fits what arrives. Whoever is told less than an equal
+//! part of what it knows of the link, or wants more while nothing queues, divides by itself for a while.
+
+use std::collections::BTreeMap;
+
+use crate::backoff::Backoff;
+use crate::receiver::{Act, Beside, Decision, GroupState, Other, Told};
+use crate::share::{Entry, Weight, fair};
+use crate::units::{Part, Rate, Span, Time};
+
+/// Ticks over which what all receive is smoothed.
+const CARRIED_TICKS: u64 = 5;
+/// The most others that are heard.
+pub const PEERS_MAX: usize = 16;
+/// Who said nothing for this time is not there.
+pub const SILENCE: Span = Span::secs(1);
+/// Who leads receives this part of the link at least, since it sees the queue by what it receives.
+const LEADS: Part = Part::of(1, 20);
+/// Part of an equal part that a host is told at least.
+const DUE: Part = Part::percent(80);
+/// A host takes its part from this part of it on.
+const TAKEN: Part = Part::percent(85);
+/// How long a host that wants more believes less, or leaves the link idle.
+const BELIEVED_FOR: Span = Span::secs(2);
+/// How long it divides by itself then; doubled each time.
+const AWAY: (Span, Span) = (Span::secs(10), Span::secs(3_600));
+/// Told for this time without a fault, the next time is the first again.
+const TRUSTED: Span = Span::secs(600);
+/// While the leader lets everything pass, each may take this multiple of the link.
+const ALL: u64 = 4;
+
+/// What a host says of itself in a tick.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Said {
+    /// Who it is: random, other each time that its daemon starts.
+    pub id: u64,
+    /// What it received in the last tick.
+    pub rate: Rate,
+    /// What it wants at most; `None` is without a known end.
+    pub wants: Option<Rate>,
+    /// What the link carries, if it could lead.
+    pub link: Option<Rate>,
+    /// What all received together lately, if it leads.
+    pub carried: Rate,
+    /// What each of the others may take, if it leads.
+    pub parts: Vec<(u64, Rate)>,
+}
+
+/// What one host has heard of the others.
+#[derive(Clone, Debug)]
+pub struct Peers {
+    own: Said,
+    heard: BTreeMap<u64, (Said, Time)>,
+    beside: Beside,
+    /// What it knew of the link before it was told.
+    known: Rate,
+    /// Since when it is told, and since when that does not fit.
+    told_since: Option<Time>,
+    short_since: Option<Time>,
+    away: Backoff,
+    /// Until when it divides by itself.
+    until: Time,
+}
+
+impl Peers {
+    /// A host that has heard of nobody. `id` is random.
+    pub fn new(id: u64) -> Peers {
+        Peers {
+            own: Said { id, ..Said::default() },
+            heard: BTreeMap::new(),
+            beside: Beside::Nobody,
+            known: Rate::ZERO,
+            told_since: None,
+            short_since: None,
+            away: Backoff::new(AWAY.0, AWAY.1),
+            until: Time::ZERO,
+        }
+    }
+
+    /// Takes in what another says; beyond [`PEERS_MAX`] hosts those that are known are heard alone.
+    pub fn handle_said(&mut self, said: Said, now: Time) {
+        let has_room = self.heard.len() < PEERS_MAX || self.heard.contains_key(&said.id);
+        if said.id != self.own.id && has_room {
+            self.heard.insert(said.id, (said, now));
+        }
+    }
+
+    /// Who is there at the beginning of a tick.
+    pub fn handle_tick(&mut self, now: Time) -> &Beside {
+        self.heard.retain(|_, (_, at)| now.since(*at) < SILENCE);
+        self.beside = match self.leader() {
+            _ if now < self.until => Beside::Nobody,
+            Some(said) if said.id == self.own.id => Beside::Led(self.others().collect()),
+            Some(said) => said.told(self.own.id).map_or(Beside::Nobody, Beside::Told),
+            None => Beside::Nobody,
+        };
+        &self.beside
+    }
+
+    fn others(&self) -> impl Iterator<Item = Other> {
+        self.heard.values().map(|(said, _)| Other { rate: said.rate, wants: said.wants })
+    }
+
+    /// Who leads does so while it can; then the first that can.
+    fn leader(&self) -> Option<&Said> {
+        let all = || {
+            let heard = self.heard.values().map(|(said, _)| said);
+            std::iter::once(&self.own).chain(heard).filter(|said| said.link.is_some())
+        };
+        if self.heard.is_empty() {
+            return None;
+        }
+        let first = |said: &&Said| said.id;
+        all().filter(|said| !said.parts.is_empty()).min_by_key(first).or(all().min_by_key(first))
+    }
+
+    /// What to say after a tick in which this was decided, and in which the link was idle or not, if that is known;
+    /// nothing while this host divides by itself.
+    pub fn say(&mut self, decision: &Decision, is_idle: Option<bool>, now: Time) -> Option<&Said> {
+        let groups = || decision.groups.iter();
+        let rate = groups().map(|group| group.rate).sum();
+        let wants: Option<Rate> = groups()
+            .map(|group| group.demand.filter(|_| group.state != GroupState::Saturating))
+            .sum();
+        self.verify(rate, wants.is_none(), is_idle, now);
+        let link = match &self.beside {
+            Beside::Told(told) => Some(told.link),
+            Beside::Nobody | Beside::Led(_) => {
+                self.known = decision.capacity.unwrap_or(Rate::ZERO);
+                decision.capacity
+            }
+        };
+        let link = link.filter(|&link| rate >= link * LEADS && decision.delay.is_some());
+        let parts = match (&self.beside, link) {
+            (Beside::Led(others), Some(link)) => {
+                let is_open = matches!(decision.act, Act::Yield | Act::Compare | Act::LetGo);
+                let ids = self.heard.keys().copied();
+                ids.zip(parts(link, wants, others, is_open)).collect()
+            }
+            _ => Vec::new(),
+        };
+        let carried = self.own.carried.smoothed(rate + self.beside.others(), CARRIED_TICKS);
+        self.own = Said { id: self.own.id, rate, wants, link, carried, parts };
+        (now >= self.until).then_some(&self.own)
+    }
+}
+
+impl Peers {
+    /// Ends what does not fit.
+    fn verify(&mut self, rate: Rate, wants_more: bool, is_idle: Option<bool>, now: Time) {
+        let Beside::Told(told) = &self.beside else {
+            (self.told_since, self.short_since) = (None, None);
+            return;
+        };
+        let equal = self.known / (self.heard.len() as u64 + 1);
+        // Nobody takes what is kept for others.
+        let is_kept = is_idle == Some(true) && rate >= told.part * TAKEN;
+        let is_short = wants_more && (is_kept || told.part < equal * DUE);
+        let since = *self.told_since.get_or_insert(now);
+        self.short_since = is_short.then(|| self.short_since.unwrap_or(now));
+        if self.short_since.is_some_and(|since| now.since(since) >= BELIEVED_FOR) {
+            if now.since(since) >= TRUSTED {
+                self.away.reset();
+            }
+            self.until = now + self.away.span();
+            self.away.double();
+            (self.told_since, self.short_since) = (None, None);
+        }
+    }
+}
+
+impl Said {
+    fn told(&self, id: u64) -> Option<Told> {
+        let part = self.parts.iter().find(|(to, _)| *to == id)?.1;
+        Some(Told { part, link: self.link?, carried: self.carried })
+    }
+}
+
+/// What each of the others may take: what it would have if it wanted all.
+fn parts(link: Rate, own: Option<Rate>, others: &[Other], is_open: bool) -> Vec<Rate> {
+    let entry = |demand| Entry { weight: Weight::ONE, demand };
+    let mut entries: Vec<Entry> = std::iter::once(entry(own))
+        .chain(others.iter().map(|other| entry(other.wants)))
+        .collect();
+    let mut part = |i: usize| {
+        if is_open {
+            return link * ALL;
+        }
+        let demand = entries[i].demand.take();
+        let part = fair(link, &entries)[i];
+        entries[i].demand = demand;
+        part
+    };
+    (1..=others.len()).map(&mut part).collect()
+}
