@@ -7,7 +7,7 @@
 //! | module | its job |
 //! |---|---|
 //! | [`units`] | rates, volumes and time as types |
-//! | [`backoff`], [`streak`] | pauses that grow, and counts in a row |
+//! | [`backoff`], [`streak`], [`hash`] | pauses that grow, counts in a row, a hash that stays the same |
 //! | [`share`] | weighted max-min fair division, the one allocation routine |
 //! | [`suggest`] | weights that would have helped, from what was observed |
 //! | [`packet`], [`host_name`] | words of packet headers and names of hosts, as types |
@@ -33,6 +33,7 @@ pub mod backoff;
 pub mod delegate;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;
+pub mod hash;
 pub mod host_name;
 pub mod lease;
 pub mod lease_file;

@@ -68,8 +68,14 @@ impl<'p> Place<'p> {
         }
     }
 
-    /// The daemons of the devices that have a control.
-    pub(crate) fn devices(home: &'p Home, layout: &Layout<'_>, dir: &Path) -> Vec<Place<'p>> {
+    /// The daemons of the devices that have a control. They divide the link where the router does not.
+    pub(crate) fn devices(
+        home: &'p Home,
+        layout: &Layout<'_>,
+        at_home: Control,
+        dir: &Path,
+    ) -> Vec<Place<'p>> {
+        let divider = if at_home == Control::None { "auto" } else { "off" };
         let all = layout.scenario.devices.iter().zip(&home.devices).zip(layout.scenario.hosts());
         let place = |((device, netns), groups): ((&Device, _), Vec<usize>)| {
             let control = device.control.at_home().filter(|c| *c != Control::None)?;
@@ -78,7 +84,7 @@ impl<'p> Place<'p> {
                 role: "host",
                 dev: DEVICE_INTERFACE,
                 control,
-                configuration: layout.host_configuration(control, &groups),
+                configuration: layout.host_configuration(control, &groups, divider),
                 dir: dir.join(format!("device-{}", device.name)),
             })
         };

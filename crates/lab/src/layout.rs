@@ -137,7 +137,7 @@ impl<'s> Layout<'s> {
         let scenario = self.scenario;
         if scenario.devices.is_empty() {
             let groups: Vec<usize> = (0..scenario.groups.len()).collect();
-            return self.host_configuration(control, &groups);
+            return self.host_configuration(control, &groups, "off");
         }
         let mut text = format!(
             "version = 1\n[router]\nlan = \"{LAN_DEVICE}\"\nwan = \"{WAN_DEVICE}\"\n{}",
@@ -164,11 +164,15 @@ impl<'s> Layout<'s> {
             .then(|| format!("version = 1\n[proxy]\nlan = [\"{LAN_DEVICE}\"]\nrouter = true\n"))
     }
 
-    /// The configuration of a host that receives these groups.
-    pub(crate) fn host_configuration(&self, control: Control, groups: &[usize]) -> String {
-        // As in the simulator, where no router divides for a host.
+    /// The configuration of a host that receives these groups. As in the simulator no router divides for it.
+    pub(crate) fn host_configuration(
+        &self,
+        control: Control,
+        groups: &[usize],
+        divider: &str,
+    ) -> String {
         let mut text =
-            format!("version = 1\n[host]\ndivider = \"off\"\n{}", self.settings(control));
+            format!("version = 1\n[host]\ndivider = \"{divider}\"\n{}", self.settings(control));
         let of = |&group: &usize| self.scenario.groups[group].weight;
         let factor = factor(groups.iter().map(of));
         for &i in groups {

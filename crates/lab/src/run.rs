@@ -215,7 +215,7 @@ impl Stage {
             let place = Place::home(&home, layout, at_home, dir.path());
             daemons.push(Daemon::start(executable, &place, layout, options.watchers.as_ref())?);
             proxy = daemon::start_proxy(executable, &place, layout, &daemons[0].run_dir)?;
-            for place in Place::devices(&home, layout, dir.path()) {
+            for place in Place::devices(&home, layout, at_home, dir.path()) {
                 daemons.push(Daemon::start(executable, &place, layout, None)?);
             }
         }

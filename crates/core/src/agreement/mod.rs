@@ -34,6 +34,8 @@ pub mod peers;
 mod tests;
 pub mod verify;
 
+use std::net::Ipv6Addr;
+
 pub use crate::phantom::plan::{Classes, WEIGHT_MAX};
 use crate::units::Span;
 
@@ -43,6 +45,8 @@ const _: () = assert!(CLASSES_MAX == crate::policy::CLASS_MAX as usize + 1);
 
 /// The UDP port at which a divider listens.
 pub const PORT: u16 = 7_425;
+/// The UDP port and the link-local group at which hosts hear each other.
+pub const PEERS: (Ipv6Addr, u16) = (Ipv6Addr::new(0xff12, 0, 0, 0, 0, 0, 0x6661, 0x6972), PORT + 1);
 /// How long an agreement holds after the last renewal.
 pub const LEASE: Span = Span::secs(3);
 

@@ -17,8 +17,8 @@ use std::fmt;
 use super::class::RATE_UNBOUNDED;
 use super::supervisor::{self, Supervisor, Verdict};
 use super::{
-    Act, Allocation, Beside, Command, Controller, ControllerSpec, Decision, GroupSample, GroupState,
-    Observation, Windows,
+    Act, Allocation, Beside, Command, Controller, ControllerSpec, Decision, GroupSample,
+    GroupState, Observation, Windows,
 };
 use crate::market::guarantee::Step;
 use crate::share::Tree;
@@ -264,7 +264,8 @@ impl<D: Decider> ControlLoop<D> {
         let decision = &self.decision;
         let verdict = self.supervisor.handle_tick(&supervisor::Tick {
             at: observation.at,
-            total: decision.groups.iter().map(|g| g.rate).sum::<Rate>() + observation.beside.others(),
+            total: decision.groups.iter().map(|g| g.rate).sum::<Rate>()
+                + observation.beside.others(),
             is_enforcing: decision.enforcing,
             is_wanted: decision.groups.iter().any(|g| g.state == GroupState::Saturating),
             has_room: decision.delay.map(|delay| delay.least < target / 4),

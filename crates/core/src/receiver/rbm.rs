@@ -263,7 +263,7 @@ mod tests {
             connections,
             probe: None,
             exact: None,
-            beside: Beside::Nobody,
+            beside: Default::default(),
         });
         let Some(Command::SetWindows(windows)) = rbm.poll_command() else { panic!("no windows") };
         windows.connections.iter().map(|c| c.window.as_u64() / 524).collect()

@@ -21,6 +21,7 @@ use fairweir_scenario::report::Report;
 use crate::campaign::Drawn;
 use crate::cli::GoldenArgs;
 use crate::{Players, campaign, figures};
+use fairweir_core::hash::fnv1a;
 
 /// The first lines of a golden.
 const HEAD: &str = "\
@@ -185,7 +186,7 @@ fn play_batch(
     };
     let line = |(line, (json, summary)): (&Line, (String, String))| Line {
         subject: line.subject.clone(),
-        hash: Some(hash(json.as_bytes())),
+        hash: Some(fnv1a(json.as_bytes())),
         summary,
     };
     Ok(batch.iter().zip(results).map(line).collect())
@@ -205,12 +206,6 @@ fn summary(report: &Report) -> String {
         summary.isp_drops,
         summary.link_utilization,
     )
-}
-
-/// FNV-1a with 64 bits: the same on every machine and with every release of Rust.
-fn hash(bytes: &[u8]) -> u64 {
-    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, step)
 }
 
 impl Subject {

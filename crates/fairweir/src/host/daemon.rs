@@ -24,6 +24,7 @@ use super::divider::DividerControl;
 use super::kept::KeptFile;
 use super::leases::LeaseControl;
 use super::memory::Memories;
+use super::peers::PeersControl;
 use super::point::Point;
 use super::settings::Settings;
 use super::sites::SiteControl;
@@ -97,6 +98,8 @@ pub(super) struct Daemon {
     pub(super) delay: Delay,
     /// Who divides.
     pub(super) divider: DividerControl,
+    /// With whom the link is divided.
+    pub(super) peers: PeersControl,
     /// Which devices say how they are divided, on a router.
     pub(super) devices: Option<DeviceControl>,
     /// What a slot of the credit market has bought.
@@ -169,6 +172,7 @@ impl Daemon {
             config_error: None,
             delay: Delay::default(),
             divider: DividerControl::default(),
+            peers: PeersControl::default(),
             devices,
             guarantee: Term::default(),
             teller,
@@ -588,6 +592,9 @@ impl Daemon {
         let arrived = (&samples[..], &connections[..]);
         let delegated = self.divider.handle_tick(&self.settings, (point, network), arrived, now);
         self.control.set_delegated(delegated);
+        // What this host takes while everything passes is no part of anything.
+        let network = network.filter(|_| !delegated && !open);
+        let beside = self.peers.handle_tick(&self.settings, network, now);
         if open {
             // What arrives unshaped says nothing about what the classes would let arrive.
             return;
@@ -601,7 +608,7 @@ impl Daemon {
             connections,
             probe: witness,
             exact: None,
-            beside: fairweir_core::receiver::Beside::Nobody,
+            beside,
         };
         if delegated {
             let groups = self.settings.policy().groups();
@@ -609,6 +616,7 @@ impl Daemon {
             self.control.observe_delegated(&observation, &weights);
         } else {
             self.control.decide(&observation);
+            self.peers.say(&self.control, now);
         }
         self.delay.handle_decision(self.control.decision().delay, read_at);
         log_tick(&observation, self.control.decision());

@@ -35,6 +35,7 @@ mod kept;
 mod leases;
 mod memory;
 mod naming;
+mod peers;
 mod point;
 pub(crate) mod reload;
 mod report;

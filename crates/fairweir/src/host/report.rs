@@ -120,7 +120,7 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
         dry_run: settings.dry_run,
         paused: settings.config.host.paused,
         enforcing: daemon.enforces(),
-        divider: daemon.divider.status(settings, now),
+        divider: daemon.peers.status().or_else(|| daemon.divider.status(settings, now)),
         open_reason: daemon.fail_open.as_ref().map(|o| o.reason.clone()),
         capacity_bps: decision.capacity,
         guaranteed_bps: daemon.guarantee.rate(),

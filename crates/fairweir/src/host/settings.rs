@@ -199,6 +199,11 @@ impl Settings {
             && self.mode() == Mode::Shape
     }
 
+    /// Whether it divides the link with other hosts of its network.
+    pub(super) fn has_peers(&self) -> bool {
+        self.marks() && self.config.host.divider == DividerChoice::Auto && !self.lacks_windows
+    }
+
     /// By what shares are enforced, as far as the kernel can.
     pub(super) fn enforce(&self) -> Enforce {
         if self.lacks_windows { Enforce::Htb } else { self.config.host.enforce }

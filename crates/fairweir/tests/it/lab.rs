@@ -220,3 +220,29 @@ fn two_loops_in_both_worlds() {
         assert_two_loops("lab", [router, device], [50, 20], holds);
     }
 }
+
+/// Two computers behind a router without fairweir: what each has of the link, and its groups of that.
+fn assert_hosts_divide(world: &str, within: f64) {
+    let report = played::report(&[world, "run", &played::file("two-hosts"), "--control", "none"]);
+    let summary = &report["summary"];
+    let rates = |of: &str| {
+        let rate = |one: &Value| one["rate_bps"].as_f64().unwrap() * 1e-6;
+        summary[of].as_array().unwrap().iter().map(rate).collect::<Vec<_>>()
+    };
+    let (hosts, groups) = (rates("hosts"), rates("groups"));
+    let queue = summary["isp_queue_ms"]["mean"].as_f64().unwrap();
+    let what =
+        format!("{world}: hosts {hosts:.2?}, groups {groups:.2?} Mbit/s, queue {queue:.1} ms");
+    note(&what);
+    assert!(hosts.iter().all(|host| (host / 10.0 - 1.0).abs() <= within), "{what}");
+    assert!(groups.chunks(2).all(|of| (of[0] / of[1] / 3.0 - 1.0).abs() <= 2.0 * within), "{what}");
+    assert!(queue <= 10.0, "{what}");
+}
+
+#[test]
+fn two_hosts_behind_a_router_without_control_divide_the_link() {
+    assert_hosts_divide("sim", 0.04);
+    if privileged() {
+        two_of_three(|| assert_hosts_divide("lab", 0.05));
+    }
+}

@@ -59,6 +59,45 @@ pub fn connect_over(device: &str, to: SocketAddr) -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
+/// Hears what is said at a port of a link-local group at a device, without blocking, and can say something there.
+///
+/// # Errors
+/// If the port is in use, there is no such device, or it has no IPv6.
+pub fn join_at(device: &str, group: Ipv6Addr, port: u16) -> io::Result<(UdpSocket, SocketAddrV6)> {
+    let socket = listen_at(device, port)?;
+    let scope = link::index(device).ok_or(io::ErrorKind::NotFound)?;
+    socket.join_multicast_v6(&group, scope)?;
+    socket.set_multicast_loop_v6(false)?;
+    setsockopt(&socket, sockopt::Ipv6RecvHopLimit, &true)?;
+    setsockopt(&socket, sockopt::Ipv6MulticastHops, &ON_LINK)?;
+    setsockopt(&socket, sockopt::Ipv6Ttl, &ON_LINK)?;
+    Ok((socket, SocketAddrV6::new(group, port, 0, scope)))
+}
+
+/// The hop limit of what no router has forwarded (RFC 5082).
+const ON_LINK: i32 = 255;
+
+/// The next datagram of a socket of [`join_at`]: its length, and which address of this link sent it; `None` if it is
+/// from elsewhere.
+///
+/// # Errors
+/// [`io::ErrorKind::WouldBlock`] if none waits.
+pub fn receive_on_link(
+    socket: &UdpSocket,
+    bytes: &mut [u8],
+) -> io::Result<Option<(usize, Ipv6Addr)>> {
+    let mut parts = [IoSliceMut::new(bytes)];
+    let mut control = nix::cmsg_space!(libc::in6_pktinfo, libc::c_int);
+    let fd = socket.as_raw_fd();
+    let message = recvmsg::<SockaddrIn6>(fd, &mut parts, Some(&mut control), MsgFlags::empty())?;
+    let is_near =
+        message.cmsgs()?.any(|one| matches!(one, ControlMessageOwned::Ipv6HopLimit(ON_LINK)));
+    let from = message.address.map(|from| from.ip());
+    Ok(from
+        .filter(|from| is_near && from.is_unicast_link_local())
+        .map(|from| (message.bytes, from)))
+}
+
 /// The next datagram of a socket of [`listen_at`].
 ///
 /// # Errors

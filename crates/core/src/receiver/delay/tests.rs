@@ -43,8 +43,15 @@ impl Link {
     ) -> Option<DelaySample> {
         self.now = self.now + TICK;
         let (at, interval) = (self.now, TICK);
-        let observation =
-            Observation { at, interval, groups: Vec::new(), connections, probe, exact: None, beside: Beside::Nobody };
+        let observation = Observation {
+            at,
+            interval,
+            groups: Vec::new(),
+            connections,
+            probe,
+            exact: None,
+            beside: Default::default(),
+        };
         self.delay.handle_observation(&observation, queue, false)
     }
 }
@@ -411,7 +418,7 @@ fn rtts_of_groups_that_wait_in_their_class_are_left_out() {
             connections: vec![sample(0, 40), sample(1, second_ms)],
             probe: None,
             exact: None,
-            beside: Beside::Nobody,
+            beside: Default::default(),
         };
         link.delay.handle_observation(&observation, Queue::Unknown, false)
     };

@@ -86,7 +86,8 @@ impl Fairweir {
 
     /// What all groups want; `None` is without a known end.
     fn wants(&self) -> Option<Rate> {
-        let all = self.groups.iter().map(|g| g.demand.filter(|_| g.state != GroupState::Saturating));
+        let all =
+            self.groups.iter().map(|g| g.demand.filter(|_| g.state != GroupState::Saturating));
         all.sum()
     }
 }

@@ -46,8 +46,8 @@
 
 use super::delay::{DelayEstimator, Queue};
 use super::{
-    Act, Allocation, Beside, ClassRate, Command, Decision, Enforce, Excess, GroupDecision, GroupState,
-    Observation, TICK,
+    Act, Allocation, Beside, ClassRate, Command, Decision, Enforce, Excess, GroupDecision,
+    GroupState, Observation, TICK,
 };
 use crate::market::guarantee::Step;
 use crate::share::{Claims, Tree};

@@ -537,7 +537,15 @@ fn any_tick() -> impl Strategy<Value = Observation> {
             ProbeSample { sent: 8, answered, rtt_min: rtt, rtt_mean: rtt, reflector: 0 }
         });
         let (groups, connections) = (groups.collect(), connections.collect());
-        Observation { at: Time::ZERO, interval, groups, connections, probe, exact: None, beside: Beside::Nobody }
+        Observation {
+            at: Time::ZERO,
+            interval,
+            groups,
+            connections,
+            probe,
+            exact: None,
+            beside: Default::default(),
+        }
     })
 }
 

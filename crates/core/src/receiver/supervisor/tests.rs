@@ -160,7 +160,7 @@ fn observe(at: Time, rate: Rate, queue: Span) -> Observation {
         connections: vec![connection],
         probe: None,
         exact: None,
-        beside: Beside::Nobody,
+        beside: Default::default(),
     }
 }
 

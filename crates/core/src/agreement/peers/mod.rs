@@ -10,18 +10,24 @@
 //! part of what it knows of the link, or wants more while nothing queues, divides by itself for a while.
 
 use std::collections::BTreeMap;
+use std::net::Ipv6Addr;
 
 use crate::backoff::Backoff;
 use crate::receiver::{Act, Beside, Decision, GroupState, Other, Told};
 use crate::share::{Entry, Weight, fair};
 use crate::units::{Part, Rate, Span, Time};
 
+pub mod said;
+
 /// Ticks over which what all receive is smoothed.
 const CARRIED_TICKS: u64 = 5;
 /// The most others that are heard.
-pub const PEERS_MAX: usize = 16;
+pub const PEERS_MAX: usize = 12;
 /// Who said nothing for this time is not there.
 pub const SILENCE: Span = Span::secs(1);
+/// Who receives less than this for so long says nothing.
+const ACTIVE: Rate = Rate::kbit(100);
+const QUIET: Span = Span::secs(2);
 /// Who leads receives this part of the link at least, since it sees the queue by what it receives.
 const LEADS: Part = Part::of(1, 20);
 /// Part of an equal part that a host is told at least.
@@ -54,12 +60,24 @@ pub struct Said {
     pub parts: Vec<(u64, Rate)>,
 }
 
+/// What another said last.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Heard {
+    /// That.
+    pub said: Said,
+    /// Where it was heard.
+    pub from: Ipv6Addr,
+    at: Time,
+}
+
 /// What one host has heard of the others.
 #[derive(Clone, Debug)]
 pub struct Peers {
     own: Said,
-    heard: BTreeMap<u64, (Said, Time)>,
+    heard: BTreeMap<u64, Heard>,
     beside: Beside,
+    /// When it last received much.
+    active_at: Option<Time>,
     /// What it knew of the link before it was told.
     known: Rate,
     /// Since when it is told, and since when that does not fit.
@@ -71,12 +89,13 @@ pub struct Peers {
 }
 
 impl Peers {
-    /// A host that has heard of nobody. `id` is random.
+    /// A host that has heard nothing. `id` is random.
     pub fn new(id: u64) -> Peers {
         Peers {
             own: Said { id, ..Said::default() },
             heard: BTreeMap::new(),
             beside: Beside::Nobody,
+            active_at: None,
             known: Rate::ZERO,
             told_since: None,
             short_since: None,
@@ -85,17 +104,33 @@ impl Peers {
         }
     }
 
-    /// Takes in what another says; beyond [`PEERS_MAX`] hosts those that are known are heard alone.
-    pub fn handle_said(&mut self, said: Said, now: Time) {
-        let has_room = self.heard.len() < PEERS_MAX || self.heard.contains_key(&said.id);
-        if said.id != self.own.id && has_room {
-            self.heard.insert(said.id, (said, now));
+    /// Takes in what the host at an address says. An address is one host, and a host has one address as long as it
+    /// is heard there; beyond [`PEERS_MAX`] hosts those that are known are heard alone.
+    pub fn handle_said(&mut self, said: Said, from: Ipv6Addr, now: Time) {
+        let is_elsewhere = self.heard.get(&said.id).is_some_and(|known| known.from != from);
+        if said.id == self.own.id || is_elsewhere {
+            return;
         }
+        // One of before at this address has started again.
+        self.heard.retain(|id, other| other.from != from || *id == said.id);
+        if self.heard.contains_key(&said.id) || self.heard.len() < PEERS_MAX {
+            self.heard.insert(said.id, Heard { said, from, at: now });
+        }
+    }
+
+    /// Who is heard.
+    pub fn heard(&self) -> impl ExactSizeIterator<Item = &Heard> {
+        self.heard.values()
+    }
+
+    /// As what this host sees them in this tick.
+    pub fn beside(&self) -> &Beside {
+        &self.beside
     }
 
     /// Who is there at the beginning of a tick.
     pub fn handle_tick(&mut self, now: Time) -> &Beside {
-        self.heard.retain(|_, (_, at)| now.since(*at) < SILENCE);
+        self.heard.retain(|_, heard| now.since(heard.at) < SILENCE);
         self.beside = match self.leader() {
             _ if now < self.until => Beside::Nobody,
             Some(said) if said.id == self.own.id => Beside::Led(self.others().collect()),
@@ -106,13 +141,13 @@ impl Peers {
     }
 
     fn others(&self) -> impl Iterator<Item = Other> {
-        self.heard.values().map(|(said, _)| Other { rate: said.rate, wants: said.wants })
+        self.heard().map(|Heard { said, .. }| Other { rate: said.rate, wants: said.wants })
     }
 
     /// Who leads does so while it can; then the first that can.
     fn leader(&self) -> Option<&Said> {
         let all = || {
-            let heard = self.heard.values().map(|(said, _)| said);
+            let heard = self.heard().map(|heard| &heard.said);
             std::iter::once(&self.own).chain(heard).filter(|said| said.link.is_some())
         };
         if self.heard.is_empty() {
@@ -123,7 +158,7 @@ impl Peers {
     }
 
     /// What to say after a tick in which this was decided, and in which the link was idle or not, if that is known;
-    /// nothing while this host divides by itself.
+    /// nothing while it divides by itself, or hardly receives anything.
     pub fn say(&mut self, decision: &Decision, is_idle: Option<bool>, now: Time) -> Option<&Said> {
         let groups = || decision.groups.iter();
         let rate = groups().map(|group| group.rate).sum();
@@ -149,7 +184,11 @@ impl Peers {
         };
         let carried = self.own.carried.smoothed(rate + self.beside.others(), CARRIED_TICKS);
         self.own = Said { id: self.own.id, rate, wants, link, carried, parts };
-        (now >= self.until).then_some(&self.own)
+        if rate >= ACTIVE {
+            self.active_at = Some(now);
+        }
+        let is_active = self.active_at.is_some_and(|at| now.since(at) < QUIET);
+        (is_active && now >= self.until).then_some(&self.own)
     }
 }
 
@@ -187,9 +226,8 @@ impl Said {
 /// What each of the others may take: what it would have if it wanted all.
 fn parts(link: Rate, own: Option<Rate>, others: &[Other], is_open: bool) -> Vec<Rate> {
     let entry = |demand| Entry { weight: Weight::ONE, demand };
-    let mut entries: Vec<Entry> = std::iter::once(entry(own))
-        .chain(others.iter().map(|other| entry(other.wants)))
-        .collect();
+    let mut entries: Vec<Entry> =
+        std::iter::once(entry(own)).chain(others.iter().map(|other| entry(other.wants))).collect();
     let mut part = |i: usize| {
         if is_open {
             return link * ALL;
@@ -201,3 +239,6 @@ fn parts(link: Rate, own: Option<Rate>, others: &[Other], is_open: bool) -> Vec<
     };
     (1..=others.len()).map(&mut part).collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,146 @@
+//! Other hosts of this network that control the same link: they hear each other, and divide it. See
+//! `fairweir_core::agreement::peers`.
+//!
+//! What is heard comes from a link-local address and was not forwarded, so nobody else than who is on this network
+//! says anything here, and nothing is believed that does not fit what arrives.
+
+use std::net::{SocketAddrV6, UdpSocket};
+
+use fairweir_core::agreement::PEERS;
+use fairweir_core::agreement::peers::Peers;
+use fairweir_core::agreement::peers::Said;
+use fairweir_core::agreement::peers::said::SAID_MAX;
+use fairweir_core::hash::fnv1a;
+use fairweir_core::receiver::{Beside, ControlLoop};
+use fairweir_core::units::{Span, Time};
+use fairweir_linux::{datagram, random};
+use tracing::{debug, info};
+
+use super::settings::Settings;
+use super::wire::DividerStatus;
+use crate::words::{count, mbit};
+
+/// The most datagrams that are read in a tick: of each host that is heard a few.
+const BURST_MAX: usize = 64;
+/// When the socket is tried again.
+const LOOK_PAUSE: Span = Span::secs(10);
+/// How often it is said to those that are not heard.
+const TO_ALL: Span = Span::secs(1);
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct PeersControl {
+    joined: Option<Joined>,
+    look_at: Time,
+}
+
+#[derive(Debug)]
+struct Joined {
+    network: u64,
+    socket: UdpSocket,
+    all: SocketAddrV6,
+    said_at: Time,
+    peers: Peers,
+}
+
+impl PeersControl {
+    /// Who is there in this tick; nobody where another divides.
+    pub(super) fn handle_tick(
+        &mut self,
+        settings: &Settings,
+        network: Option<&String>,
+        now: Time,
+    ) -> Beside {
+        let network = network.filter(|_| settings.has_peers()).map(|name| fnv1a(name.as_bytes()));
+        if self.joined.as_ref().map(|joined| joined.network) != network {
+            self.joined = None;
+        }
+        let Some(network) = network else { return Beside::Nobody };
+        if self.joined.is_none() && now >= self.look_at {
+            self.look_at = now + LOOK_PAUSE;
+            match Joined::new(&settings.dev, network) {
+                Ok(joined) => self.joined = Some(joined),
+                Err(e) => debug!("other hosts of this network are not heard: {e}"),
+            }
+        }
+        self.joined.as_mut().map_or(Beside::Nobody, |joined| joined.handle_tick(now))
+    }
+
+    /// Says what was decided.
+    pub(super) fn say(&mut self, control: &ControlLoop, now: Time) {
+        if let Some(joined) = &mut self.joined {
+            joined.say(control, now);
+        }
+    }
+
+    /// `None` where nobody is heard.
+    pub(super) fn status(&self) -> Option<DividerStatus> {
+        let peers = &self.joined.as_ref()?.peers;
+        let others = count(peers.heard().len(), "other host");
+        let (address, rate_bps, words) = match peers.beside() {
+            Beside::Nobody => return None,
+            Beside::Led(_) => {
+                (None, None, format!("this host divides the link between itself and {others}"))
+            }
+            Beside::Told(told) => {
+                let leader = peers.heard().find(|heard| !heard.said.parts.is_empty());
+                let leader = leader.map(|heard| heard.from);
+                let who = leader.map_or("another host".to_owned(), |from| from.to_string());
+                let [part, link] = [told.part, told.link].map(|rate| mbit(rate.as_bps()));
+                let words = format!("{who} divides the link: this host may take {part} of {link}");
+                (leader.map(Into::into), Some(told.part), words)
+            }
+        };
+        Some(DividerStatus { address, rate_bps, words, ..DividerStatus::default() })
+    }
+}
+
+impl Joined {
+    fn new(dev: &str, network: u64) -> anyhow::Result<Joined> {
+        let (group, port) = PEERS;
+        let (socket, all) = datagram::join_at(dev, group, port)?;
+        Ok(Joined { network, socket, all, said_at: Time::ZERO, peers: Peers::new(random()?) })
+    }
+
+    fn handle_tick(&mut self, now: Time) -> Beside {
+        let mut bytes = [0; SAID_MAX + 1];
+        for _ in 0..BURST_MAX {
+            let Ok(heard) = datagram::receive_on_link(&self.socket, &mut bytes) else { break };
+            if let Some((length, from)) = heard
+                && let Some(said) = Said::read(&bytes[..length], self.network)
+            {
+                self.peers.handle_said(said, from, now);
+            }
+        }
+        let was = std::mem::discriminant(self.peers.beside());
+        let beside = self.peers.handle_tick(now);
+        if std::mem::discriminant(beside) != was {
+            match beside {
+                Beside::Nobody => info!("this host divides its link alone"),
+                Beside::Led(_) => info!("this host divides the link among itself and others"),
+                Beside::Told(told) => info!(part = %told.part, "another host divides the link"),
+            }
+        }
+        beside.clone()
+    }
+
+    fn say(&mut self, control: &ControlLoop, now: Time) {
+        let Some(said) = self.peers.say(control.decision(), control.is_link_idle(), now) else {
+            return;
+        };
+        let bytes = said.bytes(self.network);
+        let is_due = now.since(self.said_at) >= TO_ALL;
+        let heard = self
+            .peers
+            .heard()
+            .map(|heard| SocketAddrV6::new(heard.from, PEERS.1, 0, self.all.scope_id()));
+        for to in heard.chain(is_due.then_some(self.all)) {
+            if let Err(e) = self.socket.send_to(&bytes, to) {
+                debug!(%to, "not said: {e}");
+            }
+        }
+        if is_due {
+            self.said_at = now;
+        }
+    }
+}
