@@ -48,6 +48,11 @@ pub trait Decider: fmt::Debug {
     fn kept(&self) -> Option<(Allocation, Windows)> {
         None
     }
+
+    /// Whether the queue is emptied now, to see delays without it.
+    fn drains(&self) -> bool {
+        false
+    }
 }
 
 impl<D: Decider + ?Sized> Decider for Box<D> {
@@ -69,6 +74,10 @@ impl<D: Decider + ?Sized> Decider for Box<D> {
 
     fn kept(&self) -> Option<(Allocation, Windows)> {
         (**self).kept()
+    }
+
+    fn drains(&self) -> bool {
+        (**self).drains()
     }
 }
 
@@ -99,6 +108,13 @@ impl Decider for Controller {
         match self {
             Controller::Fairweir(fairweir) => fairweir.caps_alone(),
             Controller::Fixed(_) | Controller::Crab(_) | Controller::Rbm(_) => None,
+        }
+    }
+
+    fn drains(&self) -> bool {
+        match self {
+            Controller::Fairweir(fairweir) => fairweir.drains(),
+            Controller::Fixed(_) | Controller::Crab(_) | Controller::Rbm(_) => false,
         }
     }
 }
@@ -140,6 +156,15 @@ pub struct GroupTotals {
     pub rate: Rate,
     /// Sums, but for the backlog, which is the last one.
     pub sum: GroupSample,
+}
+
+/// What is known of the link's queue after a tick.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AtLink {
+    /// Whether hardly anything waited; `None` if that is not known.
+    pub is_idle: Option<bool>,
+    /// Whether windows are narrowed now, so that the queue empties.
+    pub drains: bool,
 }
 
 /// A controller, its desired state, and what the groups received.
@@ -203,10 +228,12 @@ impl<D: Decider> ControlLoop<D> {
         &self.totals
     }
 
-    /// Whether hardly anything waited at the link in the last tick; `None` if that is not known.
-    pub fn is_link_idle(&self) -> Option<bool> {
-        let target = self.controller.supervised_target()?;
-        self.decision.delay.map(|delay| delay.value < target / 4)
+    /// What the last tick says of the queue.
+    pub fn at_link(&self) -> AtLink {
+        let target = self.controller.supervised_target();
+        let delay = self.decision.delay.zip(target);
+        let is_idle = delay.map(|(delay, target)| delay.value < target / 4);
+        AtLink { is_idle, drains: !self.is_released && self.controller.drains() }
     }
 
     /// Whether anything is to be enforced.

@@ -40,7 +40,7 @@ mod spec;
 mod supervisor;
 
 pub use class::ClassSpec;
-pub use control_loop::{ControlLoop, Decider, Enforcer, GroupTotals};
+pub use control_loop::{AtLink, ControlLoop, Decider, Enforcer, GroupTotals};
 pub use crab::{Crab, CrabSpec, CrabTuning};
 pub use decision::{
     Act, Allocation, ClassRate, Command, ConnectionWindow, Decision, Excess, GroupDecision,

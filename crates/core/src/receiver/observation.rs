@@ -62,6 +62,8 @@ pub struct Told {
     pub link: Rate,
     /// What all received together lately.
     pub carried: Rate,
+    /// Whether the queue is emptied now, so that all see delays without it.
+    pub drains: bool,
 }
 
 impl Beside {

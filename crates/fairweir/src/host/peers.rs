@@ -125,7 +125,7 @@ impl Joined {
     }
 
     fn say(&mut self, control: &ControlLoop, now: Time) {
-        let Some(said) = self.peers.say(control.decision(), control.is_link_idle(), now) else {
+        let Some(said) = self.peers.say(control.decision(), control.at_link(), now) else {
             return;
         };
         let bytes = said.bytes(self.network);

@@ -8,8 +8,8 @@
 use std::convert::Infallible;
 
 use fairweir_core::receiver::{
-    Allocation, Beside, ConnectionSample, ControlLoop, Decider, Decision, Enforcer, GroupSample,
-    Observation, ProbeSample, Windows,
+    Allocation, AtLink, Beside, ConnectionSample, ControlLoop, Decider, Decision, Enforcer,
+    GroupSample, Observation, ProbeSample, Windows,
 };
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 use fairweir_scenario::link::Packet;
@@ -154,9 +154,9 @@ impl<T> Stage<T> {
         self.control.decision()
     }
 
-    /// The same, and whether the link was idle.
-    pub(super) fn seen(&self) -> (&Decision, Option<bool>) {
-        (self.control.decision(), self.control.is_link_idle())
+    /// The same, and what is known of the link's queue.
+    pub(super) fn seen(&self) -> (&Decision, AtLink) {
+        (self.control.decision(), self.control.at_link())
     }
 
     pub(super) fn next_departure(&self) -> Option<Time> {

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
 
 use crate::backoff::Backoff;
-use crate::receiver::{Act, Beside, Decision, GroupState, Other, Told};
+use crate::receiver::{Act, AtLink, Beside, Decision, GroupState, Other, Told};
 use crate::share::{Entry, Weight, fair};
 use crate::units::{Part, Rate, Span, Time};
 
@@ -56,6 +56,8 @@ pub struct Said {
     pub link: Option<Rate>,
     /// What all received together lately, if it leads.
     pub carried: Rate,
+    /// Whether it empties the queue now, if it leads.
+    pub drains: bool,
     /// What each of the others may take, if it leads.
     pub parts: Vec<(u64, Rate)>,
 }
@@ -157,9 +159,14 @@ impl Peers {
         all().filter(|said| !said.parts.is_empty()).min_by_key(first).or(all().min_by_key(first))
     }
 
-    /// What to say after a tick in which this was decided, and in which the link was idle or not, if that is known;
-    /// nothing while it divides by itself, or hardly receives anything.
-    pub fn say(&mut self, decision: &Decision, is_idle: Option<bool>, now: Time) -> Option<&Said> {
+    /// What to say after a tick in which this was decided; nothing while it divides by itself, or hardly receives
+    /// anything.
+    pub fn say(
+        &mut self,
+        decision: &Decision,
+        AtLink { is_idle, drains }: AtLink,
+        now: Time,
+    ) -> Option<&Said> {
         let groups = || decision.groups.iter();
         let rate = groups().map(|group| group.rate).sum();
         let wants: Option<Rate> = groups()
@@ -183,7 +190,7 @@ impl Peers {
             _ => Vec::new(),
         };
         let carried = self.own.carried.smoothed(rate + self.beside.others(), CARRIED_TICKS);
-        self.own = Said { id: self.own.id, rate, wants, link, carried, parts };
+        self.own = Said { id: self.own.id, rate, wants, link, carried, drains, parts };
         if rate >= ACTIVE {
             self.active_at = Some(now);
         }
@@ -219,7 +226,7 @@ impl Peers {
 impl Said {
     fn told(&self, id: u64) -> Option<Told> {
         let part = self.parts.iter().find(|(to, _)| *to == id)?.1;
-        Some(Told { part, link: self.link?, carried: self.carried })
+        Some(Told { part, link: self.link?, carried: self.carried, drains: self.drains })
     }
 }
 

@@ -5,7 +5,8 @@
 //! | 0 | 4 | `FWPE` |
 //! | 4 | 1 | version, 1 |
 //! | 5 | 1 | how many parts there are; at most 12 |
-//! | 6 | 2 | zero |
+//! | 6 | 1 | 1 if it leads and empties the queue now; else 0 |
+//! | 7 | 1 | zero |
 //! | 8 | 8 | by which network the access link is reached |
 //! | 16 | 8 | who says it |
 //! | 24 | 8 | what it received in the last tick, in bit/s, as all rates here |
@@ -29,7 +30,7 @@ impl Said {
     /// The datagram of a host in this network.
     pub fn bytes(&self, network: u64) -> Vec<u8> {
         let mut to = MAGIC.to_vec();
-        to.extend([VERSION, self.parts.len() as u8, 0, 0]);
+        to.extend([VERSION, self.parts.len() as u8, self.drains.into(), 0]);
         let wants = self.wants.unwrap_or(Rate::MAX);
         let link = self.link.unwrap_or(Rate::ZERO);
         let rates = [self.rate, wants, link, self.carried].map(Rate::as_bps);
@@ -42,7 +43,7 @@ impl Said {
     /// Reads what a host in this network says; `None` if it is something else.
     pub fn read(bytes: &[u8], network: u64) -> Option<Said> {
         let (header, body) = bytes.split_first_chunk::<8>()?;
-        let [m0, m1, m2, m3, version, count, 0, 0] = *header else { return None };
+        let [m0, m1, m2, m3, version, count, drains @ 0..=1, 0] = *header else { return None };
         let is_whole = bytes.len() == HEADER + PART * usize::from(count);
         if [m0, m1, m2, m3] != MAGIC || version != VERSION || !is_whole || bytes.len() > SAID_MAX {
             return None;
@@ -59,6 +60,7 @@ impl Said {
             wants: some(wants, Rate::MAX),
             link: some(link, Rate::ZERO),
             carried: Rate::bps(carried),
+            drains: drains == 1,
             parts: parts.collect(),
         })
     }

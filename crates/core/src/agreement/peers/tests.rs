@@ -5,6 +5,7 @@ use super::*;
 use crate::receiver::{DelaySample, DelaySource, GroupDecision};
 
 const TICK: Span = Span::millis(200);
+const BUSY: AtLink = AtLink { is_idle: Some(false), drains: false };
 
 fn at(ticks: u64) -> Time {
     Time::ZERO + TICK * (ticks + 1)
@@ -33,17 +34,21 @@ fn decided(link: Option<Rate>, rate: Rate) -> Decision {
 fn leads(id: u64, to: u64, part: Rate) -> Said {
     let rate = Rate::mbit(20).saturating_sub(part);
     let (link, carried) = (Some(Rate::mbit(20)), Rate::mbit(20));
-    Said { id, rate, wants: None, link, carried, parts: vec![(to, part)] }
+    Said { id, rate, link, carried, parts: vec![(to, part)], ..Said::default() }
 }
 
 /// A host that knew a link of 20 Mbit/s and is told this from then on; in which tick it believes nothing any more.
 fn believes(part: Rate, rate: Rate, is_idle: bool) -> Option<u64> {
     let mut host = Peers::new(9);
-    host.say(&decided(Some(Rate::mbit(20)), rate), None, at(0));
+    host.say(&decided(Some(Rate::mbit(20)), rate), AtLink::default(), at(0));
     (0..100).find(|&tick| {
         host.handle_said(leads(1, 9, part), address(1), at(tick));
         let is_alone = *host.handle_tick(at(tick)) == Beside::Nobody;
-        host.say(&decided(Some(part), rate), Some(is_idle), at(tick));
+        host.say(
+            &decided(Some(part), rate),
+            AtLink { is_idle: Some(is_idle), drains: false },
+            at(tick),
+        );
         is_alone
     })
 }
@@ -58,7 +63,7 @@ fn the_first_that_knows_the_link_leads_until_it_is_gone() {
                 hosts[n].handle_tick(at(tick));
                 // The first learns the link last.
                 let known = (n > 0 || tick > 3).then_some(link);
-                let said = hosts[n].say(&decided(known, Rate::mbit(10)), Some(false), at(tick));
+                let said = hosts[n].say(&decided(known, Rate::mbit(10)), BUSY, at(tick));
                 if let Some(said) = said.cloned().filter(|_| speak[n]) {
                     hosts.iter_mut().for_each(|host| {
                         host.handle_said(said.clone(), address(n as u64), at(tick))
@@ -97,13 +102,13 @@ fn what_does_not_fit_is_believed_for_two_seconds() {
 #[test]
 fn who_lies_again_is_believed_later() {
     let mut host = Peers::new(9);
-    host.say(&decided(Some(Rate::mbit(20)), Rate::mbit(1)), None, at(0));
+    host.say(&decided(Some(Rate::mbit(20)), Rate::mbit(1)), AtLink::default(), at(0));
     let mut told = Vec::new();
     for tick in 0..3_000 {
         host.handle_said(leads(1, 9, Rate::ZERO), address(1), at(tick));
         told.push(matches!(host.handle_tick(at(tick)), Beside::Told(_)));
         let own = decided(Some(Rate::mbit(20)), Rate::mbit(1));
-        host.say(&own, Some(false), at(tick));
+        host.say(&own, BUSY, at(tick));
     }
     // Of 10 minutes: 2 s each time, after 10, 20, 40, 80, 160 and 320 s.
     let ticks = told.iter().filter(|told| **told).count();
@@ -135,14 +140,15 @@ fn identities_are_addresses_and_have_no_more_room_than_there_is() {
 #[test]
 fn who_receives_hardly_anything_says_nothing() {
     let mut host = Peers::new(9);
-    let mut says = |tick, rate| host.say(&decided(None, rate), None, at(tick)).is_some();
+    let mut says =
+        |tick, rate| host.say(&decided(None, rate), AtLink::default(), at(tick)).is_some();
     assert!(!says(0, Rate::kbit(50)) && says(1, Rate::mbit(1)) && says(5, Rate::ZERO));
     assert!(!says(20, Rate::ZERO));
 }
 
 prop_compose! {
     fn any_said()(
-        (id, rate, wants, link, carried) in any::<(u64, u64, u64, u64, u64)>(),
+        (id, rate, wants, link, carried, drains) in any::<(u64, u64, u64, u64, u64, bool)>(),
         parts in prop::collection::vec(any::<(u64, u64)>(), 0..=PEERS_MAX),
     ) -> Said {
         let some = |bps: u64, none| Some(Rate::bps(bps)).filter(|rate| *rate != none);
@@ -152,6 +158,7 @@ prop_compose! {
             wants: some(wants, Rate::MAX),
             link: some(link, Rate::ZERO),
             carried: Rate::bps(carried),
+            drains,
             parts: parts.into_iter().map(|(id, bps)| (id, Rate::bps(bps))).collect(),
         }
     }
@@ -176,7 +183,7 @@ proptest! {
     ) {
         let mut host = Peers::new(9);
         let link = Rate::mbit(20);
-        host.say(&decided(Some(link), Rate::mbit(5)), None, at(0));
+        host.say(&decided(Some(link), Rate::mbit(5)), AtLink::default(), at(0));
         let mut short = 0;
         for (tick, said) in heard.into_iter().enumerate() {
             let now = at(tick as u64);
@@ -188,7 +195,7 @@ proptest! {
             let is_short = matches!(host.handle_tick(now), Beside::Told(_));
             short = if is_short { short + 1 } else { 0 };
             prop_assert!(short <= 12, "told less for {} ticks", short);
-            host.say(&decided(Some(link), Rate::mbit(1)), Some(false), now);
+            host.say(&decided(Some(link), Rate::mbit(1)), BUSY, now);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The queue is emptied on purpose, to see delays without it.
 
 use super::super::delay::Queue;
-use super::super::{Enforce, TICK};
+use super::super::{Beside, Enforce, TICK};
 use super::Fairweir;
 use crate::streak::Streak;
 use crate::units::{Rate, Span, Time};
@@ -21,6 +21,8 @@ pub(super) struct Drain {
     pub(super) urgent: Streak,
     /// Whether the link was never seen without a queue.
     pub(super) is_deep: bool,
+    /// Whether another host said in the last tick that all drain.
+    pub(super) is_told: bool,
 }
 
 impl Fairweir {
@@ -56,8 +58,14 @@ impl Fairweir {
         // Drains that do not help become rarer.
         let soon = DRAIN_SOON * (1 << self.drain.urgent.length().min(6));
         let interval = if is_urgent { soon.min(longest) } else { longest };
+        if let Some(told) = self.told() {
+            if told.drains && !self.drain.is_told {
+                self.begin_drain(now, true);
+            }
+            self.drain.is_told = told.drains;
+            return;
+        }
         let bounds = !self.contest.is_on()
-            && self.told().is_none()
             && self.link.capacity().is_some()
             && self.enforce != Enforce::Htb
             && self.is_queue_ours();
@@ -67,6 +75,11 @@ impl Fairweir {
         if now.since(self.drain.last_at) >= interval {
             self.begin_drain(now, is_urgent);
         }
+    }
+
+    /// Whether the queue is emptied now.
+    pub(in super::super) fn drains(&self) -> bool {
+        self.drain.ticks_left > 0
     }
 
     /// The ticks of a round trip.
@@ -79,6 +92,8 @@ impl Fairweir {
     pub(super) fn begin_drain(&mut self, now: Time, is_urgent: bool) {
         let awaits_answer = self.delay.is_rarely_answered(now);
         let ticks = if awaits_answer { ANSWER_TICKS } else { self.drain_ticks() };
+        // The others hear of it in their next tick.
+        let ticks = if self.beside == Beside::Nobody { ticks } else { ticks + 1 };
         let mut urgent = self.drain.urgent;
         urgent.count(is_urgent);
         self.drain = Drain {
@@ -88,6 +103,7 @@ impl Fairweir {
             is_urgent: false,
             urgent,
             is_deep: self.assumption.began_busy() && !self.delay.is_settled(now),
+            is_told: self.drain.is_told,
         };
     }
 }

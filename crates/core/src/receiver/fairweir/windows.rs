@@ -16,7 +16,7 @@ impl Fairweir {
     pub(super) fn windows(&self) -> Windows {
         let mut windows = Windows::default();
         let capacity = self.link.capacity().unwrap_or(Rate::ZERO);
-        let by_weight = self.weights.by_weight(capacity);
+        let by_weight = self.weights.by_weight(self.own_part(capacity));
         for ((index, group), by_weight) in self.groups.iter().enumerate().zip(by_weight) {
             self.bound_members(index, group, &mut windows.connections);
             let first = if self.weights.is_idle(index) { Rate::ZERO } else { by_weight };

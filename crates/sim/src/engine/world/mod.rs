@@ -297,8 +297,8 @@ impl<'s> World<'s> {
 
     /// The host of a stage says what was decided; the others hear it at once.
     fn say(&mut self, now: Time, stage: usize) {
-        let (decision, is_idle) = self.home.stages[stage].seen();
-        let said = self.peers[stage].as_mut().and_then(|peers| peers.say(decision, is_idle, now));
+        let (decision, link) = self.home.stages[stage].seen();
+        let said = self.peers[stage].as_mut().and_then(|peers| peers.say(decision, link, now));
         let Some(said) = said.cloned() else { return };
         let from = Ipv6Addr::from(u128::from(said.id));
         if std::env::var_os("PEERS_TRACE").is_some() {
