@@ -479,6 +479,42 @@ fn beside_neighbour(connections: u32, keys: &str) -> (f64, f64) {
     (kept, ratio)
 }
 
+/// Three hosts of one network, one after the other, and the first ends: what each has between these times, in seconds.
+#[test]
+fn hosts_that_hear_each_other_divide_the_link() {
+    let host = |name: &str, keys: &str| {
+        format!("[[device]]\nname = \"{name}\"\nweight = 1\ncontrol = \"fairweir\"\n")
+            + &format!("{}device = \"{name}\"\n", group(name, 1))
+            + &flow(name, "bulk", keys)
+    };
+    let rest = host("a", "rtt = \"20ms\"\nstop = \"50s\"")
+        + &host("b", "rtt = \"60ms\"\nconnections = 4")
+        + &host("c", "rtt = \"30ms\"\nstart = \"25s\"\ncongestion_control = \"bbr\"");
+    let link = format!("{LINK_30}\nbuffer = \"150ms\"");
+    let scenario = scenario(70, 10, &link, &rest);
+    for seed in 1..=SEEDS {
+        let report = with_control(&scenario, Control::None, seed);
+        let series = report.series.unwrap();
+        let mean = |name: &str, from: f64, to: f64| {
+            let points = series.iter().filter(|p| p.group == name && p.t_s >= from && p.t_s < to);
+            let rates: Vec<f64> = points.map(|point| point.rate.as_mbit_f64()).collect();
+            rates.iter().sum::<f64>() / rates.len() as f64
+        };
+        let queue = report.summary.isp_queue_ms.unwrap().mean;
+        for (from, to, due) in [
+            (10.0, 25.0, [15.0, 15.0, 0.0]),
+            (30.0, 50.0, [10.0; 3]),
+            (55.0, 70.0, [0.0, 15.0, 15.0]),
+        ] {
+            let got = ["a", "b", "c"].map(|name| mean(name, from, to));
+            println!("seed {seed}, {from} to {to} s: {got:.2?} Mbit/s, queue {queue:.1} ms");
+            let is_due = |(got, due): (f64, f64)| (got - due).abs() <= 0.05 * due.max(2.0);
+            assert!(got.into_iter().zip(due).all(is_due), "seed {seed}: {got:.2?} of {due:.2?}");
+        }
+        assert!(queue <= 10.0, "seed {seed}: {queue} ms");
+    }
+}
+
 const NEAR: &str = "rtt = \"30ms\"";
 
 /// BBR keeps the queue short itself and takes what is yielded: a host was left a quarter of its total.

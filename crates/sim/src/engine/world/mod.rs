@@ -301,6 +301,7 @@ impl<'s> World<'s> {
         let said = self.peers[stage].as_mut().and_then(|peers| peers.say(decision, link, now));
         let Some(said) = said.cloned() else { return };
         let from = Ipv6Addr::from(u128::from(said.id));
+        let from = Ipv6Addr::from(u128::from(said.id));
         if std::env::var_os("PEERS_TRACE").is_some() {
             let g: Vec<String> = decision
                 .groups
