@@ -616,7 +616,10 @@ impl Daemon {
             self.control.observe_delegated(&observation, &weights);
         } else {
             self.control.decide(&observation);
-            self.peers.say(&self.control, now);
+            match self.settings.tells() {
+                Some(lan) => self.peers.tell(lan, now),
+                None => self.peers.say(&self.control, now),
+            }
         }
         self.delay.handle_decision(self.control.decision().delay, read_at);
         log_tick(&observation, self.control.decision());

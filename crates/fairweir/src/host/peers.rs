@@ -1,15 +1,16 @@
 //! Other hosts of this network that control the same link: they hear each other, and divide it. See
 //! `fairweir_core::agreement::peers`.
 //!
-//! What is heard comes from a link-local address and was not forwarded, so nobody else than who is on this network
-//! says anything here, and nothing is believed that does not fit what arrives.
+//! A router that divides tells the hosts behind it, and they leave it to the router.
+//!
+//! What is heard comes from a link-local address and was not forwarded, so it is of this network, and nothing is
+//! believed that does not fit what arrives.
 
-use std::net::{SocketAddrV6, UdpSocket};
+use std::net::{SocketAddr, SocketAddrV6, UdpSocket};
 
 use fairweir_core::agreement::PEERS;
-use fairweir_core::agreement::peers::Peers;
-use fairweir_core::agreement::peers::Said;
 use fairweir_core::agreement::peers::said::SAID_MAX;
+use fairweir_core::agreement::peers::{Peers, Said};
 use fairweir_core::hash::fnv1a;
 use fairweir_core::receiver::{Beside, ControlLoop};
 use fairweir_core::units::{Span, Time};
@@ -32,6 +33,8 @@ const TO_ALL: Span = Span::secs(1);
 pub(super) struct PeersControl {
     joined: Option<Joined>,
     look_at: Time,
+    /// When a router told its hosts last.
+    told_at: Time,
 }
 
 #[derive(Debug)]
@@ -44,7 +47,7 @@ struct Joined {
 }
 
 impl PeersControl {
-    /// Who is there in this tick; nobody where another divides.
+    /// Who is there in this tick.
     pub(super) fn handle_tick(
         &mut self,
         settings: &Settings,
@@ -66,6 +69,19 @@ impl PeersControl {
         self.joined.as_mut().map_or(Beside::Nobody, |joined| joined.handle_tick(now))
     }
 
+    /// Tells the hosts behind `lan` that their router divides.
+    pub(super) fn tell(&mut self, lan: &str, now: Time) {
+        if now.since(self.told_at) >= TO_ALL {
+            self.told_at = now;
+            let said = Said { is_router: true, ..Said::default() };
+            let group = SocketAddr::from(PEERS);
+            let sent = datagram::connect_over(lan, group).and_then(|to| to.send(&said.bytes(0)));
+            if let Err(e) = sent {
+                debug!(lan, "hosts are not told: {e}");
+            }
+        }
+    }
+
     /// Says what was decided.
     pub(super) fn say(&mut self, control: &ControlLoop, now: Time) {
         if let Some(joined) = &mut self.joined {
@@ -73,7 +89,7 @@ impl PeersControl {
         }
     }
 
-    /// `None` where nobody is heard.
+    /// `None` while this host divides alone.
     pub(super) fn status(&self) -> Option<DividerStatus> {
         let peers = &self.joined.as_ref()?.peers;
         let others = count(peers.heard().len(), "other host");

@@ -199,6 +199,11 @@ impl Settings {
             && self.mode() == Mode::Shape
     }
 
+    /// Behind which interface hosts leave it to this router to divide.
+    pub(super) fn tells(&self) -> Option<&str> {
+        self.lan().filter(|_| self.mode() == Mode::Shape && self.control() != Control::None)
+    }
+
     /// Whether it divides the link with other hosts of its network.
     pub(super) fn has_peers(&self) -> bool {
         self.marks() && self.config.host.divider == DividerChoice::Auto && !self.lacks_windows

@@ -36,7 +36,8 @@ pub fn listen_at(device: &str, port: u16) -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
-/// A socket for datagrams to and from one peer over a device, without blocking. The peer may have a link-local address.
+/// A socket for datagrams to and from one peer over a device, without blocking. The peer may have a link-local address,
+/// or be a link-local group.
 ///
 /// # Errors
 /// If there is no such device, or no way over it.
@@ -50,7 +51,8 @@ pub fn connect_over(device: &str, to: SocketAddr) -> io::Result<UdpSocket> {
     socket.set_nonblocking(true)?;
     setsockopt(&socket, sockopt::BindToDevice, &OsString::from(device))?;
     socket.connect(match to {
-        SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() => {
+        SocketAddr::V6(v6) if v6.ip().is_unicast_link_local() || v6.ip().is_multicast() => {
+            setsockopt(&socket, sockopt::Ipv6MulticastHops, &ON_LINK)?;
             let scope = link::index(device).ok_or(io::ErrorKind::NotFound)?;
             SocketAddrV6::new(*v6.ip(), v6.port(), 0, scope).into()
         }

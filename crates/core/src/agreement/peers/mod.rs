@@ -3,10 +3,9 @@
 //! Problem: two hosts that each control the same link take each other for senders that fill its queue. Method: each
 //! says in every tick what it received and wants ([`Said`]). One that knows the link *leads*: it counts what the
 //! others say as part of what the link carries, and tells each what it may take. The others believe that, and keep
-//! to it by their own windows. Whoever falls silent, or says that it has no part for a host, leaves that host to
-//! itself within [`SILENCE`].
+//! to it by their own windows. A host that hears no leader for [`SILENCE`] goes on by itself.
 //!
-//! There is no secret, so what is said is believed while it fits what arrives. Whoever is told less than an equal
+//! There is no secret, so what is said is believed while it fits what arrives. A host that is told less than an equal
 //! part of what it knows of the link, or wants more while nothing queues, divides by itself for a while.
 
 use std::collections::BTreeMap;
@@ -25,6 +24,8 @@ const CARRIED_TICKS: u64 = 5;
 pub const PEERS_MAX: usize = 12;
 /// Who said nothing for this time is not there.
 pub const SILENCE: Span = Span::secs(1);
+/// The same of a router that divides, which says so once a second.
+const ROUTER_SILENCE: Span = Span::secs(5);
 /// Who receives less than this for so long says nothing.
 const ACTIVE: Rate = Rate::kbit(100);
 const QUIET: Span = Span::secs(2);
@@ -58,6 +59,8 @@ pub struct Said {
     pub carried: Rate,
     /// Whether it empties the queue now, if it leads.
     pub drains: bool,
+    /// Whether it is a router that divides the link: then its hosts do not.
+    pub is_router: bool,
     /// What each of the others may take, if it leads.
     pub parts: Vec<(u64, Rate)>,
 }
@@ -78,6 +81,8 @@ pub struct Peers {
     own: Said,
     heard: BTreeMap<u64, Heard>,
     beside: Beside,
+    /// When it last heard a router that divides.
+    router_at: Option<Time>,
     /// When it last received much.
     active_at: Option<Time>,
     /// What it knew of the link before it was told.
@@ -97,6 +102,7 @@ impl Peers {
             own: Said { id, ..Said::default() },
             heard: BTreeMap::new(),
             beside: Beside::Nobody,
+            router_at: None,
             active_at: None,
             known: Rate::ZERO,
             told_since: None,
@@ -109,6 +115,10 @@ impl Peers {
     /// Takes in what the host at an address says. An address is one host, and a host has one address as long as it
     /// is heard there; beyond [`PEERS_MAX`] hosts those that are known are heard alone.
     pub fn handle_said(&mut self, said: Said, from: Ipv6Addr, now: Time) {
+        if said.is_router {
+            self.router_at = Some(now);
+            return;
+        }
         let is_elsewhere = self.heard.get(&said.id).is_some_and(|known| known.from != from);
         if said.id == self.own.id || is_elsewhere {
             return;
@@ -134,12 +144,16 @@ impl Peers {
     pub fn handle_tick(&mut self, now: Time) -> &Beside {
         self.heard.retain(|_, heard| now.since(heard.at) < SILENCE);
         self.beside = match self.leader() {
-            _ if now < self.until => Beside::Nobody,
+            _ if now < self.until || self.has_router(now) => Beside::Nobody,
             Some(said) if said.id == self.own.id => Beside::Led(self.others().collect()),
             Some(said) => said.told(self.own.id).map_or(Beside::Nobody, Beside::Told),
             None => Beside::Nobody,
         };
         &self.beside
+    }
+
+    fn has_router(&self, now: Time) -> bool {
+        self.router_at.is_some_and(|at| now.since(at) < ROUTER_SILENCE)
     }
 
     fn others(&self) -> impl Iterator<Item = Other> {
@@ -190,12 +204,14 @@ impl Peers {
             _ => Vec::new(),
         };
         let carried = self.own.carried.smoothed(rate + self.beside.others(), CARRIED_TICKS);
-        self.own = Said { id: self.own.id, rate, wants, link, carried, drains, parts };
+        self.own =
+            Said { id: self.own.id, rate, wants, link, carried, drains, parts, is_router: false };
         if rate >= ACTIVE {
             self.active_at = Some(now);
         }
         let is_active = self.active_at.is_some_and(|at| now.since(at) < QUIET);
-        (is_active && now >= self.until).then_some(&self.own)
+        let is_heard = is_active && now >= self.until && !self.has_router(now);
+        is_heard.then_some(&self.own)
     }
 }
 
@@ -207,7 +223,7 @@ impl Peers {
             return;
         };
         let equal = self.known / (self.heard.len() as u64 + 1);
-        // Nobody takes what is kept for others.
+        // What is kept for others is not taken.
         let is_kept = is_idle == Some(true) && rate >= told.part * TAKEN;
         let is_short = wants_more && (is_kept || told.part < equal * DUE);
         let since = *self.told_since.get_or_insert(now);

@@ -5,7 +5,7 @@
 //! | 0 | 4 | `FWPE` |
 //! | 4 | 1 | version, 1 |
 //! | 5 | 1 | how many parts there are; at most 12 |
-//! | 6 | 1 | 1 if it leads and empties the queue now; else 0 |
+//! | 6 | 1 | 1 if it leads and empties the queue now, 2 if it is a router that divides; else 0 |
 //! | 7 | 1 | zero |
 //! | 8 | 8 | by which network the access link is reached |
 //! | 16 | 8 | who says it |
@@ -30,7 +30,8 @@ impl Said {
     /// The datagram of a host in this network.
     pub fn bytes(&self, network: u64) -> Vec<u8> {
         let mut to = MAGIC.to_vec();
-        to.extend([VERSION, self.parts.len() as u8, self.drains.into(), 0]);
+        let flags = u8::from(self.drains) | u8::from(self.is_router) << 1;
+        to.extend([VERSION, self.parts.len() as u8, flags, 0]);
         let wants = self.wants.unwrap_or(Rate::MAX);
         let link = self.link.unwrap_or(Rate::ZERO);
         let rates = [self.rate, wants, link, self.carried].map(Rate::as_bps);
@@ -43,7 +44,7 @@ impl Said {
     /// Reads what a host in this network says; `None` if it is something else.
     pub fn read(bytes: &[u8], network: u64) -> Option<Said> {
         let (header, body) = bytes.split_first_chunk::<8>()?;
-        let [m0, m1, m2, m3, version, count, drains @ 0..=1, 0] = *header else { return None };
+        let [m0, m1, m2, m3, version, count, flags @ 0..=2, 0] = *header else { return None };
         let is_whole = bytes.len() == HEADER + PART * usize::from(count);
         if [m0, m1, m2, m3] != MAGIC || version != VERSION || !is_whole || bytes.len() > SAID_MAX {
             return None;
@@ -54,13 +55,15 @@ impl Said {
         let (&[from, id, rate, wants, link, carried], parts) = numbers.split_first_chunk()?;
         let some = |bps: u64, none: Rate| Some(Rate::bps(bps)).filter(|rate| *rate != none);
         let parts = parts.chunks_exact(2).map(|two| (two[0], Rate::bps(two[1])));
-        (from == network).then(|| Said {
+        // To a router all is one network.
+        (from == network || flags == 2).then(|| Said {
             id,
             rate: Rate::bps(rate),
             wants: some(wants, Rate::MAX),
             link: some(link, Rate::ZERO),
             carried: Rate::bps(carried),
-            drains: drains == 1,
+            drains: flags == 1,
+            is_router: flags == 2,
             parts: parts.collect(),
         })
     }

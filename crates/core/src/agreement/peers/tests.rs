@@ -138,6 +138,24 @@ fn identities_are_addresses_and_have_no_more_room_than_there_is() {
 }
 
 #[test]
+fn where_a_router_divides_hosts_do_not() {
+    let mut host = Peers::new(9);
+    let mut play = |tick, router| {
+        host.handle_said(leads(1, 9, Rate::mbit(10)), address(1), at(tick));
+        if router {
+            let said = Said { is_router: true, ..Said::default() };
+            let said = Said::read(&said.bytes(0), 77).expect("of every network");
+            host.handle_said(said, address(2), at(tick));
+        }
+        let is_told = *host.handle_tick(at(tick)) != Beside::Nobody;
+        let own = decided(Some(Rate::mbit(20)), Rate::mbit(10));
+        assert_eq!(host.say(&own, BUSY, at(tick)).is_some(), is_told, "tick {tick}");
+        is_told
+    };
+    assert!(play(0, false) && !play(1, true) && !play(20, false) && play(27, false));
+}
+
+#[test]
 fn who_receives_hardly_anything_says_nothing() {
     let mut host = Peers::new(9);
     let mut says =
@@ -159,6 +177,7 @@ prop_compose! {
             link: some(link, Rate::ZERO),
             carried: Rate::bps(carried),
             drains,
+            is_router: false,
             parts: parts.into_iter().map(|(id, bps)| (id, Rate::bps(bps))).collect(),
         }
     }

@@ -25,8 +25,8 @@ impl Fairweir {
         self.beside.others()
     }
 
-    /// Takes over who is there. Whoever was told what to take and is not any more goes on from what the whole
-    /// link is said to carry.
+    /// Takes over who is there. A host that is not told its part any more goes on from what the whole link is said
+    /// to carry.
     pub(super) fn follow_beside(&mut self, observation: &Observation) {
         let before = std::mem::replace(&mut self.beside, observation.beside.clone());
         match (before, self.told()) {
@@ -64,7 +64,7 @@ impl Fairweir {
         }
         let due = u128::from(told.part.as_bps()) * u128::from(told.carried.as_bps());
         let got = u128::from(rate.as_bps()) * u128::from(told.link.as_bps());
-        let ratio = (due * 1_000 / got.max(1)).clamp(800, 1_250) as i64;
+        let ratio = (due.saturating_mul(1_000) / got.max(1)).clamp(800, 1_250) as i64;
         self.step_opening((ratio - 1_000) / 8);
     }
 

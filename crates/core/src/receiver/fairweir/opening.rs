@@ -38,7 +38,7 @@ impl Fairweir {
         self.step_opening(lacking);
     }
 
-    /// Opens all windows by so many thousandths.
+    /// Opens all windows by this, in thousandths.
     pub(super) fn step_opening(&mut self, by: i64) {
         let step = (1_000 + by.clamp(-OPENING_STEP_MAX, OPENING_STEP_MAX)) as u64;
         self.opening = (self.opening * step / 1_000).clamp(OPENING_MIN, OPENING_MAX);

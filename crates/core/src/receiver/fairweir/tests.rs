@@ -2,7 +2,9 @@ use proptest::prelude::*;
 
 use super::group::SeenConnections;
 use super::*;
-use crate::receiver::{ConnectionSample, GroupSample, ProbeSample, TransitSample, Windows};
+use crate::receiver::{
+    ConnectionSample, GroupSample, Other, ProbeSample, Told, TransitSample, Windows,
+};
 use crate::share::{Cap, Node, Tree, Weight};
 use crate::window::SEGMENTS_MIN;
 
@@ -518,13 +520,27 @@ fn any_connection() -> impl Strategy<Value = ConnectionSample> {
         })
 }
 
+/// What others of the network say, which may be any numbers.
+fn any_beside() -> impl Strategy<Value = Beside> {
+    let rate = || prop_oneof![any::<u64>(), 0..100_000_000u64].prop_map(Rate::bps);
+    let other = (rate(), prop::option::of(rate())).prop_map(|(rate, wants)| Other { rate, wants });
+    let told = (rate(), rate(), rate(), any::<bool>())
+        .prop_map(|(part, link, carried, drains)| Told { part, link, carried, drains });
+    prop_oneof![
+        4 => Just(Beside::Nobody),
+        1 => prop::collection::vec(other, 0..4).prop_map(Beside::Led),
+        1 => told.prop_map(Beside::Told),
+    ]
+}
+
 fn any_tick() -> impl Strategy<Value = Observation> {
     let group = (0u64..100_000_000, 0u64..100_000, 0u64..1_000, 0u64..10_000_000);
     let groups = prop::collection::vec(group, 3);
     let connections = prop::collection::btree_map(any::<u64>(), any_connection(), 0..6);
     let probe = prop::option::of((0u32..9, 0u64..5_000));
     let interval = prop_oneof![8 => Just(TICK), 1 => (0u64..5_000).prop_map(Span::millis)];
-    (groups, connections, probe, interval).prop_map(|(groups, connections, probe, interval)| {
+    let tick = (groups, connections, probe, interval, any_beside());
+    tick.prop_map(|(groups, connections, probe, interval, beside)| {
         let groups = groups.into_iter().map(|(received, packets, drops, backlog)| GroupSample {
             received: Bytes::new(received),
             packets,
@@ -537,15 +553,7 @@ fn any_tick() -> impl Strategy<Value = Observation> {
             ProbeSample { sent: 8, answered, rtt_min: rtt, rtt_mean: rtt, reflector: 0 }
         });
         let (groups, connections) = (groups.collect(), connections.collect());
-        Observation {
-            at: Time::ZERO,
-            interval,
-            groups,
-            connections,
-            probe,
-            exact: None,
-            beside: Default::default(),
-        }
+        Observation { at: Time::ZERO, interval, groups, connections, probe, exact: None, beside }
     })
 }
 
