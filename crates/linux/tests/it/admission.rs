@@ -1,9 +1,10 @@
 //! What a divider's socket gets: in a flood, and of hosts without global addresses.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use fairweir_core::agreement::PEERS;
 use fairweir_linux::admission::{Admission, STRANGERS_MAX};
 use fairweir_linux::netns::Netns;
 use fairweir_linux::{datagram, network};
@@ -87,4 +88,47 @@ fn a_gateway_with_a_link_local_address_is_found_and_answers() {
         wait("answer");
     }
     assert_eq!(bytes[0], 2);
+}
+
+#[test]
+fn what_is_said_on_a_link_is_heard_as_such_alone() {
+    if !privileged() {
+        return;
+    }
+    let pair = Pair::new(false);
+    let ip = |netns: &Netns, command: &str| {
+        netns.run(|| {
+            assert!(Command::new("ip").args(command.split(' ')).status().unwrap().success())
+        });
+    };
+    ip(&pair.internet, "addr add fe80::1/64 dev far nodad");
+    ip(&pair.internet, "addr add 2001:db8:7::1/64 dev far nodad");
+    ip(&pair.home, "addr add fe80::2/64 dev wan nodad");
+    ip(&pair.home, "addr add 2001:db8:7::2/64 dev wan nodad");
+    let (group, port) = PEERS;
+    let (hears, _) = pair.home.run(|| datagram::join_at("wan", group, port)).unwrap();
+    // As a router does, as a host does to one that it has heard, from far away, and from a global address.
+    let near = |to: SocketAddr| pair.internet.run(|| datagram::connect_over("far", to)).unwrap();
+    near(SocketAddr::from(PEERS)).send(&[1]).unwrap();
+    let (says, all) = pair.internet.run(|| datagram::join_at("far", group, port)).unwrap();
+    let host = |ip: Ipv6Addr| SocketAddrV6::new(ip, port, 0, all.scope_id());
+    says.send_to(&[2], host("fe80::2".parse().unwrap())).unwrap();
+    says.send_to(&[3], host("2001:db8:7::2".parse().unwrap())).unwrap();
+    let far = near(SocketAddr::new("fe80::2".parse().unwrap(), port));
+    far.send(&[4]).unwrap();
+    says.send_to(&[5], all).unwrap();
+    let (mut heard, mut bytes) = (Vec::new(), [0; 8]);
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while heard.last() != Some(&5) {
+        assert!(Instant::now() < deadline, "heard {heard:?}");
+        match datagram::receive_on_link(&hears, &mut bytes) {
+            Ok(Some((1, from))) => {
+                assert!(from.is_unicast_link_local(), "{from}");
+                heard.push(bytes[0]);
+            }
+            Ok(_) => {}
+            Err(_) => std::thread::sleep(Duration::from_millis(5)),
+        }
+    }
+    assert_eq!(heard, [1, 2, 5]);
 }
