@@ -212,9 +212,9 @@ impl Divert {
     /// If the kernel or `nft` refuses, other programs use all marks, or packets do not arrive though everything
     /// is as it was made.
     pub fn repair(&mut self) -> Result<(), Error> {
-        let refused = |why: &str| Error::refused("divert connections", io::Error::other(why));
+        let refused = |why: &str| Error::refused("repair the diversion", io::Error::other(why));
         if self.is_leaking {
-            return Err(refused("another program is in the way of what is diverted"));
+            return Err(refused("everything is as it was made"));
         }
         let mut has_other = false;
         if self.mark & self.foreign != 0 {

@@ -102,9 +102,9 @@ pub(super) fn remove(netlink: &mut Netlink) -> Result<Vec<String>, Error> {
 pub(super) fn fault(netlink: &mut Netlink, mark: u32) -> Result<Option<String>, Error> {
     for family in FAMILIES {
         let name = family_name(family);
-        let mut found = 0;
-        each_rule(netlink, family, |rule| found += usize::from(rule.is_ours(mark)))?;
-        if found != ACTIONS.len() {
+        let mut missing = ACTIONS.to_vec();
+        each_rule(netlink, family, |rule| missing.retain(|&action| !rule.is(action, mark)))?;
+        if !missing.is_empty() {
             return Ok(Some(format!("{name} rules for diverted packets were removed")));
         }
         if !is_delivered(netlink, family, mark | SOCKET_MARK)? {
@@ -158,11 +158,9 @@ impl Rule {
         })
     }
 
-    fn is_ours(self, mark: u32) -> bool {
-        ACTIONS.iter().any(|action| {
-            (self.action, self.priority) == (action.number(), action.priority())
-                && (self.mark == mark || *action == Action::Nothing)
-        })
+    fn is(self, action: Action, mark: u32) -> bool {
+        (self.action, self.priority) == (action.number(), action.priority())
+            && (self.mark == mark || action == Action::Nothing)
     }
 }
 
