@@ -236,6 +236,11 @@ impl Proxy {
         self.listeners[0].is_none()
     }
 
+    /// Whether connections are about to open.
+    pub fn is_opening(&self) -> bool {
+        self.handshakes.len() > 0
+    }
+
     /// Open connections.
     pub fn connections(&self) -> usize {
         self.slots.len() - self.free.len()

@@ -191,7 +191,7 @@ impl Daemon {
     fn look(&mut self, now: Time) {
         (self.looked_at, self.look_at) = (now, now + LOOK_PERIOD);
         let Some(divert) = &mut self.divert else { return };
-        let Health::Broken { what } = divert.health(now) else { return };
+        let Health::Broken { what } = divert.health(self.proxy.is_opening(), now) else { return };
         let (since, number) = &mut self.repairs;
         if now.since(*since) > REPAIRS_SPAN {
             (*since, *number) = (now, 0);

@@ -176,13 +176,13 @@ impl Divert {
         self.notices.take()
     }
 
-    /// Looks whether everything is as it was made and packets arrive. What is broken may keep packets from
-    /// arriving until [`Divert::repair`], or until this drops.
-    pub fn health(&mut self, now: Time) -> Health {
-        Health::of(self.fault(now), || Ok(()))
+    /// Looks whether everything is as it was made and, if connections are about to open, whether packets arrive.
+    /// What is broken may keep packets from arriving until [`Divert::repair`], or until this drops.
+    pub fn health(&mut self, opening: bool, now: Time) -> Health {
+        Health::of(self.fault(opening, now), || Ok(()))
     }
 
-    fn fault(&mut self, now: Time) -> Result<Option<String>, Error> {
+    fn fault(&mut self, opening: bool, now: Time) -> Result<Option<String>, Error> {
         // A list that changes while it is read may lack something.
         if table::made(&mut self.netfilter)? != self.made
             && table::made(&mut self.netfilter)? != self.made
@@ -202,7 +202,7 @@ impl Divert {
             first.handle(self.delivered, counted.first, now),
             diverted.handle(counted.diverted, counted.arrived, now),
         ];
-        self.is_leaking = leaks.contains(&true);
+        self.is_leaking = opening && leaks.contains(&true);
         Ok(self.is_leaking.then(|| "diverted packets do not arrive at the proxy".to_owned()))
     }
 
@@ -373,7 +373,7 @@ mod tests {
                 divert.pass(server.ip(), server);
             }
             assert!(divert.poll_taken().is_none());
-            assert_eq!(divert.health(Time::ZERO), Health::Well);
+            assert_eq!(divert.health(true, Time::ZERO), Health::Well);
             assert!(divert.take_notice() && !divert.take_notice());
             divert.handle_tick();
             assert!(divert.nft.take().unwrap().wait().unwrap().success());

@@ -73,10 +73,12 @@ pub(super) struct Leak {
 
 impl Leak {
     /// Takes in both counters; whether nothing has arrived for [`LOST_FOR`] of at least [`LOST_MIN`] packets.
-    /// What is between the counters when they are read is no loss.
+    /// What is between the counters when they are read is no loss, nor is a packet now and then that a firewall
+    /// refuses.
     pub(super) fn handle(&mut self, sent: u64, arrived: u64, now: Time) -> bool {
         let more = sent.saturating_sub(self.sent);
-        if arrived > self.arrived {
+        let is_old = self.since.is_some_and(|since| now.since(since) > LOST_SPAN);
+        if arrived > self.arrived || is_old {
             (self.lost, self.since) = (0, None);
         } else if more > 0 {
             self.lost += more;
@@ -95,6 +97,8 @@ const DATAGRAM_BYTES: usize = 8_192;
 const LOST_MIN: u64 = 3;
 /// TCP sends a SYN again after a second.
 const LOST_FOR: Span = Span::secs(1);
+/// A SYN is sent again after 1 and 3 s.
+const LOST_SPAN: Span = Span::secs(4);
 
 #[cfg(test)]
 mod tests {
@@ -111,6 +115,9 @@ mod tests {
         assert!(!leak.handle(7, 5, at(4_500)), "two packets");
         assert!(leak.handle(8, 5, at(4_600)));
         assert!(!leak.handle(9, 6, at(4_700)), "one has arrived");
+        for n in 0..10 {
+            assert!(!leak.handle(10 + n, 6, at(6_000 + 3_000 * n)), "now and then one is lost");
+        }
         // A table made anew counts from zero.
         assert!(!Leak::default().handle(3, 0, at(0)));
     }
