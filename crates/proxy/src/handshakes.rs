@@ -36,6 +36,8 @@ pub enum Answer {
     Refuse,
     /// The server does not answer; what the client sends next passes the gateway as without the proxy.
     Pass,
+    /// The same, because this host cannot connect, which says nothing of the server.
+    Skip,
 }
 
 /// The two ends of a connection: whose, and the server.
@@ -94,9 +96,14 @@ impl Handshakes {
         }
         let connected = socket::connect_as(from, syn.server(), mark);
         let upstream = connected.and_then(|upstream| Ok((upstream.local_addr()?, upstream)));
-        let Ok((local, upstream)) = upstream else {
-            self.answer(syn, Answer::Pass);
-            return None;
+        let (local, upstream) = match upstream {
+            Ok(both) => both,
+            Err(e) => {
+                let is_far = [io::ErrorKind::NetworkUnreachable, io::ErrorKind::HostUnreachable];
+                let is_far = is_far.contains(&e.kind());
+                self.answer(syn, if is_far { Answer::Pass } else { Answer::Skip });
+                return None;
+            }
         };
         let id = self.free.pop().unwrap_or_else(|| {
             self.slots.push(Slot::default());

@@ -62,6 +62,8 @@ pub struct Counts {
     pub crowded: u64,
     /// Servers that did not answer or refused.
     pub unreachable: u64,
+    /// Connections to servers that this host could not begin.
+    pub unbegun: u64,
     /// How often it was full, and new connections passed it by.
     pub full: u64,
 }
@@ -204,8 +206,19 @@ impl Proxy {
     /// What becomes of a client's first packet.
     pub fn poll_answer(&mut self) -> Option<(Syn, Answer)> {
         let (syn, answer) = self.handshakes.poll_answer()?;
-        self.counts.unreachable += u64::from(answer != Answer::Deliver);
+        match answer {
+            Answer::Deliver => {}
+            Answer::Refuse | Answer::Pass => self.counts.unreachable += 1,
+            Answer::Skip => self.counts.unbegun += 1,
+        }
         Some((syn, answer))
+    }
+
+    /// Nothing is diverted any more: resets all connections, which get no packets, so that their clients open
+    /// others, and forgets those that are about to open.
+    pub fn let_go(&mut self) {
+        self.handshakes.clear();
+        (0..self.slots.len()).for_each(|id| self.close(id, true));
     }
 
     /// The rules in force.
@@ -221,6 +234,11 @@ impl Proxy {
     /// Whether new connections pass it by.
     pub fn is_full(&self) -> bool {
         self.listeners[0].is_none()
+    }
+
+    /// Whether connections are about to open.
+    pub fn is_opening(&self) -> bool {
+        self.handshakes.len() > 0
     }
 
     /// Open connections.

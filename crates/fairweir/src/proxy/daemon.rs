@@ -12,8 +12,8 @@ use fairweir_core::policy::PATH_SEPARATOR;
 use fairweir_core::relay::{Alpha, Told, ToldDevice};
 use fairweir_core::units::{Rate, Span, Time};
 use fairweir_daemon::StandingGuard;
-use fairweir_linux::divert::{Clients, Divert, DivertSpec, SOCKET_MARK, Taken};
-use fairweir_linux::{round_trip, set_receive_buffer};
+use fairweir_linux::divert::{Clients, Divert, DivertSpec, LOOK_PERIOD, SOCKET_MARK, Taken};
+use fairweir_linux::{Health, round_trip, set_receive_buffer};
 use fairweir_proxy::{Answer, App, Class, Kernel, Known, Proxy, Rules};
 use tracing::{info, warn};
 
@@ -24,8 +24,15 @@ use crate::words::chained;
 const TICK: Span = Span::millis(200);
 /// The shortest time between two looks at the sockets: under load each segment would wake the daemon.
 const REST: Span = Span::micros(500);
-/// A pause of the daemon after which the guard may have removed the diversion.
-const PAUSE_MAX: Span = Span::secs(2);
+/// How long after the diversion could not be made it is tried again.
+const RETRY: Span = Span::secs(1);
+
+/// The shortest time between two looks at the diversion: another program may change rules all the time.
+const LOOK_REST: Span = Span::millis(50);
+/// Repairs within [`REPAIRS_SPAN`] after which other programs may have it their way for [`LET_GO`].
+const REPAIRS_MAX: u32 = 5;
+const REPAIRS_SPAN: Span = Span::secs(10);
+const LET_GO: Span = Span::secs(30);
 
 /// The least rate of a device, as of a class of the file.
 const TOLD_MIN: Rate = Rate::kbit(100);
@@ -46,13 +53,18 @@ pub(super) struct Daemon {
     guard: StandingGuard,
     pub(super) started: Time,
     pub(super) run: String,
-    ticked_at: Time,
     tick_at: Time,
     proxy_at: Time,
     /// Until then the proxy's sockets wait.
     rests_until: Option<Time>,
-    /// When the diversion is renewed, since the guard may have removed it.
+    /// When the diversion that has ended, or could not be made, is tried again.
     renew_at: Option<Time>,
+    look_at: Time,
+    looked_at: Time,
+    /// The first of the last repairs, and their number.
+    repairs: (Time, u32),
+    /// How often another program changed the diversion and it was made anew, and the last cause.
+    pub(super) restored: (u64, Option<String>),
     pub(super) config_error: Option<String>,
     /// Why nothing is diverted.
     pub(super) error: Option<String>,
@@ -81,18 +93,21 @@ impl Daemon {
             guard,
             started: now,
             run: crate::instance::new_run(),
-            ticked_at: now,
             tick_at: now + TICK,
             proxy_at: now,
             rests_until: None,
             renew_at: None,
+            look_at: now + LOOK_PERIOD,
+            looked_at: now,
+            repairs: (now, 0),
+            restored: (0, None),
             config_error: None,
             error: None,
         })
     }
 
     pub(super) fn deadline(&self) -> Time {
-        self.tick_at.min(self.rests_until.unwrap_or(self.proxy_at))
+        self.tick_at.min(self.look_at).min(self.rests_until.unwrap_or(self.proxy_at))
     }
 
     pub(super) fn waits_for(&self) -> Option<BorrowedFd<'_>> {
@@ -101,6 +116,9 @@ impl Daemon {
 
     /// Something may have come for the proxy, or one of its deadlines.
     pub(super) fn handle_ready(&mut self, now: Time) -> Result<(), fairweir_proxy::Error> {
+        if self.divert.as_ref().is_some_and(Divert::take_notice) {
+            self.look_at = self.look_at.min(now.max(self.looked_at + LOOK_REST));
+        }
         let taken = self.divert.iter().flat_map(|divert| iter::from_fn(|| divert.poll_taken()));
         for taken in taken.take(TURN_MAX) {
             match taken {
@@ -114,7 +132,7 @@ impl Daemon {
             match answer {
                 Answer::Deliver => divert.deliver(&syn),
                 Answer::Refuse => divert.refuse(&syn),
-                Answer::Pass => divert.pass(syn.client().ip(), syn.server()),
+                Answer::Pass | Answer::Skip => divert.pass(syn.client().ip(), syn.server()),
             }
         }
         self.proxy_at = self.proxy.deadline(now);
@@ -131,6 +149,9 @@ impl Daemon {
         if self.rests_until.is_some_and(|until| until <= now) {
             self.handle_ready(now)?;
         }
+        if now >= self.look_at {
+            self.look(now);
+        }
         if now >= self.tick_at {
             self.handle_tick(now);
         }
@@ -138,8 +159,7 @@ impl Daemon {
     }
 
     fn handle_tick(&mut self, now: Time) {
-        let paused = now.since(self.ticked_at) >= PAUSE_MAX;
-        (self.ticked_at, self.tick_at) = (now, now + TICK);
+        self.tick_at = now + TICK;
         if self.error.is_none() && self.divert.is_none() {
             return;
         }
@@ -153,26 +173,50 @@ impl Daemon {
                 warn!("{}", chained(&e));
             }
         }
-        if paused || self.error.is_some() || self.renew_at.is_some_and(|at| now >= at) {
-            // Once more later: the guard may be about to remove what is made now.
-            self.renew_at = paused.then(|| now + PAUSE_MAX);
-            // What is attached goes first, and may be gone.
-            self.divert = None;
+        if self.renew_at.take_if(|at| now >= *at).is_some() {
             match attach(&self.file, &self.proxy) {
                 Ok(divert) => {
                     info!("connections are diverted again");
                     (self.divert, self.error) = (Some(divert), None);
                 }
-                Err(e) => {
-                    let error = chained(&e);
-                    warn!("connections pass directly: {error}");
-                    self.error = Some(error);
-                    self.tick_at = now + PAUSE_MAX / 2;
-                }
+                Err(e) => self.let_go(chained(&e), now + RETRY),
             }
         }
         let Some(divert) = &mut self.divert else { return };
         divert.handle_tick();
+    }
+
+    /// Looks whether another program, or the guard after a pause, has changed the diversion, and makes it
+    /// anew, or lets go.
+    fn look(&mut self, now: Time) {
+        (self.looked_at, self.look_at) = (now, now + LOOK_PERIOD);
+        let Some(divert) = &mut self.divert else { return };
+        let Health::Broken { what } = divert.health(self.proxy.is_opening(), now) else { return };
+        let (since, number) = &mut self.repairs;
+        if now.since(*since) > REPAIRS_SPAN {
+            (*since, *number) = (now, 0);
+        }
+        *number += 1;
+        if *number > REPAIRS_MAX {
+            let why = format!("{what}, {REPAIRS_MAX} times in {} s", REPAIRS_SPAN.as_secs_f64());
+            return self.let_go(why, now + LET_GO);
+        }
+        match divert.repair() {
+            Ok(()) => {
+                warn!("{what}; made anew");
+                self.restored.0 += 1;
+                self.restored.1 = Some(what);
+            }
+            Err(e) => self.let_go(format!("{what}: {e}"), now + LET_GO),
+        }
+    }
+
+    /// New connections pass directly until then; open ones get no packets, and end.
+    fn let_go(&mut self, why: String, until: Time) {
+        warn!("connections pass directly: {why}");
+        self.divert = None;
+        self.proxy.let_go();
+        (self.error, self.renew_at) = (Some(why), Some(until));
     }
 
     /// Takes in what a slot of the credit market has bought.
@@ -292,14 +336,14 @@ impl Daemon {
 
     /// Ends the diversion. Idempotent. Connections that are open end with the process.
     pub(super) fn end(&mut self) {
-        (self.divert, self.error) = (None, None);
+        (self.divert, self.error, self.renew_at) = (None, None, None);
         self.guard.stand_down();
     }
 }
 
 fn attach(file: &ProxyFile, proxy: &Proxy) -> anyhow::Result<Divert> {
     let divert = Divert::attach(spec(file, proxy))?;
-    proxy.watch(divert.waits_for())?;
+    iter::once(divert.waits_for()).chain(divert.notices()).try_for_each(|fd| proxy.watch(fd))?;
     Ok(divert)
 }
 

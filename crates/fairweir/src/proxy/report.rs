@@ -55,7 +55,16 @@ pub(crate) struct Status {
     accepted: u64,
     refused: Refused,
     unreachable: u64,
+    /// Connections to servers that the gateway itself could not begin.
+    #[serde(default)]
+    unbegun: u64,
     times_full: u64,
+    /// How often another program changed what diverts connections, and it was made anew.
+    #[serde(default)]
+    restored: u64,
+    /// What had been changed the last time.
+    #[serde(default)]
+    changed: Option<String>,
     config_error: Option<String>,
     error: Option<String>,
 }
@@ -91,7 +100,7 @@ pub(crate) struct Refused {
 /// The status at `now`.
 pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
     let proxy = &daemon.proxy;
-    let Counts { accepted, to_gateway, crowded, unreachable, full } = proxy.counts();
+    let Counts { accepted, to_gateway, crowded, unreachable, unbegun, full } = proxy.counts();
     let class = |(name, counts): (&str, fairweir_proxy::ClassCounts)| ClassStatus {
         name: name.to_owned(),
         rate_bps: counts.rate.map(Rate::as_bps),
@@ -125,7 +134,10 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
         accepted,
         refused: Refused { to_gateway, crowded },
         unreachable,
+        unbegun,
         times_full: full,
+        restored: daemon.restored.0,
+        changed: daemon.restored.1.clone(),
         config_error: daemon.config_error.clone(),
         error: daemon.error.clone(),
     }
@@ -252,6 +264,8 @@ pub(super) fn print_status(args: &AskArgs) -> anyhow::Result<()> {
         (status.refused.to_gateway, "refused: connections to the gateway's proxy itself"),
         (status.refused.crowded, "refused: connections of a device that had too many"),
         (status.unreachable, "unreachable servers"),
+        (status.unbegun, "connections that the gateway could not begin"),
+        (status.restored, "times another program changed the diversion and it was made anew"),
         (status.times_full, "times full"),
     ] {
         if number > 0 {
@@ -261,7 +275,11 @@ pub(super) fn print_status(args: &AskArgs) -> anyhow::Result<()> {
     if status.full {
         writeln!(out, "full: new connections pass directly")?;
     }
-    for (label, text) in [("configuration error", &status.config_error), ("error", &status.error)] {
+    for (label, text) in [
+        ("last change", &status.changed),
+        ("configuration error", &status.config_error),
+        ("error", &status.error),
+    ] {
         text.iter().try_for_each(|text| writeln!(out, "{label}: {text}"))?;
     }
     Ok(())
@@ -348,7 +366,8 @@ pub(super) fn metrics(daemon: &Daemon) -> String {
             metrics.sample(&[("class", name), ("direction", direction)], bytes);
         }
     }
-    let Counts { accepted, to_gateway, crowded, unreachable, full } = daemon.proxy.counts();
+    let Counts { accepted, to_gateway, crowded, unreachable, unbegun, full } =
+        daemon.proxy.counts();
     metrics.counter("fairweir_proxy_accepted", "Connections that were accepted.");
     metrics.sample(&[], accepted);
     metrics.counter("fairweir_proxy_refused", "Connections that were reset, by the reason.");
@@ -357,6 +376,12 @@ pub(super) fn metrics(daemon: &Daemon) -> String {
     }
     metrics.counter("fairweir_proxy_unreachable", "Servers that could not be reached.");
     metrics.sample(&[], unreachable);
+    metrics.counter("fairweir_proxy_unbegun", "Connections to servers that could not be begun.");
+    metrics.sample(&[], unbegun);
+    metrics.gauge("fairweir_proxy_diverting", "1 while connections are diverted.");
+    metrics.sample(&[], u8::from(daemon.divert.is_some()));
+    metrics.counter("fairweir_proxy_restored", "Changes by other programs that were undone.");
+    metrics.sample(&[], daemon.restored.0);
     metrics.counter("fairweir_proxy_full", "How often new connections had to pass directly.");
     metrics.sample(&[], full);
     metrics.finish()

@@ -7,6 +7,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use fairweir_linux::link;
 use fairweir_testing::{can_run, note, privileged, two_of_three};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::Signal;
@@ -624,13 +625,165 @@ fn leftovers(home: &Home) -> String {
     ];
     let lines = commands.map(|command| {
         let text = String::from_utf8(home.stage.run(command).stdout).unwrap();
-        let ours = |line: &&str| line.contains("fairweir") || line.contains("26231");
+        let words = ["fairweir", "26231", "goto", "nop"];
+        let ours = |line: &&str| words.iter().any(|word| line.contains(word));
         let all = command.contains("route");
         let lines: Vec<_> =
             text.lines().filter(|line| all || ours(line)).map(str::to_owned).collect();
         lines.join("\n")
     });
     lines.concat()
+}
+
+/// What other programs do on a gateway, and what the daemon says of it if it has something to undo.
+const CHANGES: [(&str, &[&str], Option<&str>); 9] = [
+    (
+        "a firewall is loaded again",
+        &[
+            "nft flush ruleset; table ip home { chain post { type nat hook postrouting priority 100; \
+           oifname wan masquerade; }; }",
+        ],
+        Some("nftables table"),
+    ),
+    (
+        "networkd, or a script, removes foreign rules",
+        &["ip rule del priority 2", "ip -6 rule del priority 2"],
+        Some("rules"),
+    ),
+    (
+        "the same with routes",
+        &["ip route flush table 26231", "ip -6 route flush table 26231"],
+        Some("not delivered"),
+    ),
+    (
+        "NetBird, an exit node, mwan3",
+        &[
+            "ip rule add priority 105 lookup main suppress_prefixlength 0",
+            "ip route add default via 10.9.0.1 dev wan table 52",
+            "ip rule add priority 5270 lookup 52",
+            "ip route add 192.168.7.0/24 dev br-lan table 1",
+            "ip rule add priority 1001 iif wan lookup 1",
+            "ip rule add priority 2001 fwmark 0x100/0x3f00 lookup 52",
+        ],
+        None,
+    ),
+    (
+        "wg-quick, Docker",
+        &[
+            "sysctl -qw net.ipv4.conf.all.src_valid_mark=1",
+            "sysctl -qw net.bridge.bridge-nf-call-iptables=1 net.bridge.bridge-nf-call-ip6tables=1",
+        ],
+        None,
+    ),
+    (
+        "whole marks before and behind",
+        &["nft table inet marks { \
+           chain a { type filter hook prerouting priority mangle; meta mark set 0x10000; }; \
+           chain b { type filter hook prerouting priority 0; meta mark set meta mark & 0xff00ffff; }; \
+           chain c { type route hook output priority mangle; meta mark set ct mark; }; }"],
+        None,
+    ),
+    ("marks of accepted connections", &["sysctl -qw net.ipv4.tcp_fwmark_accept=1"], None),
+    (
+        "the same bit",
+        &["nft flush table inet marks; table inet marks { \
+           chain d { type filter hook prerouting priority mangle; meta mark set meta mark | 0x400000; }; }"],
+        Some("marks packets with 0x00400000"),
+    ),
+    ("another change of rules", &["ip rule add priority 900 fwmark 0x7f/0xff lookup main"], None),
+];
+
+#[test]
+fn what_other_programs_change_is_undone_or_told_and_traffic_passes() {
+    if !is_playable() {
+        return;
+    }
+    let home = Home::new();
+    let far = Far::new(&home.stage, "far", "198.51.100.1", None);
+    let servers = [far.address(), far.add_address6(&home.stage, "far", "2001:db8:8::1")];
+    let mac = &home.devices[0].mac;
+    home.configure(&format!(
+        "[[class]]\nname = \"tv\"\nrate = \"6mbit\"\nmatch = [\"mac:{mac}\"]\n"
+    ));
+    let daemon = home.stage.start_proxy(None);
+    let tv = &home.devices[0];
+    let running = servers.map(|server| tv.download(server));
+    let change = |command: &&str| {
+        let done = match command.strip_prefix("nft ") {
+            Some(text) => home.stage.at_home(|| Command::new("nft").arg(text).output().unwrap()),
+            None => home.stage.run(command),
+        };
+        assert!(done.status.success(), "{command}: {done:?}");
+    };
+    let number = |status: &Value, what: &str| status[what].as_u64().unwrap();
+    for (who, commands, wanted) in CHANGES {
+        let before = daemon.status();
+        commands.iter().for_each(change);
+        let begin = Instant::now();
+        let received = running.each_ref().map(Download::received);
+        // New connections of both families, by the proxy.
+        for server in servers {
+            let mut stream = home.connect(0, server);
+            stream.read_exact(&mut [0; 1]).unwrap();
+        }
+        let opened = begin.elapsed();
+        // And open ones.
+        while running.iter().zip(received).any(|(one, then)| one.received() < then + 20_000) {
+            assert!(begin.elapsed() < Duration::from_secs(3), "{who}: {:#}", daemon.status());
+            thread::sleep(Duration::from_millis(20));
+        }
+        if let Some(wanted) = wanted {
+            daemon.wait_for(who, Duration::from_secs(2), |status| {
+                number(status, "restored") > number(&before, "restored")
+                    && status["changed"].as_str().is_some_and(|what| what.contains(wanted))
+            });
+        }
+        let (status, passed) = (daemon.status(), begin.elapsed().as_secs_f64());
+        note(&format!("{who}: opened after {opened:.2?}, all had data after {passed:.2} s"));
+        assert!(opened < Duration::from_millis(2_500), "{who}: {opened:?}");
+        assert_eq!(status["error"], Value::Null, "{who}: {status:#}");
+        assert_eq!(number(&status, "unreachable"), 0, "{who}: {status:#}");
+        if wanted.is_none() {
+            assert_eq!(number(&status, "accepted"), number(&before, "accepted") + 2, "{who}");
+            assert_eq!(status["restored"], before["restored"], "{who}: {status:#}");
+        }
+    }
+    assert!(running.iter().all(|download| !download.is_broken()));
+    // Frames between two devices of the bridge come by with br_netfilter.
+    let listener = home.devices[1].run(|| TcpListener::bind("192.168.7.2:0").unwrap());
+    let accepted = number(&daemon.status(), "accepted");
+    home.connect(0, listener.local_addr().unwrap());
+    assert_eq!(number(&daemon.status(), "accepted"), accepted);
+    // What no look at rules can show: nothing of what is diverted gets in.
+    change(
+        &"nft table inet closed { chain in { type filter hook input priority 0; \
+             iifname { br-lan, wan } meta l4proto tcp drop; }; }",
+    );
+    let begin = Instant::now();
+    let mut stream = home.connect(0, servers[0]);
+    stream.read_exact(&mut [0; 1]).unwrap();
+    let status = daemon.status();
+    note(&format!("nothing gets in: a connection passes after {:.2?}", begin.elapsed()));
+    assert!(status["error"].as_str().is_some_and(|e| e.contains("do not arrive")), "{status:#}");
+    assert_eq!((&status["unreachable"], &status["ready"]), (&0.into(), &false.into()));
+    assert!(running.iter().all(Download::is_broken), "their clients open others");
+}
+
+#[test]
+fn the_proxy_lets_go_if_another_program_changes_the_same_all_the_time() {
+    if !is_playable() {
+        return;
+    }
+    let home = Home::new();
+    let daemon = home.start_open();
+    let server: SocketAddr = format!("{}:{}", SERVERS[0], home.stage.port()).parse().unwrap();
+    daemon.wait_for("six removals", PATIENCE, |status| {
+        home.stage.run("nft delete table inet fairweir_proxy");
+        status["error"].as_str().is_some_and(|error| error.contains("5 times in 10 s"))
+    });
+    assert_eq!(leftovers(&home), "");
+    home.connect(0, server).read_exact(&mut [0; 1]).unwrap();
+    assert_eq!(daemon.status()["accepted"], 0);
 }
 
 #[test]
@@ -690,9 +843,19 @@ fn a_connection_of_the_proxy_that_comes_back_opens_no_other() {
         return;
     }
     let home = Home::new();
-    // The desk sends packets for a server back to the gateway, which routes them to the desk.
-    home.devices[1].run(|| fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap());
-    home.stage.at_home(|| ip("route add 198.51.100.7/32 via 192.168.7.2"));
+    // The desk sends packets for a server back to the gateway, which sends them to the desk's other interface.
+    let desk = home.devices[1].netns();
+    home.stage.at_home(|| {
+        link::create_veth("side", desk, "eth1").unwrap();
+        link::add_address("side", "192.168.8.254/24".parse().unwrap()).unwrap();
+        link::set_up("side").unwrap();
+    });
+    desk.run(|| {
+        fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
+        link::add_address("eth1", "192.168.8.2/24".parse().unwrap()).unwrap();
+        link::set_up("eth1").unwrap();
+    });
+    home.stage.at_home(|| ip("route add 198.51.100.7/32 via 192.168.8.2"));
     let daemon = home.start_open();
     let server: SocketAddr = "198.51.100.7:80".parse().unwrap();
     let patience = Duration::from_millis(700);

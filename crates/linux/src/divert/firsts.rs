@@ -10,18 +10,21 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use fairweir_core::packet::Mac;
 use fairweir_core::relay::Syn;
-use nix::sys::socket::sockopt::Mark;
+use nix::sys::socket::sockopt::{Mark, Priority};
 use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrStorage, sendto, setsockopt,
     socket,
 };
 
-use super::{DIVERTED, SOCKET_MARK, TABLE_NUMBER};
+use super::{SOCKET_MARK, TABLE_NUMBER};
 use crate::Error;
 use crate::net::netlink::{Netlink, Request, attribute, u16_at, u32_at};
 
 /// The group of the log; the table's rule names it.
 pub(super) const GROUP: u32 = TABLE_NUMBER;
+
+/// The priority of packets that are sent in again, by which the table's rules know them.
+pub(super) const PRIORITY: u32 = TABLE_NUMBER << 16 | 1;
 
 /// What the kernel hands over.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,11 +45,11 @@ pub(super) struct Firsts {
 }
 
 impl Firsts {
-    /// Listens.
+    /// Listens. Packets for this host will have the bit `mark`.
     ///
     /// # Errors
     /// If the kernel has no netfilter log, another program has the group, or raw sockets are refused.
-    pub(super) fn open() -> Result<Firsts, Error> {
+    pub(super) fn open(mark: u32) -> Result<Firsts, Error> {
         let mut netlink = Netlink::open_netfilter()?;
         let [high, low] = (GROUP as u16).to_be_bytes();
         let bind = Request::new(CONFIG, 0, &[libc::AF_UNSPEC as u8, 0, high, low])
@@ -61,10 +64,25 @@ impl Firsts {
         let log = netlink.into_socket();
         let refused = |e: io::Error| Error::refused("open a raw socket", e);
         log.set_non_blocking(true).map_err(refused)?;
-        let pair = |mark| Ok([raw(AddressFamily::Inet, mark)?, raw(AddressFamily::Inet6, mark)?]);
-        let (to_host, to_client) =
-            (pair(DIVERTED).map_err(refused)?, pair(SOCKET_MARK).map_err(refused)?);
-        Ok(Firsts { log, to_host, to_client })
+        let pair = || Ok([raw(AddressFamily::Inet)?, raw(AddressFamily::Inet6)?]);
+        let (to_host, to_client) = (pair().map_err(refused)?, pair().map_err(refused)?);
+        for socket in &to_host {
+            setsockopt(socket, Priority, &(PRIORITY as i32)).map_err(|e| refused(e.into()))?;
+        }
+        let firsts = Firsts { log, to_host, to_client };
+        firsts.set_mark(mark)?;
+        Ok(firsts)
+    }
+
+    /// The packets for this host have another mark from now on.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub(super) fn set_mark(&self, mark: u32) -> Result<(), Error> {
+        self.to_host
+            .iter()
+            .try_for_each(|socket| setsockopt(socket, Mark, &(mark | SOCKET_MARK)))
+            .map_err(|e| Error::refused("mark packets", e))
     }
 
     /// Readable when there is one.
@@ -110,11 +128,11 @@ fn send(sockets: &[OwnedFd; 2], packet: &[u8], to: IpAddr) {
     }
 }
 
-fn raw(family: AddressFamily, mark: u32) -> io::Result<OwnedFd> {
+fn raw(family: AddressFamily) -> io::Result<OwnedFd> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     // The packets have their own headers.
     let socket = socket(family, SockType::Raw, flags, SockProtocol::Raw)?;
-    setsockopt(&socket, Mark, &mark)?;
+    setsockopt(&socket, Mark, &SOCKET_MARK)?;
     Ok(socket)
 }
 

@@ -1,45 +1,59 @@
 //! TCP connections of a LAN handed to a proxy on this gateway, with their addresses (TPROXY).
 //!
-//! Two parts: an nftables table, which marks what belongs to the proxy, and for each family a rule and
-//! a route by which what is marked is delivered here. Marked are packets of sockets that have foreign
-//! addresses, which only the proxy makes. The first packet of a connection from the LAN is dropped, and
-//! the proxy gets a copy ([`Divert::poll_taken`]). If the server answers the proxy, the copy comes in
-//! at `lo` and reaches the listener ([`Divert::deliver`]); so a client hears of a server only what it
-//! would hear without the proxy. If the proxy does not listen, `tproxy` finds no socket and the packet is
-//! routed as always.
+//! Two parts: an nftables table ([`table`]), which marks what belongs to the proxy, and for each family
+//! rules and a route ([`routes`]) by which what is marked is delivered here. Marked are packets of sockets
+//! that have foreign addresses, which only the proxy makes. The first packet of a connection from the LAN
+//! is dropped, and the proxy gets a copy ([`Divert::poll_taken`]). If the server answers the proxy, the
+//! copy comes in at `lo` and reaches the listener ([`Divert::deliver`]); so a client hears of a server only
+//! what it would hear without the proxy. If the proxy does not listen, `tproxy` finds no socket and the
+//! packet is routed as always.
 //!
-//! Never taken: connections to an address of the gateway; sources that are not routed back to the
-//! interface they came from; destinations to which this client's last connection failed
-//! ([`Divert::pass`]). A device that opens more than [`OPENED_PER_SECOND`] is slowed down, so that
-//! half-open connections cannot fill the proxy.
+//! Never taken: connections to an address of the gateway, or back to the interface they came from, as those
+//! between two ports of a bridge with br_netfilter; sources that are not routed back to the interface they
+//! came from; destinations to which this client's last connection failed ([`Divert::pass`]). A device that
+//! opens more than [`OPENED_PER_SECOND`] is slowed down, so that half-open connections cannot fill the
+//! proxy.
+//!
+//! Other programs may change all this at any time ([`watch`]). Until it is repaired, packets of sockets that
+//! are here are dropped rather than forwarded, because the kernel finds the socket before it looks for a
+//! route (early demultiplexing); so TCP sends them again.
 //!
 //! nftables is configured by its program `nft`, whose language is stable; its netlink messages are not
 //! documented.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
-use std::fs;
-use std::io::{self, Write as _};
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::BorrowedFd;
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 
 use fairweir_core::packet::Mac;
-use fairweir_core::relay::{SYN_MAX, Syn};
+use fairweir_core::relay::Syn;
+use fairweir_core::units::{Span, Time};
 use ipnet::IpNet;
 
-use crate::Error;
 use crate::bpf::header;
 use crate::net::link;
-use crate::net::netlink::{Netlink, Request};
+use crate::net::netlink::Netlink;
+use crate::{Error, Health};
 
 mod firsts;
+mod routes;
+mod table;
+mod watch;
 
+use firsts::Firsts;
 pub use firsts::Taken;
-use firsts::{DHCP_MAX, Firsts, GROUP};
+pub use table::run_nft;
+use table::{Made, TABLE, spawn_nft};
+use watch::{Leak, Notices};
 
 /// The mark of sockets of the proxy.
 pub const SOCKET_MARK: u32 = header::RELAYED_MARK;
+
+/// How often [`Divert::health`] is to be asked at least.
+pub const LOOK_PERIOD: Span = Span::millis(500);
 
 /// New connections of a device in a second that reach the proxy, after a burst of ten seconds' worth.
 pub const OPENED_PER_SECOND: u32 = 100;
@@ -77,6 +91,19 @@ pub struct DivertSpec {
 pub struct Divert {
     spec: DivertSpec,
     firsts: Firsts,
+    notices: Notices,
+    netlink: Netlink,
+    netfilter: Netlink,
+    /// The bit of what is marked.
+    mark: u32,
+    /// Bits that packets of other programs had.
+    foreign: u32,
+    /// The table as it was made.
+    made: Made,
+    /// From this host to the listeners, and from the last chain to sockets.
+    leaks: [Leak; 2],
+    is_leaking: bool,
+    delivered: u64,
     /// Connections that are not to be taken, by the client's address, and that are not in the table yet.
     passed: VecDeque<(IpAddr, SocketAddr)>,
     /// The `nft` that runs.
@@ -90,11 +117,27 @@ impl Divert {
     /// If an interface is missing, `nft` is, or the kernel refuses; then nothing is taken.
     pub fn attach(spec: DivertSpec) -> Result<Divert, Error> {
         check(&spec.lan)?;
-        remove_routes()?;
-        let firsts = Firsts::open()?;
-        let divert = Divert { spec, firsts, passed: VecDeque::new(), nft: None };
-        add_routes()?;
-        run_nft(&divert.table())?;
+        let (mut netlink, netfilter) = (Netlink::open()?, Netlink::open_netfilter()?);
+        routes::remove(&mut netlink)?;
+        let bits = routes::bits_of_others(&mut netlink)?;
+        let mark = MARKS.into_iter().find(|mark| mark & bits == 0).unwrap_or(MARKS[0]);
+        let mut divert = Divert {
+            spec,
+            firsts: Firsts::open(mark)?,
+            notices: Notices::open()?,
+            netlink,
+            netfilter,
+            mark,
+            foreign: 0,
+            made: Made::default(),
+            leaks: Default::default(),
+            is_leaking: false,
+            delivered: 0,
+            passed: VecDeque::new(),
+            nft: None,
+        };
+        routes::add(&mut divert.netlink, mark)?;
+        divert.make_table()?;
         Ok(divert)
     }
 
@@ -113,7 +156,83 @@ impl Divert {
         }
         check(&spec.lan)?;
         let old = std::mem::replace(&mut self.spec, spec);
-        run_nft(&self.table()).inspect_err(|_| self.spec = old)
+        self.make_table().inspect_err(|_| self.spec = old)
+    }
+
+    fn make_table(&mut self) -> Result<(), Error> {
+        run_nft(&table::table(&self.spec, self.mark))?;
+        self.made = table::made(&mut self.netfilter)?;
+        (self.leaks, self.delivered) = Default::default();
+        Ok(())
+    }
+
+    /// Readable when another program may have changed something ([`Divert::take_notice`]).
+    pub fn notices(&self) -> [BorrowedFd<'_>; 2] {
+        self.notices.fds()
+    }
+
+    /// Whether [`Divert::health`] is to be asked now.
+    pub fn take_notice(&self) -> bool {
+        self.notices.take()
+    }
+
+    /// Looks whether everything is as it was made and, if connections are about to open, whether packets arrive.
+    /// What is broken may keep packets from arriving until [`Divert::repair`], or until this drops.
+    pub fn health(&mut self, opening: bool, now: Time) -> Health {
+        Health::of(self.fault(opening, now), || Ok(()))
+    }
+
+    fn fault(&mut self, opening: bool, now: Time) -> Result<Option<String>, Error> {
+        // A list that changes while it is read may lack something.
+        if table::made(&mut self.netfilter)? != self.made
+            && table::made(&mut self.netfilter)? != self.made
+        {
+            return Ok(Some(format!("the nftables table inet {TABLE} was removed or changed")));
+        }
+        if let Some(what) = routes::fault(&mut self.netlink, self.mark)? {
+            return Ok(Some(what));
+        }
+        let counted = table::counters(&mut self.netfilter)?;
+        if counted.foreign > 0 {
+            self.foreign |= self.mark;
+            return Ok(Some(format!("another program marks packets with {:#010x}", self.mark)));
+        }
+        let [first, diverted] = &mut self.leaks;
+        let leaks = [
+            first.handle(self.delivered, counted.first, now),
+            diverted.handle(counted.diverted, counted.arrived, now),
+        ];
+        self.is_leaking = opening && leaks.contains(&true);
+        Ok(self.is_leaking.then(|| "diverted packets do not arrive at the proxy".to_owned()))
+    }
+
+    /// Makes anew what was changed.
+    ///
+    /// # Errors
+    /// If the kernel or `nft` refuses, other programs use all marks, or packets do not arrive though everything
+    /// is as it was made.
+    pub fn repair(&mut self) -> Result<(), Error> {
+        let refused = |why: &str| Error::refused("repair the diversion", io::Error::other(why));
+        if self.is_leaking {
+            return Err(refused("everything is as it was made"));
+        }
+        let mut has_other = false;
+        if self.mark & self.foreign != 0 {
+            let bits = self.foreign | routes::bits_of_others(&mut self.netlink)?;
+            let free = |bits: u32| MARKS.into_iter().find(|mark| mark & bits == 0);
+            let mark = free(bits).or(free(self.foreign));
+            self.mark = mark.ok_or_else(|| refused("other programs use all marks"))?;
+            self.firsts.set_mark(self.mark)?;
+            has_other = true;
+        }
+        if routes::fault(&mut self.netlink, self.mark)?.is_some() {
+            routes::remove(&mut self.netlink)?;
+            routes::add(&mut self.netlink, self.mark)?;
+        }
+        if has_other || table::made(&mut self.netfilter)? != self.made {
+            self.make_table()?;
+        }
+        Ok(())
     }
 
     /// Readable when [`Divert::poll_taken`] has something.
@@ -128,7 +247,8 @@ impl Divert {
     }
 
     /// The packet arrives at the proxy's listener.
-    pub fn deliver(&self, syn: &Syn) {
+    pub fn deliver(&mut self, syn: &Syn) {
+        self.delivered += 1;
         self.firsts.deliver(syn);
     }
 
@@ -175,64 +295,6 @@ impl Divert {
             Err(e) => tracing::warn!("cannot run nft: {e}"),
         }
     }
-
-    fn table(&self) -> String {
-        let DivertSpec { lan, clients, ports: [port4, port6] } = &self.spec;
-        let lan: Vec<String> = lan.iter().map(|dev| format!("\"{dev}\"")).collect();
-        let lan = lan.join(", ");
-        let set = |family: &str| {
-            format!(
-                "type {family} . {family} . inet_service; flags timeout; timeout {PASS_SECONDS}s; \
-                 size 16384;"
-            )
-        };
-        let (dead4, dead6) = (set("ipv4_addr"), set("ipv6_addr"));
-        let take = taken(clients);
-        let burst = OPENED_PER_SECOND * 10;
-        let hold = format!("log group {GROUP} snaplen {SYN_MAX} queue-threshold 1 drop");
-        let deliver = format!("meta mark set meta mark or {DIVERTED:#x} accept");
-        format!(
-            "table inet {TABLE} {{\n}}\ndelete table inet {TABLE}\n\
-             table inet {TABLE} {{\n\
-             set dead4 {{ {dead4} }}\n\
-             set dead6 {{ {dead6} }}\n\
-             set opening {{ type ether_addr; size 4096; flags dynamic,timeout; timeout 60s; }}\n\
-             set asking {{ type ether_addr; size 1024; flags dynamic,timeout; timeout 60s; }}\n\
-             chain asks {{\n\
-             update @asking {{ ether saddr limit rate over 1/second burst {ASKED_BURST} packets }} \
-             return\n\
-             limit rate over {ASKED_ALL}/second burst {ASKED_ALL} packets return\n\
-             log group {GROUP} snaplen {DHCP_MAX} queue-threshold 1\n\
-             }}\n\
-             chain take {{\n\
-             update @opening {{ ether saddr limit rate over {OPENED_PER_SECOND}/second \
-             burst {burst} packets }} drop\n\
-             limit rate over {OPENED_ALL}/second burst {burst} packets drop\n\
-             meta nfproto ipv4 meta l4proto tcp tproxy ip to 127.0.0.1:{port4} {hold}\n\
-             ip6 nexthdr tcp tproxy ip6 to [::1]:{port6} {hold}\n\
-             }}\n\
-             chain deliver {{\n\
-             meta nfproto ipv4 meta l4proto tcp tproxy ip to 127.0.0.1:{port4} accept\n\
-             meta nfproto ipv6 meta l4proto tcp tproxy ip6 to [::1]:{port6} accept\n\
-             drop\n\
-             }}\n\
-             chain prerouting {{\n\
-             type filter hook prerouting priority mangle; policy accept;\n\
-             iifname {{ {lan} }} meta nfproto ipv4 udp dport 67 goto asks\n\
-             meta l4proto != tcp return\n\
-             socket transparent 1 {deliver}\n\
-             iifname lo meta mark and {DIVERTED:#x} == {DIVERTED:#x} goto deliver\n\
-             iifname != {{ {lan} }} return\n\
-             tcp flags & (fin | syn | rst | ack) != syn return\n\
-             fib daddr type {{ local, broadcast, multicast }} return\n\
-             fib saddr . iif oif missing return\n\
-             ip saddr . ip daddr . tcp dport @dead4 return\n\
-             ip6 saddr . ip6 daddr . tcp dport @dead6 return\n\
-             {take}\
-             }}\n\
-             }}\n"
-        )
-    }
 }
 
 impl Drop for Divert {
@@ -253,173 +315,37 @@ impl Divert {
     /// If something cannot be removed.
     pub fn sweep() -> Result<Vec<String>, Error> {
         let mut removed = Vec::new();
-        // Without the program no daemon can have made the table.
-        if has_table().unwrap_or(false) {
-            run_nft(&format!("delete table inet {TABLE}\n"))?;
+        if table::remove()? {
             removed.push(format!("nftables table inet {TABLE}"));
         }
-        removed.extend(remove_routes()?);
+        removed.extend(routes::remove(&mut Netlink::open()?)?);
         Ok(removed)
     }
-}
-
-/// The rules that send the clients' packets to the chain `take`.
-fn taken(clients: &Clients) -> String {
-    let Clients::Some { prefixes, macs } = clients else { return "goto take\n".to_owned() };
-    let list = |items: Vec<String>| items.join(", ");
-    let of = |v4: bool| prefixes.iter().filter(move |net| matches!(net, IpNet::V4(_)) == v4);
-    let mut rules = String::new();
-    for (matched, items) in [
-        ("ether saddr", macs.iter().map(ToString::to_string).collect::<Vec<_>>()),
-        ("ip saddr", of(true).map(ToString::to_string).collect()),
-        ("ip6 saddr", of(false).map(ToString::to_string).collect()),
-    ] {
-        // One rule each: prefixes of a set must not overlap.
-        for item in items.chunks(if matched == "ether saddr" { 64 } else { 1 }) {
-            let _ = writeln!(rules, "{matched} {{ {} }} goto take", list(item.to_vec()));
-        }
-    }
-    rules
 }
 
 /// Whether the proxy can work behind these interfaces.
 ///
 /// # Errors
-/// If an interface is missing, or a bridge hands its packets to netfilter by itself.
+/// If an interface is missing.
 pub fn check(lan: &[String]) -> Result<(), Error> {
-    for dev in lan {
-        if link::find(dev)?.is_none() {
-            return Err(Error::NoDevice(dev.clone()));
-        }
-        if !fs::exists(format!("/sys/class/net/{dev}/bridge")).unwrap_or(false) {
-            continue;
-        }
-        for family in ["iptables", "ip6tables"] {
-            let path = format!("/proc/sys/net/bridge/bridge-nf-call-{family}");
-            // The bridge then calls netfilter itself, and no connection gets through.
-            if fs::read_to_string(path).is_ok_and(|value| value.trim() == "1") {
-                return Err(Error::Occupied {
-                    dev: dev.clone(),
-                    found: format!("the bridge passes packets to {family}, which breaks TPROXY"),
-                    remedy: format!("sysctl net.bridge.bridge-nf-call-{family}=0"),
-                });
-            }
-        }
-    }
-    Ok(())
+    lan.iter().try_for_each(|dev| match link::find(dev)? {
+        Some(_) => Ok(()),
+        None => Err(Error::NoDevice(dev.clone())),
+    })
 }
 
-fn add_routes() -> Result<(), Error> {
-    let mut netlink = Netlink::open()?;
-    let lo = link::find("lo")?.ok_or_else(|| Error::NoDevice("lo".to_owned()))?;
-    for family in FAMILIES {
-        let route = route(libc::RTM_NEWROUTE, CREATE, family).with_u32(libc::RTA_OIF, lo.index);
-        netlink.change("deliver diverted packets to this host (is lo up?)", route)?;
-        netlink.change("add the rule for diverted packets", rule(libc::RTM_NEWRULE, family))?;
-    }
-    Ok(())
-}
-
-/// What was there.
-fn remove_routes() -> Result<Vec<String>, Error> {
-    let mut netlink = Netlink::open()?;
-    let mut removed = Vec::new();
-    for family in FAMILIES {
-        let name = if family == libc::AF_INET { "IPv4" } else { "IPv6" };
-        for (what, request) in [
-            ("rule for diverted packets", rule(libc::RTM_DELRULE, family)),
-            ("route of diverted packets", route(libc::RTM_DELROUTE, 0, family)),
-        ] {
-            match netlink.change(&format!("remove the {what}"), request) {
-                Ok(()) => removed.push(format!("{name} {what}")),
-                Err(e) if matches!(e.errno(), Some(libc::ENOENT | libc::ESRCH)) => {}
-                Err(e) => return Err(e),
-            }
-        }
-    }
-    Ok(removed)
-}
-
-/// `struct fib_rule_hdr` and its attributes. Source: linux/fib_rules.h.
-fn rule(kind: u16, family: i32) -> Request {
-    let mut header = [0; 12];
-    header[0] = family as u8;
-    header[7] = FR_ACT_TO_TBL;
-    let flags = if kind == libc::RTM_NEWRULE { CREATE } else { 0 };
-    Request::new(kind, flags, &header)
-        .with_u32(FRA_PRIORITY, TABLE_NUMBER)
-        .with_u32(FRA_FWMARK, DIVERTED)
-        .with_u32(FRA_FWMASK, DIVERTED)
-        .with_u32(FRA_TABLE, TABLE_NUMBER)
-}
-
-/// `local default` in the table of the rule.
-fn route(kind: u16, flags: u16, family: i32) -> Request {
-    let mut header = [0; 12];
-    header[0] = family as u8;
-    header[5] = libc::RTPROT_STATIC;
-    header[6] = libc::RT_SCOPE_HOST;
-    header[7] = libc::RTN_LOCAL;
-    Request::new(kind, flags, &header).with_u32(libc::RTA_TABLE, TABLE_NUMBER)
-}
-
-fn has_table() -> io::Result<bool> {
-    let mut command = Command::new("nft");
-    command.args(["list", "table", "inet", TABLE]);
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    Ok(command.status()?.success())
-}
-
-fn spawn_nft(text: &str) -> io::Result<Child> {
-    let mut command = Command::new("nft");
-    command.args(["-f", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-    let mut child = command.spawn()?;
-    let mut stdin = child.stdin.take().expect("invariant: it was asked for");
-    // A program that has ended says why.
-    let _ = stdin.write_all(text.as_bytes());
-    Ok(child)
-}
-
-/// Runs commands of nftables as one transaction, in the calling thread's namespace.
-///
-/// # Errors
-/// If `nft` is not there or refuses, with the first line of what it says.
-pub fn run_nft(text: &str) -> Result<(), Error> {
-    let attempted = "configure nftables by `nft`";
-    let output = spawn_nft(text).and_then(Child::wait_with_output);
-    let output = output.map_err(|e| Error::refused(attempted, e))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    let said = String::from_utf8_lossy(&output.stderr);
-    let first = said.lines().next().unwrap_or("it failed without a word").to_owned();
-    Err(Error::refused(attempted, io::Error::other(first)))
-}
-
-const TABLE: &str = "fairweir_proxy";
-/// Of the routing table and of the rule: `fw` in hexadecimal is 0x6677.
+/// Of the routing table: `fw` in hexadecimal is 0x6677.
 const TABLE_NUMBER: u32 = 0x6677;
-/// The mark of packets for the proxy; one bit, beside those of other policies and of
-/// `fairweir router`.
-const DIVERTED: u32 = 0x0040_0000;
-/// New connections of all devices in a second.
-const OPENED_ALL: u32 = 1_000;
-/// Messages of a device to a DHCP server that are looked at before it is slowed down to one in a second.
-const ASKED_BURST: u32 = 8;
-/// The same of all devices in a second.
-const ASKED_ALL: u32 = 50;
+/// Bits of the mark of packets for the proxy, by preference; not those of `fairweir router`.
+const MARKS: [u32; 6] =
+    [0x0040_0000, 0x0020_0000, 0x0000_0040, 0x0000_2000, 0x0010_0000, 0x0000_0200];
 /// The most failed destinations that wait for `nft`, so that a batch fits into a pipe.
 const PASSED_MAX: usize = 400;
-const FAMILIES: [i32; 2] = [libc::AF_INET, libc::AF_INET6];
-const CREATE: u16 = (libc::NLM_F_CREATE | libc::NLM_F_EXCL) as u16;
-const FR_ACT_TO_TBL: u8 = 1;
-const FRA_PRIORITY: u16 = 6;
-const FRA_FWMARK: u16 = 10;
-const FRA_TABLE: u16 = 15;
-const FRA_FWMASK: u16 = 16;
 
 #[cfg(test)]
 mod tests {
+    use std::process::Command;
+
     use super::*;
     use crate::net::netns::Netns;
 
@@ -447,14 +373,16 @@ mod tests {
                 divert.pass(server.ip(), server);
             }
             assert!(divert.poll_taken().is_none());
+            assert_eq!(divert.health(true, Time::ZERO), Health::Well);
+            assert!(divert.take_notice() && !divert.take_notice());
             divert.handle_tick();
             assert!(divert.nft.take().unwrap().wait().unwrap().success());
             // A killed daemon leaves this.
-            let table = divert.table();
+            let table = table::table(&divert.spec, divert.mark);
             drop(divert);
-            add_routes().unwrap();
+            routes::add(&mut Netlink::open().unwrap(), MARKS[0]).unwrap();
             run_nft(&table).unwrap();
-            assert_eq!(Divert::sweep().unwrap().len(), 5);
+            assert_eq!(Divert::sweep().unwrap().len(), 9);
             drop(Divert::attach(spec(Clients::All)).unwrap());
             assert!(Divert::sweep().unwrap().is_empty());
             let missing = DivertSpec { lan: vec!["none0".to_owned()], ..spec(Clients::All) };

@@ -25,8 +25,7 @@ pub(crate) fn dump_nftables(
     message: u16,
     take: impl FnMut(&[u8]),
 ) -> Result<(), Error> {
-    let header = [libc::AF_UNSPEC as u8, 0, 0, 0];
-    let request = Request::new(NFNL_SUBSYS_NFTABLES << 8 | message, 0, &header);
+    let request = nftables(message, libc::AF_UNSPEC as u8);
     let asked =
         Netlink::open_netfilter().and_then(|mut netlink| netlink.dump(attempted, request, take));
     let missing = [libc::EINVAL, libc::ENOENT, libc::EOPNOTSUPP, libc::EPROTONOSUPPORT];
@@ -34,6 +33,11 @@ pub(crate) fn dump_nftables(
         Err(e) if e.errno().is_some_and(|errno| missing.contains(&errno)) => Ok(()),
         asked => asked,
     }
+}
+
+/// A request to nftables about objects of a family (`NFPROTO_…`).
+pub(crate) fn nftables(message: u16, family: u8) -> Request {
+    Request::new(NFNL_SUBSYS_NFTABLES << 8 | message, 0, &[family, 0, 0, 0])
 }
 
 /// One message to the kernel.
@@ -114,6 +118,7 @@ impl Nest {
 }
 
 /// An open socket to a netlink of the network namespace in which it was opened.
+#[derive(Debug)]
 pub(crate) struct Netlink {
     socket: Socket,
     sequence: u32,
