@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-use fairweir_core::policy::{Match, MatchError, Priority};
+use fairweir_core::policy::{Match, MatchError};
 use fairweir_core::receiver::{CAPACITY_MIN, CAPACITY_MIN_RBM, Control, LATENCY_RANGE};
 use fairweir_core::units::{Rate, Span};
 
@@ -124,18 +124,6 @@ fn parse_limit(key: &str, text: &str) -> Result<Rate, String> {
         return Ok(rate);
     }
     Err(format!("{key} {rate} is out of range ({CAPACITY_MIN} to {CAPACITY_MAX})"))
-}
-
-/// Reads whether a group has a share or what others leave.
-///
-/// # Errors
-/// Says what is allowed.
-pub fn parse_priority(text: &str) -> Result<Priority, String> {
-    match text {
-        "normal" => Ok(Priority::Normal),
-        "idle" => Ok(Priority::Idle),
-        _ => Err(crate::not_one_of(text, &["normal", "idle"])),
-    }
 }
 
 const MATCH_KINDS: [&str; 8] = ["app", "unit", "cgroup", "user", "ip", "port", "local-port", "web"];

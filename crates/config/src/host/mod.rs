@@ -304,16 +304,15 @@ impl<'t> Draft<'t> {
     /// A limit of a group that the control cannot hold, and floors that are above the capacity together.
     fn check_limits(&self) -> Result<(), ConfigError> {
         fn has(branch: &Branch, limit: Limit) -> bool {
-            let Group { max, min, priority, .. } = &branch.group;
+            let Group { max, min, .. } = &branch.group;
             let has_own = match limit {
                 Limit::Max => max.is_some(),
                 Limit::Min => min.is_some(),
-                Limit::Idle => !priority.is_normal(),
             };
             has_own || branch.beneath.iter().any(|beneath| has(beneath, limit))
         }
         let control = self.host.control();
-        for limit in Limit::ALL.into_iter().filter(|limit| !control.holds(*limit)) {
+        for limit in Limit::ALL.into_iter().filter(|_| !control.holds_limits()) {
             if let Some(group) = self.groups.iter().find(|group| has(&group.value, limit)) {
                 return Err(group.place.error(ControllerError::NoLimit(control, limit)));
             }

@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
-use fairweir_core::policy::{Branch, DEFAULT_GROUP, Group, Match, Policy, PolicyError, Priority};
+use fairweir_core::policy::{Branch, DEFAULT_GROUP, Group, Match, Policy, PolicyError};
 use fairweir_core::receiver::{Control, Enforce, LATENCY};
 use fairweir_core::share::{DEPTH_MAX, Weight};
 use fairweir_core::units::{Rate, Span};
@@ -224,7 +224,7 @@ fn group<'t>(
     table.finish()?;
     check_limits(&label, kind, (max.as_ref(), min.as_ref()), &beneath, &place)?;
     let (max, min) = (max.map(|max| max.value), min.map(|min| min.value));
-    let group = Group { name, weight, matches, max, min, priority: Priority::Normal };
+    let group = Group { name, weight, matches, max, min };
     Ok(Placed { value: Branch { group, beneath }, place })
 }
 
