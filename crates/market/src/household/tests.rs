@@ -2,6 +2,7 @@ use super::*;
 use crate::book::Rules;
 use crate::book::{Book, Event};
 use crate::messages::Dated;
+use fairweir_core::calendar::Window;
 use fairweir_core::market::preferences::Time;
 use fairweir_core::market::rates::{Mode, Terms};
 
@@ -20,9 +21,7 @@ fn rules() -> Rules {
 fn preferences() -> Preferences {
     let film = Time {
         name: "film night".to_owned(),
-        days: [true; 7],
-        from: 4 * 60,
-        to: 5 * 60,
+        window: Window { days: [true; 7], from: 4 * 60, to: 5 * 60 },
         importance: [Some(3), None, None, None],
     };
     Preferences { always: [0, 0, 0, 1], times: vec![film] }
