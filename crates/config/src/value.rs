@@ -314,7 +314,7 @@ mod tests {
     #[test]
     fn quotas_are_read_and_what_is_wrong_is_one_line() {
         let quota = |amount, per, then| Ok(Quota { amount, per, then });
-        let gb = |n| Bytes::kb(n * 1_000_000);
+        let gb = |n: u64| Bytes::kb(n * 1_000_000);
         for (text, read) in [
             ("50 GB per month", quota(gb(50), Period::Month, CAPACITY_MIN)),
             ("2GB per day, then 1mbit", quota(gb(2), Period::Day, Rate::mbit(1))),

@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Write};
+use std::net::UdpSocket;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
@@ -138,6 +139,24 @@ fn metered(stage: &Stage) -> Option<[u64; 2]> {
     Some([stored["interface"]["bytes"].as_u64().unwrap(), used])
 }
 
+/// The payload in bytes that arrives of a second of UDP at 9.6 Mbit/s from the first server.
+fn received_by_udp(stage: &Stage) -> usize {
+    let server = stage.at_internet(|| UdpSocket::bind((SERVERS[0], 0)).unwrap());
+    let home = stage.at_home(|| UdpSocket::bind("0.0.0.0:0").unwrap());
+    home.send_to(b"begin", server.local_addr().unwrap()).unwrap();
+    let (_, to) = server.recv_from(&mut [0; 16]).unwrap();
+    home.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..1_000 {
+                let _ = server.send_to(&[0; 1_200], to);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        std::iter::from_fn(|| home.recv(&mut [0; 1_500]).ok()).sum()
+    })
+}
+
 /// Payload of 24 of 40 Mbit/s.
 const FLOOR: std::ops::Range<f64> = 22.3..24.5;
 
@@ -189,6 +208,9 @@ fn a_cap_holds_and_pauses_and_boosts_end_by_themselves() {
     };
     daemon.wait_for("used up", PATIENCE, |s| quota(s)["used_up"] == true);
     server.wait_for_rate(USED_UP, SECONDS_5);
+    let udp = received_by_udp(&stage);
+    println!("{udp} of 1,200,000 bytes came by UDP");
+    assert!(udp < 250_000, "{udp}");
     let shown = String::from_utf8(stage.fairweir("host status").stdout).unwrap();
     assert!(shown.contains("quota: server: used up, at most 1.00 Mbit/s: "), "{shown}");
     let metrics = String::from_utf8(stage.fairweir("host status --json").stdout).unwrap();

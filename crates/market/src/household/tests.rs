@@ -315,8 +315,8 @@ fn value_with(seed: u64, stops: Stops) -> f64 {
     };
     let mut evening = || {
         let mut film = preferences().times[0].clone();
-        film.from = dice(46) as u16 * 30;
-        film.to = film.from + 60;
+        film.window.from = dice(46) as u16 * 30;
+        film.window.to = film.window.from + 60;
         film
     };
     let mut home = || {
