@@ -89,10 +89,13 @@ impl Window {
             || (is_day(at.weekday + 6) && at.minute < self.to)
     }
 
-    /// When it begins.
-    pub fn begins(&self) -> impl Iterator<Item = Moment> {
+    /// When it begins and ends.
+    fn edges(&self) -> impl Iterator<Item = Moment> {
+        let next_day = if self.from < self.to { 0 } else { DAY_MIN };
+        let length = u64::from(self.to + next_day - self.from);
         let on = |weekday: usize| Moment { weekday: weekday as u8, minute: self.from };
-        (0..7).filter(|&day| self.days[day]).map(on)
+        let begins = (0..7).filter(|&day| self.days[day]).map(on);
+        begins.flat_map(move |at| [at, at.after(length)])
     }
 }
 
@@ -332,11 +335,11 @@ impl Usage {
     }
 }
 
-/// When what is in force may change by schedules: the moments at which an entry begins.
-pub fn beginnings<'p>(plans: impl Iterator<Item = &'p Plan>) -> Vec<Moment> {
+/// When what is in force may change by schedules: the moments at which an entry begins or ends.
+pub fn changes<'p>(plans: impl Iterator<Item = &'p Plan>) -> Vec<Moment> {
     let entries = plans.flat_map(|plan| &plan.schedule);
-    let begins = entries.flat_map(|entry| entry.window.begins());
-    let minutes: BTreeSet<(u8, u16)> = begins.map(|m| (m.weekday, m.minute)).collect();
+    let edges = entries.flat_map(|entry| entry.window.edges());
+    let minutes: BTreeSet<(u8, u16)> = edges.map(|m| (m.weekday, m.minute)).collect();
     minutes.into_iter().map(|(weekday, minute)| Moment { weekday, minute }).collect()
 }
 
@@ -406,8 +409,9 @@ mod tests {
         let mut other = Group::new("a", weight(1), Vec::new());
         plan.apply(&mut other, Moment { weekday: 1, minute: 60 }, false);
         assert_eq!(other, Group::new("a", weight(1), Vec::new()));
-        let begins = beginnings([&plan].into_iter());
-        assert_eq!(begins.iter().map(|m| m.minute).collect::<Vec<_>>(), [0, 60]);
+        let edges = changes([&plan].into_iter());
+        let edges: Vec<_> = edges.iter().map(|m| (m.weekday, m.minute)).collect();
+        assert_eq!(edges, [(0, 0), (0, 60), (0, 120), (1, 0)]);
     }
 
     fn day(day: i64) -> Local {

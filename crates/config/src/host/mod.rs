@@ -320,9 +320,8 @@ impl<'t> Draft<'t> {
         }
         let control = self.host.control();
         let is_planned = |group: &&Placed<'_, Branch>| {
-            let paths =
-                self.plans.iter().filter(|(_, plan)| plan.has_limits()).map(|(path, _)| path);
-            paths.into_iter().any(|path| path.split('/').next() == Some(&group.value.group.name))
+            let mut planned = self.plans.iter().filter(|(_, plan)| plan.has_limits());
+            planned.any(|(path, _)| path.split('/').next() == Some(&group.value.group.name))
         };
         if let Some(group) = self.groups.iter().find(is_planned).filter(|_| !control.holds_limits())
         {
@@ -348,7 +347,7 @@ impl<'t> Draft<'t> {
 
     /// Floors that contradict caps or the capacity at a time of a schedule.
     fn check_schedules(&self) -> Result<(), ConfigError> {
-        for at in calendar::beginnings(self.plans.values()) {
+        for at in calendar::changes(self.plans.values()) {
             let mut sum = Rate::ZERO;
             for Placed { value, place } in &self.groups {
                 let mut branch = value.clone();

@@ -243,6 +243,15 @@ fn wrong_by_hand() -> Vec<(String, usize, &'static str)> {
             "min 9mbit of `a` is above its max 5mbit (by the schedule, tue 08:30)",
         ),
         (
+            group(
+                &(schedule("when = \"mon 08:00-10:00\"\nmax = \"9mbit\"\n")
+                    + "[[group.schedule]]\nwhen = \"mon 09:00-12:00\"\nmin = \"5mbit\"\n"),
+            )
+            .replace("weight = 1\n", "weight = 1\nmax = \"2mbit\"\n"),
+            3,
+            "min 5mbit of `a` is above its max 2mbit (by the schedule, mon 10:00)",
+        ),
+        (
             format!(
                 "version = 1\n[host]\ncontrol = \"crab\"\n{}quota = \"1 GB per day\"\nmatch = [\"app:x\"]\n",
                 "[[group]]\nname = \"a\"\nweight = 1\n"
