@@ -2,7 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use fairweir_core::market::preferences::{DAY_MIN, IMPORTANCE_MAX, Importance, Preferences, Time};
+use fairweir_core::calendar::{DAY_MIN, DAYS, Window};
+use fairweir_core::market::preferences::{IMPORTANCE_MAX, Importance, Preferences, Time};
 
 use crate::FileKind;
 use crate::error::ConfigError;
@@ -10,6 +11,7 @@ use crate::file::{DAEMON, Rules, Text};
 use crate::host::set;
 use crate::mistakes;
 use crate::table::{Source, Table};
+use crate::value::minute;
 use crate::words::not_one_of;
 use crate::{MetricsAt, VERSION};
 
@@ -22,8 +24,6 @@ pub const TIMES_MAX: usize = 64;
 const NAME_MAX: usize = 64;
 /// As in [`fairweir_core::market::utility::Kind::ALL`].
 pub const KINDS: [&str; 4] = ["streaming", "social", "downloads", "web"];
-/// From Monday.
-const DAYS: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
 /// What is wanted if the file does not say.
 const USUAL: Importance = 1;
 
@@ -196,19 +196,7 @@ fn time(mut table: Table<'_>) -> Result<Time, ConfigError> {
         return Err(table.missing("streaming", "an importance of at least one kind of use, 0 to 3"));
     }
     table.finish()?;
-    Ok(Time { name: name.value, days, from, to, importance })
-}
-
-/// Minutes since midnight.
-fn minute(text: &str) -> Result<u16, String> {
-    let number = |digits: &str| {
-        let is_number = digits.len() == 2 && digits.bytes().all(|b| b.is_ascii_digit());
-        digits.parse::<u16>().ok().filter(|_| is_number)
-    };
-    let read = text.split_once(':').and_then(|(h, m)| Some((number(h)?, number(m)?)));
-    let read = read.filter(|&(h, m)| m < 60 && h * 60 + m <= DAY_MIN);
-    let wrong = || format!("`{text}` is not a time; expected 00:00 to 24:00");
-    read.map(|(h, m)| h * 60 + m).ok_or_else(wrong)
+    Ok(Time { name: name.value, window: Window { days, from, to }, importance })
 }
 
 #[cfg(test)]
@@ -230,8 +218,8 @@ mod tests {
         .unwrap();
         assert_eq!(file.preferences.always, [1, 1, 1, 2]);
         let film = &file.preferences.times[0];
-        assert_eq!((film.from, film.to), (1_200, 1_440));
-        assert_eq!(film.days, [false, false, false, false, true, true, false]);
+        assert_eq!((film.window.from, film.window.to), (1_200, 1_440));
+        assert_eq!(film.window.days, [false, false, false, false, true, true, false]);
         assert_eq!(film.importance, [Some(3), None, None, None]);
         assert_eq!(parse("").unwrap().preferences.always, [1; 4]);
         assert_eq!(parse("").unwrap().told, []);

@@ -37,8 +37,8 @@ const FILE: &str = "file.toml";
 fn host(role: Role, text: &str) -> Result<String, ConfigError> {
     let text = Text::new(text, FILE);
     let read = Config::read(role, &[text.source(&[])], Vec::new())?;
-    let Config { host, policy, relayed, files: _, warnings: _ } = read;
-    Ok(format!("{host:?} {policy:?} {relayed:?}"))
+    let Config { host, policy, plans, relayed, files: _, warnings: _ } = read;
+    Ok(format!("{host:?} {policy:?} {plans:?} {relayed:?}"))
 }
 
 fn isp(text: &str) -> Result<String, ConfigError> {

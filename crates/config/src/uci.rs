@@ -7,7 +7,7 @@
 //!         option name 'tv'          name = "tv"
 //!         list match 'host:tv'      match = ["host:tv"]
 //! ```
-//! A `config group` belongs to the device above it. Options that are texts in TOML are not known here: the reader
+//! A `config group` belongs to the device above it, a `config schedule` to the device or group above it. Options that are texts in TOML are not known here: the reader
 //! of the TOML judges keys and values, and its errors name the line of the UCI file. Source:
 //! <https://openwrt.org/docs/guide-user/base-system/uci>.
 
@@ -151,19 +151,26 @@ fn translate(text: &str, file: &str, lan: &str, wan: &str) -> Written {
         }
     }
     // Of a device whose name of a section is misspelt, the groups are neither written nor wrong.
-    let (mut has_device, mut is_lost) = (false, false);
+    let (mut has_device, mut has_group, mut is_lost) = (false, false, false);
     for section in sections.iter().filter(|section| section.kind != "router") {
         let header = match section.kind.as_str() {
             "device" => "[[device]]",
-            "group" if is_lost => continue,
+            "group" | "schedule" if is_lost => continue,
             "group" if has_device => "[[device.group]]",
             "group" => {
                 let what = "no device is above this group; expected `config device` before it";
                 written.wrong.push(at(section.line, "group", what.to_owned()));
                 continue;
             }
+            "schedule" if has_group => "[[device.group.schedule]]",
+            "schedule" if has_device => "[[device.schedule]]",
+            "schedule" => {
+                let what = "no device is above this schedule; expected `config device` before it";
+                written.wrong.push(at(section.line, "schedule", what.to_owned()));
+                continue;
+            }
             kind => {
-                let known = choices(kind, &["router", "device", "group"]);
+                let known = choices(kind, &["router", "device", "group", "schedule"]);
                 written.wrong.push(at(
                     section.line,
                     "",
@@ -173,6 +180,7 @@ fn translate(text: &str, file: &str, lan: &str, wan: &str) -> Written {
                 continue;
             }
         };
+        has_group = header.starts_with("[[device.group");
         (has_device, is_lost) = (true, false);
         written.push(section.line, &format!("\n{header}"));
         for setting in &section.options {
@@ -388,6 +396,7 @@ mod tests {
                 "config device\n\toption name a\n\toption weight 1\n\tlist match ip:192.0.2.7\n\toption colour red\n",
                 "fairweir:5: device.colour: unknown key",
             ),
+            ("config schedule\n", "no device is above this schedule"),
             ("nonsense\n", "fairweir:1: this is no line of UCI"),
         ] {
             let all = [toml(&format!("{text}{router}")), toml(text)].map(Result::unwrap_err);
@@ -425,6 +434,21 @@ mod tests {
             ("\toption weight 4\n", "", "fairweir:1: device.weight: missing"),
             ("port:443", "port:0", "fairweir:12: device.group.match: "),
             ("weight 2", "weight 70000", "fairweir:11: device.group.weight: "),
+            (
+                "\toption weight 4\n",
+                "\toption weight 4\n\toption quota '5 GB'\n",
+                "fairweir:4: device.quota: ",
+            ),
+            (
+                "port:443\n",
+                "port:443\nconfig schedule\n\toption when 'mon 8'\n\toption max 1mbit\n",
+                "fairweir:14: device.group.schedule.when: ",
+            ),
+            (
+                "192.0.2.7\n",
+                "192.0.2.7\nconfig schedule\n\toption when 'mon 08:00-09:00'\n",
+                "fairweir:5: device.schedule.max: missing",
+            ),
         ] {
             let wrong = text.replacen(from, to, 1);
             let error = toml(&wrong).expect_err(&wrong);

@@ -5,9 +5,10 @@ use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-use fairweir_core::policy::{Match, MatchError, Priority};
+use fairweir_core::calendar::{DAY_MIN, DAYS, Period, Quota, Window};
+use fairweir_core::policy::{Match, MatchError};
 use fairweir_core::receiver::{CAPACITY_MIN, CAPACITY_MIN_RBM, Control, LATENCY_RANGE};
-use fairweir_core::units::{Rate, Span};
+use fairweir_core::units::{Bytes, Rate, Span};
 
 use nix::unistd::User;
 
@@ -126,16 +127,80 @@ fn parse_limit(key: &str, text: &str) -> Result<Rate, String> {
     Err(format!("{key} {rate} is out of range ({CAPACITY_MIN} to {CAPACITY_MAX})"))
 }
 
-/// Reads whether a group has a share or what others leave.
+/// Less is used up by a page, and more is probably a slip of the unit.
+const QUOTA_AMOUNTS: RangeInclusive<Bytes> = Bytes::kb(1_000)..=Bytes::kb(1_000_000_000_000);
+
+/// Reads what a group may receive in a period, and its rate afterwards: `50 GB per month, then 1mbit`.
+/// Without a rate it is the least that can be enforced, as of a paused group.
 ///
 /// # Errors
 /// Says what is allowed.
-pub fn parse_priority(text: &str) -> Result<Priority, String> {
-    match text {
-        "normal" => Ok(Priority::Normal),
-        "idle" => Ok(Priority::Idle),
-        _ => Err(crate::not_one_of(text, &["normal", "idle"])),
+pub fn parse_quota(text: &str) -> Result<Quota, String> {
+    let (first, then) = match text.split_once(',') {
+        Some((first, then)) => (first, Some(then.trim())),
+        None => (text, None),
+    };
+    let expected = "expected for example \"50 GB per month\" or \"2 GB per day, then 1mbit\"";
+    let wrong = || format!("`{text}` is not a quota; {expected}");
+    let (amount, per) = first.split_once(" per ").ok_or_else(wrong)?;
+    let amount: Bytes = amount.parse().map_err(|e| format!("{e}"))?;
+    if !QUOTA_AMOUNTS.contains(&amount) {
+        let (least, most) = (QUOTA_AMOUNTS.start(), QUOTA_AMOUNTS.end());
+        return Err(format!("a quota of {amount} is out of range ({least} to {most})"));
     }
+    let known = Period::ALL.into_iter().find(|known| known.name() == per.trim());
+    let names = Period::ALL.map(Period::name);
+    let per = known.ok_or_else(|| crate::not_one_of(per.trim(), &names))?;
+    let Some(then) = then else { return Ok(Quota { amount, per, then: CAPACITY_MIN }) };
+    let rate = then.strip_prefix("then ").ok_or_else(wrong)?.trim();
+    if !rate.starts_with(|c: char| c.is_ascii_digit()) {
+        return Err(format!(
+            "`{rate}` is not a rate such as 1mbit; the least is {CAPACITY_MIN}, which keeps connections open"
+        ));
+    }
+    Ok(Quota { amount, per, then: parse_limit("the rate after a quota,", rate)? })
+}
+
+/// Reads a time of some days of the week: `mon-fri 08:00-18:00`, `sat,sun 22:00-06:00`, and of every
+/// day `20:00-24:00`.
+///
+/// # Errors
+/// Says what is allowed.
+pub fn parse_window(text: &str) -> Result<Window, String> {
+    let (named, times) = match text.trim().rsplit_once(char::is_whitespace) {
+        Some((named, times)) => (Some(named.trim()), times),
+        None => (None, text.trim()),
+    };
+    let expected = "expected for example \"mon-fri 08:00-18:00\" or \"sat,sun 22:00-06:00\"";
+    let wrong = || format!("`{text}` is not a time of the week; {expected}");
+    let (from, to) = times.split_once('-').ok_or_else(wrong)?;
+    let (from, to) = (minute(from)? % DAY_MIN, minute(to)?);
+    let mut days = [named.is_none(); DAYS.len()];
+    let day = |name: &str| {
+        let known = DAYS.iter().position(|known| *known == name);
+        known.ok_or_else(|| crate::not_one_of(name, &DAYS))
+    };
+    for part in named.into_iter().flat_map(|named| named.split(',')).map(str::trim) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = (day(first)?, day(last)?);
+        // From Friday to Monday there are four.
+        for i in 0..=(last + DAYS.len() - first) % DAYS.len() {
+            days[(first + i) % DAYS.len()] = true;
+        }
+    }
+    Ok(Window { days, from, to })
+}
+
+/// Minutes since midnight.
+pub(crate) fn minute(text: &str) -> Result<u16, String> {
+    let number = |digits: &str| {
+        let is_number = digits.len() == 2 && digits.bytes().all(|b| b.is_ascii_digit());
+        digits.parse::<u16>().ok().filter(|_| is_number)
+    };
+    let read = text.split_once(':').and_then(|(h, m)| Some((number(h)?, number(m)?)));
+    let read = read.filter(|&(h, m)| m < 60 && h * 60 + m <= DAY_MIN);
+    let wrong = || format!("`{text}` is not a time; expected 00:00 to 24:00");
+    read.map(|(h, m)| h * 60 + m).ok_or_else(wrong)
 }
 
 const MATCH_KINDS: [&str; 8] = ["app", "unit", "cgroup", "user", "ip", "port", "local-port", "web"];
@@ -240,4 +305,68 @@ pub(crate) fn in_range(
         return Ok(span);
     }
     Err(format!("{name} {span} is out of range ({} to {})", range.start(), range.end()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn quotas_are_read_and_what_is_wrong_is_one_line() {
+        let quota = |amount, per, then| Ok(Quota { amount, per, then });
+        let gb = |n: u64| Bytes::kb(n * 1_000_000);
+        for (text, read) in [
+            ("50 GB per month", quota(gb(50), Period::Month, CAPACITY_MIN)),
+            ("2GB per day, then 1mbit", quota(gb(2), Period::Day, Rate::mbit(1))),
+            ("1.5 TB per week,then 512kbit", quota(gb(1_500), Period::Week, Rate::kbit(512))),
+        ] {
+            assert_eq!(parse_quota(text), read, "{text}");
+        }
+        for (text, says) in [
+            ("50 GB", "`50 GB` is not a quota; expected for example"),
+            ("50 GB a month", "is not a quota"),
+            ("50 per month", "`50` has no unit: B, kB, MB, GB, TB,"),
+            ("50 Gbit per month", "unknown unit `Gbit`"),
+            ("0 GB per month", "a quota of 0B is out of range (1MB to 1000000GB)"),
+            ("9999 TB per month", "out of range"),
+            ("5 GB per moth", "`moth` (did you mean `month`?); allowed: day, week, month"),
+            ("5 GB per day, 1mbit", "is not a quota"),
+            (
+                "5 GB per day, then block",
+                "`block` is not a rate such as 1mbit; the least is 100kbit",
+            ),
+            ("5 GB per day, then 1kbit", "the rate after a quota, 1kbit is out of range (100kbit"),
+            ("5 GB per day, then 1mbps", "ambiguous"),
+            ("", "is not a quota"),
+        ] {
+            let error = parse_quota(text).expect_err(text);
+            assert!(error.contains(says) && error.lines().count() == 1, "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn times_of_the_week_are_read_and_what_is_wrong_is_one_line() {
+        for (text, shown) in [
+            ("mon-fri 08:00-18:00", "mon-fri 08:00-18:00"),
+            ("sat,sun  22:00-06:00", "sat-sun 22:00-06:00"),
+            ("fri-mon 00:00-24:00", "mon,fri-sun 00:00-24:00"),
+            ("mon, wed 24:00-01:00", "mon,wed 00:00-01:00"),
+            ("20:00-24:00", "mon-sun 20:00-24:00"),
+        ] {
+            assert_eq!(parse_window(text).unwrap().to_string(), shown, "{text}");
+        }
+        for (text, says) in [
+            ("", "`` is not a time of the week; expected for example"),
+            ("mon-fri", "`mon` is not a time; expected 00:00 to 24:00"),
+            ("mon 8:00-18:00", "`8:00` is not a time"),
+            ("mon 08:00", "is not a time of the week"),
+            ("mon 08:00-24:01", "`24:01` is not a time"),
+            ("monday 08:00-18:00", "`monday`"),
+            ("mon-fry 08:00-18:00", "did you mean `fri`"),
+            ("mon,,tue 08:00-18:00", "allowed: mon, tue"),
+        ] {
+            let error = parse_window(text).expect_err(text);
+            assert!(error.contains(says) && error.lines().count() == 1, "{text}: {error}");
+        }
+    }
 }

@@ -30,6 +30,7 @@
 
 pub mod agreement;
 pub mod backoff;
+pub mod calendar;
 pub mod delegate;
 #[cfg(any(test, fuzzing))]
 pub mod fuzz;

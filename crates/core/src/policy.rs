@@ -81,35 +81,12 @@ pub struct Group {
     /// What it receives at least if it wants that much.
     #[serde(rename = "min_bps", default, skip_serializing_if = "Option::is_none")]
     pub min: Option<Rate>,
-    /// Whether it has its share, or what others leave.
-    #[serde(default, skip_serializing_if = "Priority::is_normal")]
-    pub priority: Priority,
 }
 
 impl Group {
     /// A group of which only the weight decides.
     pub fn new(name: impl Into<String>, weight: Weight, matches: Vec<Match>) -> Group {
-        let (max, min, priority) = (None, None, Priority::Normal);
-        Group { name: name.into(), weight, matches, max, min, priority }
-    }
-}
-
-/// When a group has a part of the link.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
-pub enum Priority {
-    /// By weight.
-    #[default]
-    Normal,
-    /// Only what is left when all others have what they want, by weight among those that are idle.
-    Idle,
-}
-
-impl Priority {
-    /// Whether weights decide.
-    pub fn is_normal(&self) -> bool {
-        *self == Priority::Normal
+        Group { name: name.into(), weight, matches, max: None, min: None }
     }
 }
 
@@ -234,7 +211,7 @@ impl Policy {
     pub fn nested(mut branches: Vec<Branch>) -> Result<Policy, PolicyError> {
         complete(&mut branches, &mut Vec::new())?;
         let mut leaves = Leaves::default();
-        let (nodes, default) = leaves.add(&branches, "", Priority::Normal);
+        let (nodes, default) = leaves.add(&branches, "");
         let tree = leaves.tree(nodes);
         let Leaves { groups, within, .. } = leaves;
         if groups.len() > GROUPS_MAX {
@@ -351,7 +328,7 @@ fn complete(branches: &mut Vec<Branch>, above: &mut Vec<String>) -> Result<(), P
 pub fn tree_of<'g>(groups: impl Iterator<Item = &'g Group>) -> Tree {
     let branches: Vec<Branch> = groups.cloned().map(Branch::from).collect();
     let mut leaves = Leaves::default();
-    let (nodes, _) = leaves.add(&branches, "", Priority::Normal);
+    let (nodes, _) = leaves.add(&branches, "");
     leaves.tree(nodes)
 }
 
@@ -362,32 +339,28 @@ struct Leaves {
     within: Vec<Option<usize>>,
     caps: Vec<Cap>,
     floors: Vec<Floor>,
-    idle: Vec<bool>,
 }
 
 impl Leaves {
     fn tree(&mut self, nodes: Vec<Node>) -> Tree {
-        let take = (&mut self.caps, &mut self.floors, &mut self.idle);
-        let tree = Tree::new(nodes).with_caps(std::mem::take(take.0));
-        tree.with_floors(std::mem::take(take.1)).with_idle(std::mem::take(take.2))
+        let (caps, floors) = (std::mem::take(&mut self.caps), std::mem::take(&mut self.floors));
+        Tree::new(nodes).with_caps(caps).with_floors(floors)
     }
 
     /// Adds the leaves of one level, which is beneath `path`; its nodes, and its default leaf.
-    fn add(&mut self, branches: &[Branch], path: &str, above: Priority) -> (Vec<Node>, usize) {
+    fn add(&mut self, branches: &[Branch], path: &str) -> (Vec<Node>, usize) {
         let (mut nodes, mut leaves, mut default) = (Vec::new(), Vec::new(), 0);
         for branch in branches {
             let Branch { group, beneath } = branch;
             let name = format!("{path}{}", group.name);
             let first = self.groups.len();
-            let priority = if above == Priority::Idle { above } else { group.priority };
             let leaf = if beneath.is_empty() {
                 nodes.push(Node::Leaf(group.weight));
                 self.groups.push(Group { name, ..group.clone() });
                 self.within.push(None);
-                self.idle.push(priority == Priority::Idle);
                 self.groups.len() - 1
             } else {
-                let (inner, leaf) = self.add(beneath, &format!("{name}{PATH_SEPARATOR}"), priority);
+                let (inner, leaf) = self.add(beneath, &format!("{name}{PATH_SEPARATOR}"));
                 nodes.push(Node::Branch(group.weight, inner));
                 self.groups[leaf].matches.clone_from(&group.matches);
                 leaf
@@ -838,21 +811,16 @@ mod tests {
     }
 
     #[test]
-    fn floors_of_groups_are_those_of_their_device_and_idle_devices_have_idle_groups() {
+    fn floors_of_groups_are_those_of_their_device() {
         let mut branches = nested();
         let mbit = |n| Some(Rate::mbit(n));
         branches[0].group.min = mbit(2);
         branches[0].beneath[0].beneath[0].group.min = mbit(3);
-        branches[1].group.priority = Priority::Idle;
         let floors: Vec<Rate> = branches.iter().map(Branch::floor).collect();
         assert_eq!(floors, [Rate::mbit(3), Rate::ZERO]);
-        let policy = Policy::nested(branches.clone()).unwrap();
+        let policy = Policy::nested(branches).unwrap();
         let text = serde_json::to_string(&policy).unwrap();
         assert_eq!(serde_json::from_str::<Policy>(&text).unwrap(), policy);
-        assert_eq!((0..5).filter(|&i| policy.weights().is_idle(i)).collect::<Vec<_>>(), [3]);
-        branches[0].group.priority = Priority::Idle;
-        let policy = Policy::nested(branches).unwrap();
-        assert_eq!((0..5).filter(|&i| policy.weights().is_idle(i)).count(), 4);
     }
 
     #[test]

@@ -1,7 +1,9 @@
 //! `fairweir check`: prints how a configuration is read, or what is wrong with it.
 
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
+use fairweir_core::calendar::Plan;
 use fairweir_core::policy::{Branch, Policy};
 use fairweir_core::share::Claims;
 use fairweir_core::units::Rate;
@@ -96,7 +98,20 @@ fn print_groups(out: &mut impl Write, config: &Config, role: Role) -> io::Result
         ("IF ALL WANT MORE", Align::Right),
         ("MATCH", Align::Left),
     ];
-    table::print(out, &headings, &rows.rows)
+    table::print(out, &headings, &rows.rows)?;
+    for (path, said) in &plans(config) {
+        said.iter().try_for_each(|said| writeln!(out, "{path}: {said}"))?;
+    }
+    Ok(())
+}
+
+/// The quotas and schedules, as they are read.
+fn plans(config: &Config) -> BTreeMap<&str, Vec<String>> {
+    let said = |plan: &Plan| {
+        let quota = plan.quota.map(|quota| format!("quota {quota}"));
+        quota.into_iter().chain(plan.schedule.iter().map(ToString::to_string)).collect()
+    };
+    config.plans.iter().map(|(path, plan)| (path.as_str(), said(plan))).collect()
 }
 
 /// Lines of the table, and the parts of the leaves that are not in it yet.
@@ -158,6 +173,7 @@ fn as_json(kind: FileKind, config: &Config) -> serde_json::Value {
         "probe": config.host.probe.to_string(),
         "probe_interval_ms": config.host.probe_interval.as_millis_f64(),
         "groups": config.policy.branches(),
+        "plans": plans(config),
         "warnings": config.warnings,
     })
 }

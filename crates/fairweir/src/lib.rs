@@ -39,6 +39,7 @@ mod isp;
 #[cfg(feature = "lab")]
 mod lab;
 mod listener;
+mod local_time;
 #[cfg(feature = "market")]
 mod market;
 mod off;
@@ -154,6 +155,7 @@ fn run(command: Subcommand) -> anyhow::Result<()> {
         Subcommand::Set(args) => host::set::run(None, &args),
         Subcommand::Boost(args) => host::timing::boost(None, &args),
         Subcommand::Pause(args) => host::timing::pause(None, &args),
+        Subcommand::ResetQuota(args) => host::timing::reset_quota(None, &args),
         Subcommand::Off(args) => off::run(&args),
         Subcommand::Check(args) => check::run(&args),
         Subcommand::Init(args) => init::run(&args),

@@ -6,6 +6,8 @@
 
 #![allow(dead_code, reason = "most types are only schemas")]
 
+use std::collections::BTreeMap;
+
 use fairweir_core::policy::Branch;
 use fairweir_core::receiver::Control;
 use schemars::generate::SchemaSettings;
@@ -118,6 +120,8 @@ struct HostFile {
     probe: String,
     probe_interval_ms: f64,
     groups: Vec<Branch>,
+    /// Quotas and schedules by the path of the group, in words.
+    plans: BTreeMap<String, Vec<String>>,
     warnings: Vec<String>,
 }
 

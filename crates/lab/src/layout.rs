@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use fairweir_core::delegate::{Point, Role, Target, Trace};
-use fairweir_core::policy::{DEFAULT_GROUP, Priority};
+use fairweir_core::policy::DEFAULT_GROUP;
 use fairweir_core::receiver::Control;
 use fairweir_core::share::Weight;
 use fairweir_core::units::{Span, Time};
@@ -185,9 +185,6 @@ impl<'s> Layout<'s> {
             }
             if let Some(min) = group.min {
                 let _ = writeln!(text, "min = \"{}bit\"", min.as_bps());
-            }
-            if group.priority == Priority::Idle {
-                text.push_str("priority = \"idle\"\n");
             }
             if group.name != DEFAULT_GROUP {
                 let _ = writeln!(text, "match = [{}]", self.matches(i).join(", "));

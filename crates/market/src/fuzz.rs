@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 
+use fairweir_core::calendar::Window;
 use fairweir_core::market::ledger::Credits;
 use fairweir_core::market::preferences::{Preferences, Time};
 use fairweir_core::market::rates::{Mode, Terms};
@@ -77,9 +78,7 @@ fn answers(data: &[u8]) {
 fn household(memory: Memory) -> Household {
     let film = Time {
         name: "film night".to_owned(),
-        days: [true; 7],
-        from: 4 * 60,
-        to: 5 * 60,
+        window: Window { days: [true; 7], from: 4 * 60, to: 5 * 60 },
         importance: [Some(3), None, None, None],
     };
     let preferences = Preferences { always: [0, 0, 0, 1], times: vec![film] };

@@ -12,6 +12,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use fairweir_core::calendar::{self, Moment, Plan};
 use fairweir_core::policy::{Branch, GROUPS_MAX, Group, Match, Policy, PolicyError};
 use fairweir_core::receiver::{Control, ControllerError, Enforce, LATENCY, Limit};
 use fairweir_core::units::{Rate, Span};
@@ -76,6 +77,8 @@ pub struct Config {
     pub host: HostSection,
     /// The groups of all files.
     pub policy: Policy,
+    /// What follows the calendar, by the path of the group or device.
+    pub plans: BTreeMap<String, Plan>,
     /// Names of a router's devices whose connections the proxy relays.
     pub relayed: Vec<String>,
     /// The files in the order in which they were merged.
@@ -218,6 +221,7 @@ impl Config {
             role,
             host: HostKeys::default(),
             groups: Vec::new(),
+            plans: BTreeMap::new(),
             relayed: Vec::new(),
             set: SetKeys::default(),
         };
@@ -249,6 +253,7 @@ struct Draft<'t> {
     role: Role,
     host: HostKeys<'t>,
     groups: Vec<Placed<'t, Branch>>,
+    plans: BTreeMap<String, Plan>,
     relayed: Vec<String>,
     set: SetKeys<'t>,
 }
@@ -262,6 +267,7 @@ impl<'t> Draft<'t> {
         for group in document.groups {
             self.add_group(group)?;
         }
+        self.plans.extend(document.plans);
         Ok(())
     }
 
@@ -293,27 +299,35 @@ impl<'t> Draft<'t> {
         }
         let mut warnings = self.warnings();
         self.check_limits()?;
+        self.check_schedules()?;
         let host = self.host.finish(&self.set)?;
         let mut groups = self.groups.into_iter().map(|g| g.value).collect();
         warnings.extend(self.set.apply_weights(&mut groups));
         // What can still fail: there is no room for the default group that is added.
         let policy = Policy::nested(groups).map_err(|e| last.unwrap_or(main.start()).error(e))?;
-        Ok(Config { host, policy, relayed: self.relayed, files, warnings })
+        Ok(Config { host, policy, plans: self.plans, relayed: self.relayed, files, warnings })
     }
 
     /// A limit of a group that the control cannot hold, and floors that are above the capacity together.
     fn check_limits(&self) -> Result<(), ConfigError> {
         fn has(branch: &Branch, limit: Limit) -> bool {
-            let Group { max, min, priority, .. } = &branch.group;
+            let Group { max, min, .. } = &branch.group;
             let has_own = match limit {
                 Limit::Max => max.is_some(),
                 Limit::Min => min.is_some(),
-                Limit::Idle => !priority.is_normal(),
             };
             has_own || branch.beneath.iter().any(|beneath| has(beneath, limit))
         }
         let control = self.host.control();
-        for limit in Limit::ALL.into_iter().filter(|limit| !control.holds(*limit)) {
+        let is_planned = |group: &&Placed<'_, Branch>| {
+            let mut planned = self.plans.iter().filter(|(_, plan)| plan.has_limits());
+            planned.any(|(path, _)| path.split('/').next() == Some(&group.value.group.name))
+        };
+        if let Some(group) = self.groups.iter().find(is_planned).filter(|_| !control.holds_limits())
+        {
+            return Err(group.place.error(ControllerError::NoLimit(control, Limit::Max)));
+        }
+        for limit in Limit::ALL.into_iter().filter(|_| !control.holds_limits()) {
             if let Some(group) = self.groups.iter().find(|group| has(&group.value, limit)) {
                 return Err(group.place.error(ControllerError::NoLimit(control, limit)));
             }
@@ -329,6 +343,42 @@ impl<'t> Draft<'t> {
             }
         }
         Ok(())
+    }
+
+    /// Floors that contradict caps or the capacity at a time of a schedule.
+    fn check_schedules(&self) -> Result<(), ConfigError> {
+        for at in calendar::changes(self.plans.values()) {
+            let mut sum = Rate::ZERO;
+            for Placed { value, place } in &self.groups {
+                let mut branch = value.clone();
+                self.apply_plans(&mut branch, &value.group.name, at);
+                sum += branch.floor();
+                let too_large = self.host.capacity().filter(|capacity| sum > *capacity);
+                let what = contradiction(&branch, &value.group.name).or_else(|| {
+                    let capacity = too_large?;
+                    let name = &value.group.name;
+                    Some(format!(
+                        "`min` up to `{name}` sum to {sum}, above the capacity {capacity}"
+                    ))
+                });
+                if let Some(what) = what {
+                    let (day, hour) = (calendar::DAYS[usize::from(at.weekday)], at.minute / 60);
+                    let when = format!("{day} {hour:02}:{:02}", at.minute % 60);
+                    return Err(place.error(format_args!("{what} (by the schedule, {when})")));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn apply_plans(&self, branch: &mut Branch, path: &str, at: Moment) {
+        if let Some(plan) = self.plans.get(path) {
+            plan.apply(&mut branch.group, at, false);
+        }
+        for inner in &mut branch.beneath {
+            let path = format!("{path}/{}", inner.group.name);
+            self.apply_plans(inner, &path, at);
+        }
     }
 
     /// A device has one class, so its address leads to one.
@@ -399,6 +449,16 @@ impl<'t> Draft<'t> {
         }
         warnings
     }
+}
+
+/// A floor in `branch` that its cap does not allow.
+fn contradiction(branch: &Branch, path: &str) -> Option<String> {
+    let floor = branch.floor();
+    if let Some(max) = branch.group.max.filter(|max| floor > *max) {
+        return Some(format!("min {floor} of `{path}` is above its max {max}"));
+    }
+    let mut beneath = branch.beneath.iter();
+    beneath.find_map(|inner| contradiction(inner, &format!("{path}/{}", inner.group.name)))
 }
 
 /// A browser may fetch all names of a site by one connection, which belongs to one group of a level; the path

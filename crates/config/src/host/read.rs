@@ -1,9 +1,11 @@
 //! One TOML document of the host.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
-use fairweir_core::policy::{Branch, DEFAULT_GROUP, Group, Match, Policy, PolicyError, Priority};
+use fairweir_core::calendar::{Plan, Scheduled};
+use fairweir_core::policy::{Branch, DEFAULT_GROUP, Group, Match, Policy, PolicyError};
 use fairweir_core::receiver::{Control, Enforce, LATENCY};
 use fairweir_core::share::{DEPTH_MAX, Weight};
 use fairweir_core::units::{Rate, Span};
@@ -16,7 +18,7 @@ use crate::error::ConfigError;
 use crate::table::{Place, Placed, Source, Table};
 use crate::value::{
     in_range, parse_capacity, parse_control, parse_dev, parse_inner_match, parse_latency,
-    parse_match, parse_max, parse_min, parse_router_match,
+    parse_match, parse_max, parse_min, parse_quota, parse_router_match, parse_window,
 };
 use crate::words::did_you_mean;
 
@@ -28,6 +30,8 @@ pub(super) struct Document<'t> {
     pub(super) host: HostKeys<'t>,
     /// Each at its name.
     pub(super) groups: Vec<Placed<'t, Branch>>,
+    /// What follows the calendar, by path.
+    pub(super) plans: BTreeMap<String, Plan>,
     /// Names of the devices with `via = "proxy"`.
     pub(super) relayed: Vec<String>,
     pub(super) set: SetKeys<'t>,
@@ -62,12 +66,13 @@ pub(super) fn document(source: Source<'_>, role: Role) -> Result<Document<'_>, C
     let groups = top.tables(group_table)?;
     let set = top.table("set")?;
     top.finish()?;
-    let mut relayed = Vec::new();
-    let group = |table| top_group(table, role, &mut relayed);
+    let (mut plans, mut relayed) = (BTreeMap::new(), Vec::new());
+    let group = |table| top_group(table, role, (&mut plans, &mut relayed));
     let groups = groups.into_iter().map(group).collect::<Result<_, _>>()?;
     Ok(Document {
         host: host.map(|table| host_keys(table, role)).transpose()?.unwrap_or_default(),
         groups,
+        plans,
         relayed,
         set: set.map(SetKeys::read).transpose()?.unwrap_or_default(),
     })
@@ -134,13 +139,21 @@ impl Kind {
     }
 }
 
-/// The groups of one table, and where each is named: path and place.
-type Places<'t> = Vec<(String, Place<'t>)>;
+/// Of the groups of one table.
+#[derive(Default)]
+struct Found<'t> {
+    /// Where each is named: path and place.
+    places: Vec<(String, Place<'t>)>,
+    plans: BTreeMap<String, Plan>,
+}
+
+/// The most entries in the schedule of a group.
+const SCHEDULE_MAX: usize = 32;
 
 fn top_group<'t>(
     mut table: Table<'t>,
     role: Role,
-    relayed: &mut Vec<String>,
+    (plans, relayed): (&mut BTreeMap<String, Plan>, &mut Vec<String>),
 ) -> Result<Placed<'t, Branch>, ConfigError> {
     let kind = match role {
         Role::Host => Kind::Group,
@@ -150,8 +163,9 @@ fn top_group<'t>(
         Role::Host => None,
         Role::Router => table.parsed_by("via", parse_via)?,
     };
-    let mut places = Places::new();
-    let branch = group(table, kind, &[], &mut places)?;
+    let mut found = Found::default();
+    let branch = group(table, kind, &[], &mut found)?;
+    plans.append(&mut found.plans);
     if let Some(via) = via {
         let Group { name, matches, .. } = &branch.value.group;
         if matches.is_empty() || !matches.iter().all(Match::is_address) {
@@ -168,7 +182,8 @@ fn top_group<'t>(
             let ends = |path: &str| path.rsplit('/').next() == e.group();
             let is_meant =
                 |(path, _): &&(String, Place<'_>)| Some(path.as_str()) == e.group() || ends(path);
-            let place = places.iter().rfind(is_meant).map_or(&branch.place, |(_, place)| place);
+            let place =
+                found.places.iter().rfind(is_meant).map_or(&branch.place, |(_, place)| place);
             Err(place.error(e))
         }
     }
@@ -179,7 +194,7 @@ fn group<'t>(
     mut table: Table<'t>,
     kind: Kind,
     above: &[String],
-    places: &mut Places<'t>,
+    found: &mut Found<'t>,
 ) -> Result<Placed<'t, Branch>, ConfigError> {
     let name = table.text("name")?;
     let Placed { value: name, place } =
@@ -187,7 +202,7 @@ fn group<'t>(
     let mut path = above.to_vec();
     path.push(name.clone());
     let label = path.join("/");
-    places.push((label.clone(), place.clone()));
+    found.places.push((label.clone(), place.clone()));
     if path.len() > DEPTH_MAX {
         return Err(place.error(PolicyError::TooDeep(label)));
     }
@@ -200,6 +215,11 @@ fn group<'t>(
     let weight = weight.expect("invariant: the range was checked");
     let max = table.parsed_by("max", parse_max)?;
     let min = table.parsed_by("min", parse_min)?;
+    let quota = table.parsed_by("quota", parse_quota)?.map(|quota| quota.value);
+    let schedule = schedule(&mut table)?;
+    if quota.is_some() || !schedule.is_empty() {
+        found.plans.insert(label.clone(), Plan { quota, schedule });
+    }
     let mut matches = Vec::new();
     for text in table.texts("match")?.into_iter().flat_map(|texts| texts.value) {
         matches.push(kind.parse()(&text.value).map_err(|what| text.place.error(what))?);
@@ -218,14 +238,39 @@ fn group<'t>(
     let mut beneath = Vec::new();
     if kind != Kind::Group {
         for inner in table.tables("group")? {
-            beneath.push(group(inner, Kind::Inner, &path, places)?.value);
+            beneath.push(group(inner, Kind::Inner, &path, found)?.value);
         }
     }
     table.finish()?;
     check_limits(&label, kind, (max.as_ref(), min.as_ref()), &beneath, &place)?;
     let (max, min) = (max.map(|max| max.value), min.map(|min| min.value));
-    let group = Group { name, weight, matches, max, min, priority: Priority::Normal };
+    let group = Group { name, weight, matches, max, min };
     Ok(Placed { value: Branch { group, beneath }, place })
+}
+
+/// The `[[…schedule]]` of a group.
+fn schedule(table: &mut Table<'_>) -> Result<Vec<Scheduled>, ConfigError> {
+    let mut schedule = Vec::new();
+    for mut table in table.tables("schedule")? {
+        if schedule.len() == SCHEDULE_MAX {
+            let what = format_args!("too many entries (at most {SCHEDULE_MAX})");
+            return Err(table.place().error(what));
+        }
+        let when = table.parsed_by("when", parse_window)?;
+        let Some(Placed { value: window, .. }) = when else {
+            return Err(table.missing("when", "a time of the week such as \"mon-fri 08:00-18:00\""));
+        };
+        let weight = table.integer("weight", 1, Weight::MAX.into())?;
+        let weight = weight.and_then(|weight| Weight::new(u32::try_from(weight.value).ok()?));
+        let max = table.parsed_by("max", parse_max)?.map(|max| max.value);
+        let min = table.parsed_by("min", parse_min)?.map(|min| min.value);
+        if weight.is_none() && max.is_none() && min.is_none() {
+            return Err(table.missing("max", "what is in force at that time: weight, max or min"));
+        }
+        table.finish()?;
+        schedule.push(Scheduled { window, weight, max, min });
+    }
+    Ok(schedule)
 }
 
 type Key<'p, 't, T> = Option<&'p Placed<'t, T>>;

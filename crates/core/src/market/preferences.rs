@@ -5,6 +5,7 @@
 //! minutes of the week; who knows the time zone is the caller.
 
 use super::utility::{Kind, Utility};
+use crate::calendar::{DAY_MIN, Moment, Window};
 
 /// How important a kind of use is: 0 (not at all) to [`IMPORTANCE_MAX`].
 pub type Importance = u8;
@@ -15,29 +16,13 @@ pub const IMPORTANCE_MAX: Importance = 3;
 /// Above all that was stated ahead: a user has asked for it now.
 pub const BOOSTED: Importance = IMPORTANCE_MAX + 1;
 
-/// Minutes of a day.
-pub const DAY_MIN: u16 = 24 * 60;
-
-/// A minute of the week.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Moment {
-    /// 0 is Monday, below 7.
-    pub weekday: u8,
-    /// Since midnight, below [`DAY_MIN`].
-    pub minute: u16,
-}
-
 /// A time of some days of the week.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Time {
     /// The name that users see.
     pub name: String,
-    /// From Monday: on which days it begins.
-    pub days: [bool; 7],
-    /// The first minute, below [`DAY_MIN`].
-    pub from: u16,
-    /// The minute after the last; if it is not after `from`, it is of the next day.
-    pub to: u16,
+    /// When.
+    pub window: Window,
     /// In the order of [`Kind::ALL`]; `None` leaves what is said elsewhere.
     pub importance: [Option<Importance>; 4],
 }
@@ -60,27 +45,6 @@ pub struct Wanted {
     pub times: Vec<usize>,
 }
 
-impl Moment {
-    /// The moment some minutes later.
-    pub fn after(self, minutes: u64) -> Moment {
-        let day = u64::from(DAY_MIN);
-        let all = u64::from(self.weekday) * day + u64::from(self.minute) + minutes % (7 * day);
-        Moment { weekday: (all / day % 7) as u8, minute: (all % day) as u16 }
-    }
-}
-
-impl Time {
-    /// Whether it includes a moment.
-    pub fn includes(&self, at: Moment) -> bool {
-        let is_day = |weekday: u8| self.days[usize::from(weekday % 7)];
-        if self.from < self.to {
-            return is_day(at.weekday) && (self.from..self.to).contains(&at.minute);
-        }
-        (is_day(at.weekday) && at.minute >= self.from)
-            || (is_day(at.weekday + 6) && at.minute < self.to)
-    }
-}
-
 impl Preferences {
     /// What is wanted within some minutes from a moment: of each kind the most of any minute.
     pub fn wanted(&self, from: Moment, minutes: u64) -> Wanted {
@@ -89,7 +53,7 @@ impl Preferences {
             let at = from.after(minute);
             for kind in 0..Kind::ALL.len() {
                 let said = self.times.iter().enumerate().rev();
-                let said = said.filter(|(_, time)| time.includes(at));
+                let said = said.filter(|(_, time)| time.window.includes(at));
                 let said =
                     said.filter_map(|(i, time)| Some((time.importance[kind]?, Some(i)))).next();
                 let (importance, by) = said.unwrap_or((self.always[kind], None));
@@ -121,9 +85,7 @@ mod tests {
     fn preferences() -> Preferences {
         let time = |name: &str, days, from, to, importance| Time {
             name: name.to_owned(),
-            days,
-            from,
-            to,
+            window: Window { days, from, to },
             importance,
         };
         let mut friday = [false; 7];

@@ -107,12 +107,10 @@ impl Control {
         }
     }
 
-    /// Whether it keeps to `limit` of a group, or enforces nothing at all.
-    pub const fn holds(self, limit: Limit) -> bool {
+    /// Whether it keeps to the limits of groups, or enforces nothing at all.
+    pub const fn holds_limits(self) -> bool {
         match self {
-            Control::None | Control::Fairweir => true,
-            // What is left is by demand, which it does not see.
-            Control::Static => !matches!(limit, Limit::Idle),
+            Control::None | Control::Static | Control::Fairweir => true,
             Control::Borrow | Control::Chokepoint | Control::Rbm | Control::Crab => false,
         }
     }
@@ -136,20 +134,17 @@ pub enum Limit {
     Max,
     /// A floor.
     Min,
-    /// Only what others leave.
-    Idle,
 }
 
 impl Limit {
     /// Every limit.
-    pub const ALL: [Limit; 3] = [Limit::Max, Limit::Min, Limit::Idle];
+    pub const ALL: [Limit; 2] = [Limit::Max, Limit::Min];
 
     /// Whether a group of `weights` has it.
     fn is_in(self, weights: &Tree) -> bool {
         match self {
             Limit::Max => weights.has_caps(),
             Limit::Min => weights.has_floors(),
-            Limit::Idle => weights.has_idle(),
         }
     }
 }
@@ -159,7 +154,6 @@ impl fmt::Display for Limit {
         f.write_str(match self {
             Limit::Max => "`max`",
             Limit::Min => "`min`",
-            Limit::Idle => "`priority = \"idle\"`",
         })
     }
 }
@@ -237,8 +231,7 @@ pub enum ControllerError {
     CapacityTooLow(Rate, Rate),
     /// A limit that the control would not hold.
     #[error(
-        "the control `{0}` does not hold {1} of a group; allowed with {1}: {allowed}",
-        allowed = if Control::Static.holds(*.1) { "fairweir, static or none" } else { "fairweir or none" }
+        "the control `{0}` does not hold {1} of a group; allowed with {1}: fairweir, static or none"
     )]
     NoLimit(Control, Limit),
 }
@@ -281,7 +274,7 @@ impl Controller {
         if weights.is_empty() {
             return Err(ControllerError::NoGroups);
         }
-        let refused = |limit: &Limit| limit.is_in(&weights) && !spec.control().holds(*limit);
+        let refused = |limit: &Limit| limit.is_in(&weights) && !spec.control().holds_limits();
         if let Some(limit) = Limit::ALL.into_iter().find(refused) {
             return Err(ControllerError::NoLimit(spec.control(), limit));
         }

@@ -330,9 +330,11 @@ impl FromStr for Bytes {
             "kb" => 1_000,
             "mb" => 1_000_000,
             "gb" => 1_000_000_000,
+            "tb" => 1_000_000_000_000,
             "kib" => 1 << 10,
             "mib" => 1 << 20,
-            _ => return Err(unknown_unit(text, unit, "B, kB, MB, GB, KiB or MiB")),
+            "gib" => 1 << 30,
+            _ => return Err(unknown_unit(text, unit, "B, kB, MB, GB, TB, KiB, MiB or GiB")),
         };
         scaled(text, number, scale).map(Bytes)
     }

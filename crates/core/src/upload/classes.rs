@@ -68,40 +68,36 @@ pub fn classes(
     };
     let left = total.saturating_sub(icmp.rate + acks.rate);
     let rates = weights.divide(left, Claims { demands, taken: &[] });
-    let idle = (0..weights.len()).map(|leaf| weights.is_idle(leaf));
-    classes.add(weights.nodes(), &mut rates.into_iter().zip(idle), (total, packet), None);
+    classes.add(weights.nodes(), &mut rates.into_iter(), (total, packet), None);
     classes
 }
 
 impl UploadClasses {
-    /// Adds the classes of one level, whose leaves have the next `rates`, are idle or not, and may have `ceil`; returns what
+    /// Adds the classes of one level, whose leaves have the next `rates` and may have `ceil`; returns what
     /// they have together.
     fn add(
         &mut self,
         nodes: &[Node],
-        rates: &mut dyn Iterator<Item = (Rate, bool)>,
+        rates: &mut dyn Iterator<Item = Rate>,
         (ceil, packet): (Rate, Bytes),
         within: Option<usize>,
     ) -> Rate {
         let weight_min = smallest(nodes);
-        let spec = |node: &Node, rate, is_idle| {
-            let priority = if is_idle { PRIORITY_IDLE } else { PRIORITY };
-            leaf(rate, ceil, (priority, node.weight()), (weight_min, packet))
-        };
+        let spec =
+            |node: &Node, rate| leaf(rate, ceil, (PRIORITY, node.weight()), (weight_min, packet));
         let mut sum = Rate::ZERO;
         for node in nodes {
             sum += match node {
                 Node::Leaf(_) => {
-                    let (rate, is_idle) = rates.next().unwrap_or_default();
-                    self.groups.push(UploadClass { spec: spec(node, rate, is_idle), within });
+                    let rate = rates.next().unwrap_or_default();
+                    self.groups.push(UploadClass { spec: spec(node, rate), within });
                     rate
                 }
                 Node::Branch(_, beneath) => {
                     let branch = self.branches.len();
-                    self.branches.push(UploadClass { spec: spec(node, Rate::ZERO, false), within });
+                    self.branches.push(UploadClass { spec: spec(node, Rate::ZERO), within });
                     let rate = self.add(beneath, rates, (ceil, packet), Some(branch));
-                    self.branches[branch].spec =
-                        ClassSpec { queue: None, ..spec(node, rate, false) };
+                    self.branches[branch].spec = ClassSpec { queue: None, ..spec(node, rate) };
                     rate
                 }
             };
@@ -133,7 +129,6 @@ pub fn burst(rate: Rate, packet: Bytes) -> Bytes {
 
 /// Order of borrowing of groups.
 const PRIORITY: u8 = 1;
-const PRIORITY_IDLE: u8 = 2;
 /// What waits of acknowledgements: 20 ms, but 16 packets.
 const ACKS_SPAN: Span = Span::millis(20);
 const ACKS_MIN: u64 = 16;

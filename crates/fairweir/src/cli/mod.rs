@@ -97,6 +97,9 @@ pub(crate) enum Subcommand {
     /// Leave a group of a running daemon next to nothing for a time.
     #[command(after_help = host::cli::PAUSE_EXAMPLES)]
     Pause(host::cli::TimedArgs),
+    /// Begin the quota of a group of a running daemon anew.
+    #[command(after_help = host::cli::RESET_QUOTA_EXAMPLES)]
+    ResetQuota(host::cli::ResetQuotaArgs),
     /// Stop the daemons and remove everything they attached.
     #[command(after_help = OFF_EXAMPLES)]
     Off(OffDevArgs),
@@ -415,7 +418,18 @@ pub(crate) const GROUPS: &[(&str, &[&str])] = &[
     ("Daemons", &["host", "router", "isp", "sender", "proxy", "market", "page"]),
     (
         "Look and change",
-        &["status", "top", "set", "boost", "pause", "reload", "off", "history", "suggest"],
+        &[
+            "status",
+            "top",
+            "set",
+            "boost",
+            "pause",
+            "reset-quota",
+            "reload",
+            "off",
+            "history",
+            "suggest",
+        ],
     ),
     ("Configure", &["setup", "init", "check", "doctor", "extension"]),
     (

@@ -73,6 +73,9 @@ pub(crate) enum HostCommand {
     /// Leave a group next to nothing for a time.
     #[command(after_help = PAUSE_EXAMPLES)]
     Pause(TimedArgs),
+    /// Begin the quota of a group anew.
+    #[command(after_help = RESET_QUOTA_EXAMPLES)]
+    ResetQuota(ResetQuotaArgs),
     /// Control for a time, then no more, and compare with how it is without.
     #[command(after_help = TRY_EXAMPLES)]
     Try(TryArgs),
@@ -273,6 +276,19 @@ pub(crate) struct BoostArgs {
     pub(crate) weight: Option<Weight>,
 }
 
+/// `fairweir reset-quota`.
+#[derive(Debug, Args)]
+pub(crate) struct ResetQuotaArgs {
+    /// The group; on a router a device, or a group within it as tv/video.
+    #[arg(value_name = "GROUP")]
+    pub(crate) group: String,
+    /// The interface; required if several daemons run.
+    #[arg(long, value_parser = instance::parse)]
+    pub(crate) dev: Option<String>,
+    #[command(flatten)]
+    pub(crate) run_dir: RunDir,
+}
+
 fn parse_weight(text: &str) -> Result<Weight, String> {
     let weight = text.parse().ok().and_then(Weight::new);
     weight.ok_or_else(|| format!("expected a whole number from 1 to {}", Weight::MAX))
@@ -402,6 +418,11 @@ pub(crate) const BOOST_EXAMPLES: &str = "Examples:
   sudo fairweir boost --end video
 
 It ends by itself, also if the daemon or the machine starts again meanwhile.";
+
+pub(crate) const RESET_QUOTA_EXAMPLES: &str = "Examples:
+  sudo fairweir reset-quota tv
+
+Nothing of the period that is counted, such as this month, counts as used any more.";
 
 pub(crate) const PAUSE_EXAMPLES: &str = "Examples:
   sudo fairweir pause backup 30m

@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 
 use fairweir_config::did_you_mean;
+use fairweir_config::host::Role;
 use fairweir_config::host::set::{self, Changes};
 use fairweir_core::market::guarantee::{Guarantee, Step, Term};
 use fairweir_core::receiver::{Act, Control, ControlLoop, Decision, Observation, TICK};
@@ -17,6 +18,7 @@ use fairweir_linux::{
 };
 use tracing::{Level, debug, info, trace, warn};
 
+use super::calendar::{QuotaFile, Quotas};
 use super::delay::Delay;
 use super::devices::{DeviceControl, Home};
 use super::divided::DeviceClasses;
@@ -84,6 +86,8 @@ pub(super) struct Daemon {
     kept: Option<KeptFile>,
     /// What changes groups for a time; a dry run keeps nothing.
     timed: Option<TimedFile>,
+    /// What was used of quotas.
+    pub(super) quotas: Quotas,
     /// Which device has which name, on a router.
     pub(super) leases: Option<LeaseControl>,
     /// The last acts other than to measure, oldest first.
@@ -139,11 +143,16 @@ impl Daemon {
     pub(super) fn start(
         mut settings: Settings,
         (memories, leases, teller): (Memories, Option<LeaseControl>, Option<Teller>),
-        (kept, timed): (Option<KeptFile>, Option<TimedFile>),
+        (kept, timed, quotas): (Option<KeptFile>, Option<TimedFile>, Option<QuotaFile>),
         told_capacity: Option<Rate>,
     ) -> anyhow::Result<Daemon> {
         if let Some(file) = &timed {
             settings = settings.continued(file);
+        }
+        let mut quotas = Quotas::start(quotas);
+        let (moment, used_up) = quotas.handle_clock(&settings.configured.plans);
+        if let Some(new) = settings.with_calendar(moment, &used_up) {
+            settings = new?;
         }
         let mut host = Point::attach(&settings)?;
         let connections = kept.as_ref().and_then(KeptFile::take);
@@ -157,6 +166,7 @@ impl Daemon {
             sites: SiteControl::new(&mut host, settings.policy(), connections)?,
             kept,
             timed,
+            quotas,
             leases,
             upload: Upload::of(&settings),
             settings,
@@ -215,6 +225,7 @@ impl Daemon {
             self.follow_guarantee(&step, now);
         }
         self.end_timed(now);
+        self.follow_calendar(now);
         self.listen(now);
         self.with_devices(|devices, daemon| devices.handle_tick(daemon, now));
         self.delay.follow(self.settings.probe().filter(|_| self.host.is_some()), now);
@@ -473,6 +484,38 @@ impl Daemon {
         }
     }
 
+    /// Follows schedules, and quotas that are used up or begin anew.
+    fn follow_calendar(&mut self, now: Time) {
+        let (moment, used_up) = self.quotas.handle_clock(&self.settings.configured.plans);
+        let Some(new) = self.settings.with_calendar(moment, &used_up) else { return };
+        for group in used_up.difference(&self.settings.used_up) {
+            info!(group, "the quota is used up");
+        }
+        for group in self.settings.used_up.difference(&used_up) {
+            info!(group, "the quota has begun anew");
+        }
+        if let Err(e) = new.and_then(|new| self.take_over(new, now)) {
+            // The next tick tries again.
+            self.open(now, chained(&e));
+        }
+    }
+
+    /// Lets the quota of a group begin anew.
+    ///
+    /// # Errors
+    /// If it has none, or cannot be stored; then nothing has changed.
+    pub(super) fn handle_reset_quota(&mut self, path: &str, now: Time) -> Result<String, String> {
+        let plans = &self.settings.configured.plans;
+        let Some(quota) = plans.get(path).and_then(|plan| plan.quota) else {
+            let with = plans.iter().filter(|(_, plan)| plan.quota.is_some());
+            let names = with.map(|(path, _)| path.as_str());
+            return Err(format!("no group `{path}` with a quota{}", did_you_mean(path, names)));
+        };
+        self.quotas.reset(path)?;
+        self.follow_calendar(now);
+        Ok(format!("{path}: {} are left of this {}", quota.amount, quota.per.name()))
+    }
+
     /// What changes the group of this path for a time.
     pub(super) fn timed_status(&self, path: &str) -> Option<TimedStatus> {
         let timed = self.settings.timed.of(path)?;
@@ -548,6 +591,14 @@ impl Daemon {
         if let Err(e) = self.store_timed(&self.settings.timed) {
             warn!("what is left of boosts and pauses is not stored: {e}");
         }
+        // What has arrived since the last tick.
+        if let Some(Ok(samples)) = self.host.as_mut().map(|host| host.take_samples()) {
+            self.quotas.handle_samples(self.settings.policy().groups(), &samples);
+            if let Ok(Some(link)) = link::find(&self.settings.dev) {
+                self.quotas.handle_interface(&link, Bytes::ZERO, None, now);
+            }
+        }
+        self.quotas.end();
         if let Some(file) = &self.kept {
             file.write(&self.sites.kept(self.settings.policy()));
         }
@@ -566,6 +617,7 @@ impl Daemon {
             Err(e) => return self.open(now, e.to_string()),
         };
         let interval = self.control.count(read_at, &samples);
+        self.quotas.handle_samples(self.settings.policy().groups(), &samples);
         let connections = match self.windows.observe(host, &self.settings, interval) {
             Ok(connections) => connections,
             Err(e) => return self.open(now, e.to_string()),
@@ -584,6 +636,13 @@ impl Daemon {
         if let Ok(Some(link)) = link::find(&self.settings.dev) {
             let received = samples.iter().map(|group| group.received).sum();
             self.delay.handle_sent(link.sent, received, interval);
+            let counted: Bytes = self.control.totals().iter().map(|t| t.sum.received).sum();
+            let counted = counted + host.own_traffic().unwrap_or_default();
+            let alone = match (self.settings.role, self.settings.policy().groups()) {
+                (Role::Host, [group]) => Some(group.name.as_str()),
+                _ => None,
+            };
+            self.quotas.handle_interface(&link, counted, alone, read_at);
         }
         let probe = self.delay.take_sample(&samples, interval, read_at);
         let open = self.fail_open.is_some() || self.settings.config.host.paused;

@@ -22,6 +22,7 @@ use crate::device::check_exists;
 use fairweir_config::host::Role;
 use fairweir_config::text;
 
+mod calendar;
 mod claims;
 pub(crate) mod cli;
 pub(crate) mod client;
@@ -56,6 +57,7 @@ pub(crate) mod who;
 mod windows;
 pub(crate) mod wire;
 
+use calendar::QuotaFile;
 use cli::{HostArgs, HostCommand, LoopArgs, RouterArgs, RouterCommand};
 use daemon::{Daemon, next_tick};
 use devices::DeviceControl;
@@ -65,7 +67,7 @@ use memory::Memories;
 use settings::Settings;
 use timed::TimedFile;
 use via::Teller;
-use wire::{GroupStatus, HostRequest, Status, TimedChange, UploadStatus};
+use wire::{GroupStatus, HostRequest, QuotaStatus, Status, TimedChange, UploadStatus};
 
 /// The longest request, in bytes.
 const REQUEST_MAX: usize = 1_024;
@@ -106,6 +108,7 @@ fn ask(role: Role, command: &HostCommand, off: Off) -> anyhow::Result<()> {
         HostCommand::Set(args) => set::run(Some(role), args),
         HostCommand::Boost(args) => timing::boost(Some(role), args),
         HostCommand::Pause(args) => timing::pause(Some(role), args),
+        HostCommand::ResetQuota(args) => timing::reset_quota(Some(role), args),
         HostCommand::Try(args) => trial::run(role, args),
         HostCommand::Test(args) => trial::test(role, args),
         HostCommand::Off(args) => off(role, args),
@@ -135,7 +138,9 @@ fn serve(settings: Settings, state_dir: &Path, args: &LoopArgs) -> anyhow::Resul
         let teller = is_router.then(|| Teller::start(&spec.run_dir)).transpose()?;
         let kept = (!args.dry_run).then(|| KeptFile::new(&spec.run_dir, &spec.name));
         let timed = (!args.dry_run).then(|| TimedFile::new(StateDir::new(state_dir), &spec.name));
-        let daemon = Daemon::start(settings, (memories, leases, teller), (kept, timed), told)?;
+        let quotas = (!args.dry_run).then(|| QuotaFile::new(StateDir::new(state_dir), &spec.name));
+        let files = (kept, timed, quotas);
+        let daemon = Daemon::start(settings, (memories, leases, teller), files, told)?;
         info!(dev, control = %daemon.settings.control(), "attached");
         for warning in &daemon.settings.config.warnings {
             tracing::warn!("configuration: {warning}");
@@ -176,6 +181,7 @@ impl Service for HostService {
             HostRequest::Set { .. }
             | HostRequest::Timed { .. }
             | HostRequest::EndTimed { .. }
+            | HostRequest::ResetQuota { .. }
             | HostRequest::Open { .. }
             | HostRequest::Guarantee(_) => Access::Change,
         }
@@ -248,6 +254,13 @@ impl Service for HostService {
                 self.answer_timed(&group, change, peer, now)
             }
             HostRequest::EndTimed { group } => self.answer_timed(&group, None, peer, now),
+            HostRequest::ResetQuota { group } => {
+                let outcome = self.daemon.handle_reset_quota(&group, now);
+                if let Ok(words) = &outcome {
+                    info!(uid = peer.uid, pid = peer.pid, "{words}");
+                }
+                Answer::outcome(outcome)
+            }
             HostRequest::Guarantee(told) => {
                 Answer::outcome(self.daemon.handle_guarantee(told, now))
             }
@@ -359,6 +372,27 @@ fn upload_metrics(metrics: &mut Metrics, dev: (&str, &str), upload: &UploadStatu
     }
 }
 
+fn quota_metrics(metrics: &mut Metrics, dev: (&str, &str), groups: &[GroupStatus]) {
+    type Of = fn(&QuotaStatus) -> u64;
+    let gauges: [(&str, &str, Of); 2] = [
+        ("fairweir_group_quota_bytes", "What a group may receive in a period.", |quota| {
+            quota.amount_bytes.as_u64()
+        }),
+        ("fairweir_group_quota_used_bytes", "What it received in this one.", |quota| {
+            quota.used_bytes.as_u64()
+        }),
+    ];
+    let plans = show::plans(groups);
+    let quotas = || plans.iter().filter_map(|(name, plan)| Some((name, plan.quota.as_ref()?)));
+    for (name, help, of) in gauges.into_iter().filter(|_| quotas().next().is_some()) {
+        metrics.gauge(name, help);
+        for (group, quota) in quotas() {
+            let per = ("per", quota.per.name());
+            metrics.sample(&[dev, ("group", group), per], of(quota));
+        }
+    }
+}
+
 /// The status as OpenMetrics text.
 fn metrics(status: &Status) -> String {
     let mut metrics = Metrics::default();
@@ -405,6 +439,7 @@ fn metrics(status: &Status) -> String {
             metrics.sample(&[dev, ("group", &group.name)], of(group));
         }
     }
+    quota_metrics(&mut metrics, dev, &status.groups);
     let counters: [(&str, &str, Of); 2] = [
         ("fairweir_group_received_bytes", "L2 bytes that arrived.", |g| g.received_bytes.as_u64()),
         ("fairweir_group_dropped_packets", "Packets that its class dropped.", |g| g.drops),

@@ -11,8 +11,8 @@ use super::sites::evidence_status;
 use super::upload::Upload;
 use super::windows::{Count, Seen};
 use super::wire::{
-    ConnectionStatus, Connections, DelayStatus, EvidenceStatus, GroupStatus, LimitedBy, Status,
-    TimedStatus, WithinStatus,
+    ConnectionStatus, Connections, DelayStatus, EvidenceStatus, GroupStatus, LimitedBy, PlanStatus,
+    Status, TimedStatus, WithinStatus,
 };
 
 /// What fairweir does not cover, wherever it runs.
@@ -90,10 +90,12 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
     let decided = Some(&decision.groups).filter(|d| d.len() == groups.len());
     let count = |i: usize| daemon.windows.counts.get(i).copied().unwrap_or_default();
     let timed = |path: &str| daemon.timed_status(path);
-    let within = within(settings.policy(), &timed);
+    let plan = |path: &str| daemon.quotas.status(path, &settings.configured.plans);
+    let within = within(settings.policy(), (&timed, &plan));
     let group = |(i, group): (usize, &Group)| GroupStatus {
         within: within[i].clone(),
         timed: timed(&group.name),
+        plan: plan(&group.name),
         ..group_status(group, decided.map(|d| d[i]), &daemon.control.totals()[i], count(i))
     };
     let mut host_limits = daemon.host.as_ref().map(Point::limits).unwrap_or_default();
@@ -109,6 +111,7 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
             "`min` of all groups sum to {floors}, and the link carries {capacity}: each has its part of that"
         ));
     }
+    host_limits.extend(daemon.quotas.limits());
     host_limits.extend(daemon.upload.iter().flat_map(Upload::limits).map(str::to_owned));
     Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -152,12 +155,15 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
     }
 }
 
+/// What of a group of some path is not in the policy.
+type Own<'a> = (&'a dyn Fn(&str) -> Option<TimedStatus>, &'a dyn Fn(&str) -> Option<PlanStatus>);
+
 /// What each leaf of `policy` is in.
-fn within(policy: &Policy, timed: &dyn Fn(&str) -> Option<TimedStatus>) -> Vec<Vec<WithinStatus>> {
+fn within(policy: &Policy, own: Own<'_>) -> Vec<Vec<WithinStatus>> {
     fn add(
         branches: &[Branch],
         above: &[WithinStatus],
-        timed: &dyn Fn(&str) -> Option<TimedStatus>,
+        (timed, plan): Own<'_>,
         all: &mut Vec<Vec<WithinStatus>>,
     ) {
         for Branch { group, beneath } in branches {
@@ -169,16 +175,17 @@ fn within(policy: &Policy, timed: &dyn Fn(&str) -> Option<TimedStatus>) -> Vec<V
             let name = path + &group.name;
             let own = WithinStatus {
                 timed: timed(&name),
+                plan: plan(&name),
                 name,
                 weight: group.weight,
                 max_bps: group.max,
                 min_bps: group.min,
             };
-            add(beneath, &[above, &[own]].concat(), timed, all);
+            add(beneath, &[above, &[own]].concat(), (timed, plan), all);
         }
     }
     let mut all = Vec::new();
-    add(policy.branches(), &[], timed, &mut all);
+    add(policy.branches(), &[], own, &mut all);
     all
 }
 
@@ -194,6 +201,7 @@ fn group_status(
         max_bps: group.max,
         min_bps: group.min,
         timed: None,
+        plan: None,
         within: Vec::new(),
         matches: group.matches.clone(),
         // A group is measured also while nothing is decided.

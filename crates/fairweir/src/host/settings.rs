@@ -1,14 +1,16 @@
 //! The daemon's settings: the configuration, overridden by the command line.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 use fairweir_config::host::{Config, DividerChoice, ProbeChoice, Role, UploadChoice};
 use fairweir_config::value::CAPACITY_MAX;
+use fairweir_core::calendar::{Moment, Plan};
 use fairweir_core::policy::{Branch, Policy};
 use fairweir_core::probe::{INTERVAL_IDLE, Intervals};
 use fairweir_core::receiver::{
-    CAPACITY_MIN, Control, Controller, ControllerError, ControllerSpec, CrabTuning, Enforce,
+    CAPACITY_MIN, Control, Controller, ControllerError, ControllerSpec, CrabTuning, Enforce, Limit,
 };
 use fairweir_core::share::Weight;
 use fairweir_core::units::Rate;
@@ -16,6 +18,7 @@ use fairweir_linux::Mode;
 use fairweir_linux::probe::{ProbeSpec, Reflector};
 use tracing::warn;
 
+use super::calendar;
 use super::cli::LoopArgs;
 use super::divided::DeviceClasses;
 use super::timed::{TimedChanges, TimedFile};
@@ -35,6 +38,10 @@ pub(super) struct Settings {
     pub(super) configured: Config,
     /// What changes groups for a time.
     pub(super) timed: TimedChanges,
+    /// The minute that schedules follow, once it is known.
+    moment: Option<Moment>,
+    /// Groups whose quota is used up.
+    pub(super) used_up: BTreeSet<String>,
     /// How devices say that they are divided.
     pub(super) divided: DeviceClasses,
     /// Touch nothing.
@@ -70,6 +77,8 @@ impl Settings {
             configured: config.clone(),
             config,
             timed: TimedChanges::default(),
+            moment: None,
+            used_up: BTreeSet::new(),
             divided: DeviceClasses::default(),
             dry_run: args.dry_run,
             probes_in_dry_run: args.probe,
@@ -126,8 +135,29 @@ impl Settings {
         Settings { divided, ..self.clone() }.changed()
     }
 
+    /// The same at another minute, or where other quotas are used up; `None` if it is the same.
+    ///
+    /// # Errors
+    /// If the control cannot hold what is in force then.
+    pub(super) fn with_calendar(
+        &self,
+        moment: Moment,
+        used_up: &BTreeSet<String>,
+    ) -> Option<anyhow::Result<Settings>> {
+        if self.configured.plans.is_empty() && self.used_up.is_empty()
+            || (Some(moment), used_up) == (self.moment, &self.used_up)
+        {
+            return None;
+        }
+        Some(Settings { moment: Some(moment), used_up: used_up.clone(), ..self.clone() }.changed())
+    }
+
     fn changed(mut self) -> anyhow::Result<Settings> {
-        self.config = self.timed.applied_to(&self.configured);
+        let mut config = self.configured.clone();
+        if let Some(moment) = self.moment {
+            config.policy = calendar::applied(&config, moment, &self.used_up);
+        }
+        self.config = self.timed.applied_to(&config);
         self.config.policy = self.divided.applied(&self.config.policy);
         self.controller(None)?;
         Ok(self)
@@ -260,6 +290,10 @@ impl Settings {
         &self,
         remembered: Option<Rate>,
     ) -> Result<Controller, ControllerError> {
+        let is_planned = self.configured.plans.values().any(Plan::has_limits);
+        if is_planned && !self.control().holds_limits() {
+            return Err(ControllerError::NoLimit(self.control(), Limit::Max));
+        }
         let usable = |c: &Rate| (CAPACITY_MIN..=CAPACITY_MAX).contains(c);
         let start = remembered.filter(usable).or(self.config.host.capacity);
         Controller::new(&self.spec()?, self.policy().weights(), start)
@@ -300,6 +334,37 @@ mod tests {
         assert_eq!(settings.mode(), Mode::Count);
         let error = load(&file, FILE, &["--control", "static"]).unwrap_err().to_string();
         assert!(error.contains("does not learn the capacity"), "{error}");
+    }
+
+    #[test]
+    fn limits_follow_the_minute_and_what_is_used_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("fairweir.toml");
+        let text = FILE.replace("none", "fairweir")
+            + "[[group]]\nname = \"a\"\nweight = 1\nmatch = [\"app:x\"]\n\
+               quota = \"1 GB per day, then 1mbit\"\n\
+               [[group.schedule]]\nwhen = \"mon 08:00-18:00\"\nweight = 7\nmax = \"2mbit\"\n";
+        let settings = load(&file, &text, &[]).unwrap();
+        let at = |settings: &Settings, hour: u16, used_up: &[&str]| {
+            let used_up = used_up.iter().map(|path| (*path).to_owned()).collect();
+            settings.with_calendar(Moment { weekday: 0, minute: hour * 60 }, &used_up)
+        };
+        let limits = |settings: &Settings| {
+            let group = &settings.policy().groups()[0];
+            (group.weight.as_u32(), group.max)
+        };
+        assert_eq!(limits(&settings), (1, None));
+        let morning = at(&settings, 8, &[]).unwrap().unwrap();
+        assert_eq!(limits(&morning), (7, Some(Rate::mbit(2))));
+        assert!(at(&morning, 8, &[]).is_none(), "nothing has changed");
+        let used_up = at(&morning, 8, &["a"]).unwrap().unwrap();
+        assert_eq!(limits(&used_up), (7, Some(Rate::mbit(1))));
+        assert_eq!(limits(&used_up.reload().unwrap()), limits(&used_up));
+        let evening = at(&used_up, 18, &["a"]).unwrap().unwrap();
+        assert_eq!(limits(&evening), (1, Some(Rate::mbit(1))));
+        assert_eq!(limits(&at(&evening, 18, &[]).unwrap().unwrap()), (1, None));
+        let error = load(&file, &text, &["--control", "crab"]).unwrap_err().to_string();
+        assert!(error.contains("`crab` does not hold `max`"), "{error}");
     }
 
     #[test]

@@ -6,8 +6,8 @@ use fairweir_core::receiver::GroupState;
 use fairweir_core::units::{Bytes, Rate};
 
 use super::wire::{
-    DeviceClientStatus, GroupStatus, HostStatus, ProbeStatus, SitesStatus, Status, UploadStatus,
-    WithinStatus,
+    DeviceClientStatus, GroupStatus, HostStatus, PlanStatus, ProbeStatus, SitesStatus, Status,
+    UploadStatus, WithinStatus,
 };
 use crate::table::{self, Align};
 use crate::words::{count, mbit};
@@ -81,6 +81,12 @@ pub(crate) fn notes(status: &Status) -> Vec<(&'static str, String)> {
         }
     }
     notes.extend(timed.into_iter().map(|note| ("for a time", note)));
+    for (name, plan) in plans(&status.groups) {
+        let quota =
+            plan.quota.iter().map(|quota| ("quota", format!("{name}: {}", quota.in_words())));
+        let entries = plan.schedule.iter().map(|entry| ("schedule", format!("{name}: {entry}")));
+        notes.extend(quota.chain(entries));
+    }
     if status.connections > 0 {
         let (all, bounded) = (status.connections, status.bounded_connections);
         notes.push(("connections", format!("{all}, {bounded} with a limited receive window")));
@@ -104,6 +110,19 @@ pub(crate) fn notes(status: &Status) -> Vec<(&'static str, String)> {
     notes.extend(status.probe.as_ref().map(|probe| ("probe", probe_note(probe))));
     notes.extend(status.limits.iter().map(|limit| ("limit", limit.clone())));
     notes
+}
+
+/// What follows the calendar, of groups and of what they are in, each once.
+pub(super) fn plans(groups: &[GroupStatus]) -> Vec<(&str, &PlanStatus)> {
+    let mut plans: Vec<(&str, &PlanStatus)> = Vec::new();
+    for group in groups {
+        let within = group.within.iter().map(|within| (&within.name, &within.plan));
+        for (name, plan) in within.chain([(&group.name, &group.plan)]) {
+            let plan = plan.as_ref().map(|plan| (name.as_str(), plan));
+            plans.extend(plan.filter(|(name, _)| plans.iter().all(|(other, _)| other != name)));
+        }
+    }
+    plans
 }
 
 /// The caps, and which of them limit now.

@@ -102,9 +102,13 @@ struct Clocks {
 
 impl Clocks {
     fn now() -> Clocks {
-        let boot = std::fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned();
-        Clocks { boot, since_boot: boottime_now(), unix_s: unix_now() }
+        Clocks { boot: boot_id(), since_boot: boottime_now(), unix_s: unix_now() }
     }
+}
+
+/// Another text after each start of the machine; empty if the kernel does not say.
+pub(super) fn boot_id() -> String {
+    std::fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned()
 }
 
 #[derive(Debug, Serialize, Deserialize)]

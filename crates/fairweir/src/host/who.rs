@@ -242,6 +242,7 @@ mod tests {
             max_bps: Some(Rate::mbit(20)),
             min_bps: None,
             timed: None,
+            plan: None,
         };
         let mut groups = vec![
             group("tv/video", 9, 5),

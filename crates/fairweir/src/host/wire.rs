@@ -4,6 +4,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use fairweir_config::host::set::Changes;
+use fairweir_core::calendar::Period;
 use fairweir_core::market::guarantee::Guarantee;
 use fairweir_core::packet::Mac;
 use fairweir_core::policy::{Match, PATH_SEPARATOR};
@@ -208,6 +209,11 @@ pub(crate) enum HostRequest {
         /// Of this group.
         group: String,
     },
+    /// Answered by a text: nothing of the quota of a group was used.
+    ResetQuota {
+        /// Its path.
+        group: String,
+    },
     /// Answered by a text: everything passes unshaped for a time, for a comparison.
     Open {
         /// For how many seconds; 0 ends it.
@@ -243,6 +249,36 @@ pub(crate) struct TimedStatus {
     pub(crate) configured_weight: Weight,
     /// Until it ends, in seconds.
     pub(crate) left_s: u64,
+}
+
+/// What follows the calendar for a group.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
+pub(crate) struct PlanStatus {
+    /// Null without a quota.
+    pub(crate) quota: Option<QuotaStatus>,
+    /// The entries of its schedule in force now, such as `mon-fri 08:00-18:00: max 2mbit`.
+    pub(crate) schedule: Vec<String>,
+}
+
+/// A quota.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
+pub(crate) struct QuotaStatus {
+    /// In L2 bytes, as all here.
+    pub(crate) amount_bytes: Bytes,
+    /// In each of these.
+    pub(crate) per: Period,
+    /// What arrived for the group in this one, before its class.
+    pub(crate) used_bytes: Bytes,
+    /// Until it is used up.
+    pub(crate) left_bytes: Bytes,
+    /// Whether `then_bps` is in force.
+    pub(crate) used_up: bool,
+    /// What it may receive at most when it is used up.
+    pub(crate) then_bps: Rate,
+    /// Until the next period begins, in seconds; null if no clock can tell.
+    pub(crate) ends_in_s: Option<u64>,
 }
 
 /// The devices behind a router; a host has no such list.
@@ -472,6 +508,9 @@ pub(crate) struct GroupStatus {
     /// What changes it for a time; null if nothing does.
     #[serde(default)]
     pub(crate) timed: Option<TimedStatus>,
+    /// Its quota and schedule; null if it has none.
+    #[serde(default)]
+    pub(crate) plan: Option<PlanStatus>,
     /// The device and the group that it is in, with their weights, the device first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) within: Vec<WithinStatus>,
@@ -523,6 +562,9 @@ pub(crate) struct WithinStatus {
     /// What changes it for a time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) timed: Option<TimedStatus>,
+    /// Its quota and schedule.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) plan: Option<PlanStatus>,
 }
 
 /// Of [`ClaimsRequest`] and [`ClaimsReply`].

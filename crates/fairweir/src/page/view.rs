@@ -194,8 +194,14 @@ fn state(group: &GroupStatus) -> String {
         .chain(&group.timed)
         .map(|timed| format!(" For a time: {}.", timed.in_words()))
         .collect();
+    let within = group.within.iter().filter_map(|within| within.plan.as_ref());
+    let plans = within.chain(&group.plan).flat_map(|plan| {
+        let quota = plan.quota.iter().map(|quota| format!(" Quota: {}.", quota.in_words()));
+        quota.chain(plan.schedule.iter().map(|entry| format!(" By schedule {entry}.")))
+    });
+    let plans: String = plans.collect();
     let (most, least) = (most.unwrap_or_default(), least.unwrap_or_default());
-    format!("{}{most}{least}{timed}", sentence(group.decision.state))
+    format!("{}{most}{least}{timed}{plans}", sentence(group.decision.state))
 }
 
 fn sentence(state: GroupState) -> &'static str {

@@ -62,6 +62,11 @@ fn group(text: &str) -> String {
     format!("version = 1\n[[group]]\nname = \"a\"\n\n{text}\n")
 }
 
+/// The rest of a group whose schedule has the entry `text`, which starts at line 8.
+fn schedule(text: &str) -> String {
+    format!("weight = 1\nmatch = [\"app:x\"]\n[[group.schedule]]\n{text}")
+}
+
 /// A configuration whose `[host]` is `text`, which starts at line 3.
 fn host(text: &str) -> String {
     format!("version = 1\n[host]\n{text}\n")
@@ -216,6 +221,43 @@ fn wrong_by_hand() -> Vec<(String, usize, &'static str)> {
             ),
             5,
             "the control `crab` does not hold `max` of a group; allowed with `max`: fairweir, static or none",
+        ),
+        (group("weight = 1\nquota = 5"), 6, "group.quota: found the number 5, expected a text"),
+        (group("weight = 1\nquota = \"5 GB\""), 6, "`5 GB` is not a quota; expected for example"),
+        (
+            group("weight = 1\nquota = \"5 GB per day, then block\""),
+            6,
+            "`block` is not a rate such as 1mbit; the least is 100kbit, which keeps connections open",
+        ),
+        (group(&schedule("max = \"1mbit\"")), 7, "group.schedule.when: missing"),
+        (
+            group(&schedule("when = \"mon 8-18\"\nmax = \"1mbit\"")),
+            8,
+            "group.schedule.when: `8` is not a time; expected 00:00 to 24:00",
+        ),
+        (group(&schedule("when = \"08:00-18:00\"")), 7, "group.schedule.max: missing"),
+        (group(&schedule("when = \"08:00-18:00\"\nmx = 1")), 9, "did you mean `max`?"),
+        (
+            group(&schedule("when = \"tue 08:30-18:00\"\nmin = \"9mbit\"\nmax = \"5mbit\"")),
+            3,
+            "min 9mbit of `a` is above its max 5mbit (by the schedule, tue 08:30)",
+        ),
+        (
+            group(
+                &(schedule("when = \"mon 08:00-10:00\"\nmax = \"9mbit\"\n")
+                    + "[[group.schedule]]\nwhen = \"mon 09:00-12:00\"\nmin = \"5mbit\"\n"),
+            )
+            .replace("weight = 1\n", "weight = 1\nmax = \"2mbit\"\n"),
+            3,
+            "min 5mbit of `a` is above its max 2mbit (by the schedule, mon 10:00)",
+        ),
+        (
+            format!(
+                "version = 1\n[host]\ncontrol = \"crab\"\n{}quota = \"1 GB per day\"\nmatch = [\"app:x\"]\n",
+                "[[group]]\nname = \"a\"\nweight = 1\n"
+            ),
+            5,
+            "the control `crab` does not hold `max` of a group",
         ),
         (group("wieght = 5"), 5, "did you mean `weight`?"),
         (group("weight = 5"), 2, "group.match: missing; expected a rule for group `a`"),

@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Write};
+use std::net::UdpSocket;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
@@ -121,6 +122,47 @@ fn limited(limit: &str) -> String {
     capped + "[[group]]\nname = \"default\"\nweight = 9\n"
 }
 
+/// The cap, until a quota lowers it; the rest has one that is never used up.
+fn with_quota() -> String {
+    let quota = "max = \"8mbit\"\nquota = \"3 MB per month, then 1mbit\"";
+    let default = "[[group]]\nname = \"default\"\nweight = 1\nquota = \"1 TB per month\"\n";
+    capped().replace("max = \"8mbit\"", quota) + default
+}
+
+/// What the interface had received, and what the quotas had, at one moment, in bytes.
+fn metered(stage: &Stage) -> Option<[u64; 2]> {
+    let text = std::fs::read(stage.path("state/quota-host-wan.json")).ok()?;
+    let stored: serde_json::Value = serde_json::from_slice(&text).unwrap();
+    let all = stored["quotas"].as_object().unwrap().values();
+    let periods = all.flat_map(|quota| quota["periods"].as_array().unwrap());
+    let used = periods.map(|period| period["bytes"].as_u64().unwrap()).sum();
+    Some([stored["interface"]["bytes"].as_u64().unwrap(), used])
+}
+
+/// At what rate a second of UDP at 9.6 Mbit/s arrives from the first server, in Mbit/s of payload.
+fn mbit_by_udp(stage: &Stage) -> f64 {
+    let server = stage.at_internet(|| UdpSocket::bind((SERVERS[0], 0)).unwrap());
+    let home = stage.at_home(|| UdpSocket::bind("0.0.0.0:0").unwrap());
+    home.send_to(b"begin", server.local_addr().unwrap()).unwrap();
+    let (_, to) = server.recv_from(&mut [0; 16]).unwrap();
+    home.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..1_000 {
+                let _ = server.send_to(&[0; 1_200], to);
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let begin = Instant::now();
+        let arrived =
+            std::iter::from_fn(|| Some((home.recv(&mut [0; 1_500]).ok()?, Instant::now())));
+        let arrived: Vec<_> = arrived.collect();
+        let bytes: usize = arrived.iter().map(|(bytes, _)| bytes).sum();
+        let (_, end) = arrived.last().expect("something arrives");
+        bytes as f64 * 8e-6 / (*end - begin).as_secs_f64()
+    })
+}
+
 /// Payload of 24 of 40 Mbit/s.
 const FLOOR: std::ops::Range<f64> = 22.3..24.5;
 
@@ -128,6 +170,8 @@ const FLOOR: std::ops::Range<f64> = 22.3..24.5;
 const CAP: std::ops::Range<f64> = 7.4..7.8;
 const BESIDE_CAP: std::ops::Range<f64> = 26.0..31.0;
 const PAUSED: std::ops::Range<f64> = 0.0..0.3;
+/// Payload of the 1 Mbit/s that a quota leaves.
+const USED_UP: std::ops::Range<f64> = 0.8..1.02;
 
 /// The same daemon plays on: a cap alone and beside others, a pause over a restart, a boost that ends.
 #[test]
@@ -156,6 +200,27 @@ fn a_cap_holds_and_pauses_and_boosts_end_by_themselves() {
     stage.configure(&capped());
     server.wait_for_rate(CAP, PATIENCE);
 
+    // A quota counts what the interface counts, and lowers the rate within seconds when it is used up.
+    stage.configure(&with_quota());
+    let quota = |s: &serde_json::Value| s["groups"][0]["plan"]["quota"].clone();
+    daemon.wait_for("counted", PATIENCE, |s| quota(s)["used_bytes"].as_u64() > Some(0));
+    let patience = Instant::now() + PATIENCE;
+    let began = loop {
+        assert!(Instant::now() < patience, "nothing is stored");
+        match metered(&stage) {
+            Some(began) => break began,
+            None => std::thread::sleep(Duration::from_millis(50)),
+        }
+    };
+    daemon.wait_for("used up", PATIENCE, |s| quota(s)["used_up"] == true);
+    server.wait_for_rate(USED_UP, SECONDS_5);
+    let udp = mbit_by_udp(&stage);
+    assert!(udp < 1.3, "{udp} Mbit/s by UDP");
+    let shown = String::from_utf8(stage.fairweir("host status").stdout).unwrap();
+    assert!(shown.contains("quota: server: used up, at most 1.00 Mbit/s: "), "{shown}");
+    let metrics = String::from_utf8(stage.fairweir("host status --json").stdout).unwrap();
+    assert!(metrics.contains("quotas forget 5 s at most"), "{metrics}");
+
     let said = |args: &str| {
         let output = stage.fairweir(args);
         let text = if output.status.success() { output.stdout } else { output.stderr };
@@ -163,6 +228,11 @@ fn a_cap_holds_and_pauses_and_boosts_end_by_themselves() {
     };
     assert_eq!(said("pause default 60m"), "default: paused for 1 h\n");
     other.wait_for_rate(PAUSED, PATIENCE);
+    let stored = metered(&stage).unwrap();
+    let [arrived, used] = [stored[0] - began[0], stored[1] - began[1]];
+    println!("of {arrived} bytes at the interface the quotas have {used}");
+    // What arrives between two reads of one moment.
+    assert!(used > 5_000_000 && arrived.abs_diff(used) < 65_536, "{used} of {arrived}");
     // It outlasts the daemon, also one that is killed.
     drop(daemon);
     let daemon = stage.start(&[]);
@@ -170,6 +240,15 @@ fn a_cap_holds_and_pauses_and_boosts_end_by_themselves() {
     assert_eq!((&timed["change"], &timed["configured_weight"]), (&"pause".into(), &1.into()));
     assert!((3_300..3_600).contains(&timed["left_s"].as_u64().unwrap()), "{timed}");
     other.wait_for_rate(PAUSED, PATIENCE);
+    // What was used too, but for what arrived since it was stored.
+    assert!(metered(&stage).unwrap()[1] >= stored[1]);
+    let known = quota(&daemon.status());
+    assert_eq!((&known["used_up"], &known["per"]), (&true.into(), &"month".into()), "{known}");
+    server.wait_for_rate(USED_UP, PATIENCE);
+    assert_eq!(said("reset-quota server"), "server: 3MB are left of this month\n");
+    daemon.wait_for("reset", SECONDS_3, |s| quota(s)["used_up"] == false);
+    stage.configure(&capped());
+    server.wait_for_rate(CAP, PATIENCE);
     assert_eq!(said("host pause --end default"), "default: ended: paused\n");
     other.wait_for_rate(BESIDE_CAP, PATIENCE);
     // One that ends by itself.
@@ -184,6 +263,7 @@ fn a_cap_holds_and_pauses_and_boosts_end_by_themselves() {
         ("boost server 1h --weight 1", "weight 1 is no boost: `server` has 1; use a larger one"),
         ("pause server 32d", "out of range (1s to"),
         ("pause --end server", "`server` is neither boosted nor paused"),
+        ("reset-quota server", "no group `server` with a quota"),
     ] {
         let error = said(args);
         assert!(error.contains(wrong) && error.lines().count() == 1, "{args}: {error}");
@@ -418,7 +498,8 @@ fn a_user_group_reads_the_status_and_changes_nothing() {
     };
     // A bound of the credit market, by a user who may only read, would starve the home.
     let hold = r#"{"request":"guarantee","rate_bps":100000,"equal_bps":100000,"for_ms":10000,"hold":true}"#;
-    for request in [r#"{"request":"off"}"#, r#"{"request":"reload"}"#, hold] {
+    let reset = r#"{"request":"reset_quota","group":"server"}"#;
+    for request in [r#"{"request":"off"}"#, r#"{"request":"reload"}"#, hold, reset] {
         let line = ask(&mut stream, request);
         assert!(line.contains("this socket only reads"), "{line}");
     }

@@ -23,6 +23,8 @@ const LINES: &[(&str, i32, &str)] = &[
     ("pause video", 2, "such as `fairweir pause backup 30m`"),
     ("boost video", 2, "such as `fairweir boost video 2h`"),
     ("boost video 2h --weight 0", 2, "a whole number from 1 to 10000"),
+    ("reset-quota", 2, "GROUP"),
+    ("reset-quota tv --run-dir RUN", 3, "no `fairweir host` or `fairweir router` runs here"),
     ("pause video 30", 2, "SPAN"),
     ("pause video 30m --end", 2, "--end"),
     ("router try 5s", 2, "`5s` is not 30s to 1d"),

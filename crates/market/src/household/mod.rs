@@ -11,12 +11,11 @@
 
 use std::fmt::Write as _;
 
+use fairweir_core::calendar::{DAY_MIN, Moment};
 use fairweir_core::market::agent::{Agent, AgentSpec, SLOTS_MAX, Seen};
 use fairweir_core::market::guarantee::Guarantee;
 use fairweir_core::market::ledger::Credits;
-use fairweir_core::market::preferences::{
-    BOOSTED, DAY_MIN, Importance, Moment, Preferences, Wanted,
-};
+use fairweir_core::market::preferences::{BOOSTED, Importance, Preferences, Wanted};
 use fairweir_core::market::utility::Kind;
 use fairweir_core::units::Rate;
 use serde::{Deserialize, Serialize};

@@ -2,6 +2,7 @@ use super::*;
 use crate::book::Rules;
 use crate::book::{Book, Event};
 use crate::messages::Dated;
+use fairweir_core::calendar::Window;
 use fairweir_core::market::preferences::Time;
 use fairweir_core::market::rates::{Mode, Terms};
 
@@ -20,9 +21,7 @@ fn rules() -> Rules {
 fn preferences() -> Preferences {
     let film = Time {
         name: "film night".to_owned(),
-        days: [true; 7],
-        from: 4 * 60,
-        to: 5 * 60,
+        window: Window { days: [true; 7], from: 4 * 60, to: 5 * 60 },
         importance: [Some(3), None, None, None],
     };
     Preferences { always: [0, 0, 0, 1], times: vec![film] }
@@ -316,8 +315,8 @@ fn value_with(seed: u64, stops: Stops) -> f64 {
     };
     let mut evening = || {
         let mut film = preferences().times[0].clone();
-        film.from = dice(46) as u16 * 30;
-        film.to = film.from + 60;
+        film.window.from = dice(46) as u16 * 30;
+        film.window.to = film.window.from + 60;
         film
     };
     let mut home = || {

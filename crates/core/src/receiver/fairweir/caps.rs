@@ -5,7 +5,7 @@
 //! class with the cap as its rate holds exactly, as for what has no window; windows let a little more come
 //! than that, which waits in the class and is not dropped. A capped group wants nothing of the link, so that
 //! the capacity is not concluded from it. Where the link is not divided, the other groups' classes are
-//! without a bound, and so are their windows; there is no rest that idle groups could have alone.
+//! without a bound, and so are their windows.
 
 use super::super::class::RATE_UNBOUNDED;
 use super::super::{Allocation, ClassRate, Command, Enforce, Excess, Windows};
@@ -65,12 +65,11 @@ impl Fairweir {
     /// The groups beneath caps, if the link carried without end.
     fn beneath(&self) -> Vec<Option<Beneath>> {
         let mut demands: Vec<Option<Rate>> = self.groups.iter().map(|g| g.demand).collect();
-        let weights = self.weights.clone().with_idle(vec![false; demands.len()]);
-        let shares = weights.divide(Rate::MAX, Claims { demands: &demands, taken: &[] });
-        let capped = weights.capped(&demands, &shares);
+        let shares = self.weights.divide(Rate::MAX, Claims { demands: &demands, taken: &[] });
+        let capped = self.weights.capped(&demands, &shares);
         let mut beneath = |i: usize| {
             self.weights.max(i)?;
-            let bound = Fairweir::bound_of(&weights, Rate::MAX, &mut demands, i);
+            let bound = Fairweir::bound_of(&self.weights, Rate::MAX, &mut demands, i);
             Some(Beneath { share: shares[i], bound, is_capped: capped[i] })
         };
         (0..shares.len()).map(&mut beneath).collect()

@@ -19,8 +19,7 @@ impl Fairweir {
         let by_weight = self.weights.by_weight(self.own_part(capacity));
         for ((index, group), by_weight) in self.groups.iter().enumerate().zip(by_weight) {
             self.bound_members(index, group, &mut windows.connections);
-            let first = if self.weights.is_idle(index) { Rate::ZERO } else { by_weight };
-            let first = first.max(self.weights.min(index));
+            let first = by_weight.max(self.weights.min(index));
             let first = self.weights.max(index).map_or(first, |max| first.min(max));
             windows.initial.push(Some(self.first_window(first)));
         }

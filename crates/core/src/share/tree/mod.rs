@@ -10,11 +10,10 @@
 //! A *cap* bounds what a node has: beyond it the node wants nothing, and the others divide the rest.
 //! A *floor* is what a node has at least if it wants that much; what it does not want the others have. A
 //! branch has at least what the floors beneath it need. Floors that are together above what there is are
-//! scaled in proportion. An *idle* node has what is left when all others have what they want: it
-//! takes part in a second division of the rest.
+//! scaled in proportion.
 //!
 //! Properties, all tested: without takers the parts sum to min(capacity, Σ demands) exactly; no part is
-//! above its demand, and no node above its cap; without floors and idle nodes the leaves of a branch
+//! above its demand, and no node above its cap; without floors the leaves of a branch
 //! together have what the branch would have as one leaf with their demand, so that nothing beneath a
 //! branch changes what others have; a tree without branches divides as [`fair`] does.
 
@@ -43,8 +42,6 @@ pub struct Tree {
     fractions: Vec<(u64, u64)>,
     caps: Vec<Cap>,
     floors: Vec<Floor>,
-    /// Which leaves are idle; empty if none is.
-    idle: Vec<bool>,
 }
 
 /// What a node has at most.
@@ -107,33 +104,15 @@ impl Tree {
         Tree { floors, ..self }
     }
 
-    /// The same tree with these leaves idle.
-    ///
-    /// # Panics
-    /// If there is another number of leaves.
-    #[must_use]
-    pub fn with_idle(self, mut idle: Vec<bool>) -> Tree {
-        assert_eq!(idle.len(), self.len(), "each leaf is idle or not");
-        if !idle.contains(&true) {
-            idle.clear();
-        }
-        Tree { idle, ..self }
-    }
-
     /// The same tree without caps and floors, which are rates of one direction.
     #[must_use]
     pub fn without_rates(self) -> Tree {
         self.with_caps(Vec::new()).with_floors(Vec::new())
     }
 
-    /// Whether a leaf has only what the others leave.
-    pub fn is_idle(&self, leaf: usize) -> bool {
-        self.idle.get(leaf).is_some_and(|&idle| idle)
-    }
-
     /// Whether weights alone decide.
     pub fn is_by_weight(&self) -> bool {
-        self.caps.is_empty() && self.floors.is_empty() && self.idle.is_empty()
+        self.caps.is_empty() && self.floors.is_empty()
     }
 
     /// The floor of a leaf itself.
@@ -150,11 +129,6 @@ impl Tree {
     /// Whether a node has a floor.
     pub fn has_floors(&self) -> bool {
         !self.floors.is_empty()
-    }
-
-    /// Whether a leaf is idle.
-    pub fn has_idle(&self) -> bool {
-        !self.idle.is_empty()
     }
 
     /// What a leaf may have at most by the caps above it.
@@ -219,37 +193,7 @@ impl Tree {
     pub fn divide(&self, capacity: Rate, claims: Claims<'_>) -> Vec<Rate> {
         assert_eq!(claims.demands.len(), self.len(), "each leaf has a demand");
         assert!(claims.taken.is_empty() || claims.taken.len() == self.len(), "or none takes");
-        if self.idle.is_empty() {
-            let limits = Limits { caps: &self.caps, floors: &self.floors };
-            return self.divide_among(capacity, claims, limits);
-        }
-        let of = |wanted: bool| {
-            let demand = |(&demand, &idle)| if idle == wanted { demand } else { Some(Rate::ZERO) };
-            claims.demands.iter().zip(&self.idle).map(demand).collect::<Vec<_>>()
-        };
         let limits = Limits { caps: &self.caps, floors: &self.floors };
-        let demands = of(false);
-        let mut parts = self.divide_among(capacity, Claims { demands: &demands, ..claims }, limits);
-        // What takes has been left out by then.
-        let mut demands = of(true);
-        let mut has = parts.clone();
-        for (leaf, &taken) in claims.taken.iter().enumerate().filter(|(_, t)| **t > Rate::ZERO) {
-            (has[leaf], demands[leaf]) = (taken, Some(Rate::ZERO));
-        }
-        let rest = |of: Rate, leaves: &Range<usize>| {
-            of.saturating_sub(has[leaves.clone()].iter().copied().sum())
-        };
-        let cap =
-            |Cap { leaves, max }: &Cap| Cap { leaves: leaves.clone(), max: rest(*max, leaves) };
-        let caps: Vec<Cap> = self.caps.iter().map(cap).collect();
-        let left = rest(capacity, &(0..self.len()));
-        let claims = Claims { demands: &demands, taken: &[] };
-        let second = self.divide_among(left, claims, Limits { caps: &caps, floors: &[] });
-        parts.iter_mut().zip(second).for_each(|(part, more)| *part += more);
-        parts
-    }
-
-    fn divide_among(&self, capacity: Rate, claims: Claims<'_>, limits: Limits<'_>) -> Vec<Rate> {
         let mut parts = vec![Rate::ZERO; self.len()];
         divide(capacity, &self.nodes, Level { claims, limits, first: 0 }, &mut parts);
         parts

@@ -219,9 +219,9 @@ fn add_leaves(nodes: &[Node], mut first: usize, all: &mut Vec<std::ops::Range<us
     }
 }
 
-type Limited = (Vec<Node>, Vec<Option<Rate>>, [Vec<(Range<usize>, Rate)>; 2], Vec<bool>);
+type Limited = (Vec<Node>, Vec<Option<Rate>>, [Vec<(Range<usize>, Rate)>; 2]);
 
-/// A tree with demands, caps, floors and idle nodes.
+/// A tree with demands, caps and floors.
 fn limited() -> impl Strategy<Value = Limited> {
     claimed().prop_flat_map(|(nodes, demands)| {
         let mut all = Vec::new();
@@ -234,31 +234,24 @@ fn limited() -> impl Strategy<Value = Limited> {
                 limits.filter_map(|(leaves, limit)| Some((leaves.clone(), limit?))).collect()
             })
         };
-        let leaves = demands.len();
-        let idle = proptest::sample::subsequence(all.clone(), 0..=all.len().min(3));
-        let idle = idle.prop_map(move |nodes| {
-            let is_idle = |leaf| nodes.iter().any(|leaves: &Range<usize>| leaves.contains(&leaf));
-            (0..leaves).map(is_idle).collect::<Vec<_>>()
-        });
         let both = (limits(60_000_000), limits(40_000_000));
-        (Just(nodes), Just(demands), both.prop_map(|(caps, floors)| [caps, floors]), idle)
+        (Just(nodes), Just(demands), both.prop_map(|(caps, floors)| [caps, floors]))
     })
 }
 
 proptest! {
     /// Water-filling in exact fractions, to less than 1 bit/s per level.
     #[test]
-    fn floors_caps_and_idle_nodes_are_filled_exactly(
-        (nodes, demands, [caps, floors], idle) in limited(), capacity in 0..200_000_000u64,
+    fn floors_and_caps_are_filled_exactly(
+        (nodes, demands, [caps, floors]) in limited(), capacity in 0..200_000_000u64,
     ) {
         let tree = Tree::new(nodes.clone())
             .with_caps(caps.iter().map(|(l, max)| Cap { leaves: l.clone(), max: *max }).collect())
-            .with_floors(floors.iter().map(|(l, min)| Floor { leaves: l.clone(), min: *min }).collect())
-            .with_idle(idle.clone());
+            .with_floors(floors.iter().map(|(l, min)| Floor { leaves: l.clone(), min: *min }).collect());
         let parts = tree.divide(Rate::bps(capacity), Claims { demands: &demands, taken: &[] });
-        let exact = oracle::divided(capacity, &nodes, &demands, [&caps, &floors], &idle);
+        let exact = oracle::divided(capacity, &nodes, &demands, [&caps, &floors]);
         for (leaf, (part, exact)) in parts.iter().zip(&exact).enumerate() {
-            let levels = oracle::LEVELS as u64 * if tree.is_idle(leaf) { 2 } else { 1 };
+            let levels = oracle::LEVELS as u64;
             prop_assert!(exact.is_within(part.as_bps(), levels), "{leaf}: {part} but {exact:?}");
             prop_assert!(demands[leaf].is_none_or(|demand| *part <= demand));
         }
@@ -279,7 +272,7 @@ proptest! {
 }
 
 #[test]
-fn floors_hold_against_any_weight_and_idle_leaves_have_the_rest() {
+fn floors_hold_against_any_weight() {
     // The tv's rest has a floor above its part, which its video pays.
     let floor = |leaves, kbit| Floor { leaves, min: Rate::kbit(kbit) };
     let tree = home().with_floors(vec![floor(1..2, 5_000)]);
@@ -290,12 +283,6 @@ fn floors_hold_against_any_weight_and_idle_leaves_have_the_rest() {
     assert_eq!(divide_kbit(&tree, 12_000, &[-1, -1, -1], &[]), [0, 9_000, 3_000]);
     let tree = home().with_floors(vec![floor(0..2, 9_000), floor(2..3, 6_000)]);
     assert_eq!(divide_kbit(&tree, 12_000, &[-1, -1, -1], &[]), [5_400, 1_800, 4_800]);
-    // An idle leaf yields to the leaves of other devices too.
-    let tree = home().with_idle(vec![true, false, false]);
-    assert_eq!(divide_kbit(&tree, 12_000, &[-1, -1, -1], &[]), [0, 8_000, 4_000]);
-    assert_eq!(divide_kbit(&tree, 12_000, &[-1, 1_000, 3_000], &[]), [8_000, 1_000, 3_000]);
-    assert_eq!(divide_kbit(&tree, 12_000, &[-1, 1_000, -1], &[]), [0, 1_000, 11_000]);
-    assert_eq!(divide_kbit(&tree, 12_000, &[-1, 1_000, 0], &[0, 0, 9_000]), [2_000, 1_000, 0]);
 }
 
 /// The same division, written anew with fractions.
@@ -447,34 +434,16 @@ mod oracle {
         nodes: &[Node],
         demands: &[Option<Rate>],
         [caps, floors]: [&[(Range<usize>, Rate)]; 2],
-        idle: &[bool],
     ) -> Vec<Exact> {
         let exact = |rate: Rate| whole(rate.as_bps());
-        let demand = |wanted: bool| {
-            let of = |(leaf, demand): (usize, &Option<Rate>)| match idle[leaf] == wanted {
-                true => demand.map(exact),
-                false => Some(whole(0)),
-            };
-            demands.iter().enumerate().map(of).collect()
-        };
         let mut parts = Vec::new();
-        let first = Filling {
-            demands: demand(false),
+        let filling = Filling {
+            demands: demands.iter().map(|demand| demand.map(exact)).collect(),
             caps: caps.iter().map(|(of, max)| (of, exact(*max))).collect(),
             floors: floors.iter().map(|(of, min)| (of, exact(*min))).collect(),
         };
-        first.level(&whole(capacity), nodes, 0, &mut parts);
-        let second = Filling {
-            demands: demand(true),
-            caps: caps
-                .iter()
-                .map(|(of, max)| (of, exact(*max).minus(&total(&parts[of.clone()]))))
-                .collect(),
-            floors: Vec::new(),
-        };
-        let mut more = Vec::new();
-        second.level(&whole(capacity).minus(&total(&parts)), nodes, 0, &mut more);
-        parts.iter().zip(&more).map(|(a, b)| a.plus(b)).collect()
+        filling.level(&whole(capacity), nodes, 0, &mut parts);
+        parts
     }
 }
 

@@ -42,9 +42,9 @@ pub(crate) fn check(path: &Path, as_json: bool) -> anyhow::Result<()> {
 pub(super) fn time_in_json(time: &preferences::Time) -> Value {
     json!({
         "name": time.name,
-        "days": time.days,
-        "from_min": time.from,
-        "to_min": time.to,
+        "days": time.window.days,
+        "from_min": time.window.from,
+        "to_min": time.window.to,
         "importance": time.importance,
     })
 }

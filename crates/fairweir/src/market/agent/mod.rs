@@ -11,7 +11,8 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError};
 use anyhow::bail;
 use fairweir_config::agent::{self, AgentFile, KINDS};
 use fairweir_config::host::set::{Changes, Setting};
-use fairweir_core::market::preferences::{Moment, Preferences};
+use fairweir_core::calendar::Moment;
+use fairweir_core::market::preferences::Preferences;
 use fairweir_core::units::{Span, Time};
 use fairweir_daemon::{
     Access, Answer, Error, Metrics, Peer, Progress, Service, Spec, StateDir, Watched,
@@ -25,6 +26,7 @@ use tracing::{info, warn};
 
 use super::cli::AgentArgs;
 use super::tell::Teller;
+use crate::local_time;
 use crate::words::mbit;
 
 mod asking;
@@ -130,10 +132,7 @@ fn remember(dir: &StateDir) -> Result<Memory, Error> {
 }
 
 fn local(at_s: u64) -> Moment {
-    let at = i64::try_from(at_s).ok().and_then(|at| jiff::Timestamp::from_second(at).ok());
-    let at = at.unwrap_or_default().to_zoned(jiff::tz::TimeZone::system());
-    let weekday = at.weekday().to_monday_zero_offset() as u8;
-    Moment { weekday, minute: at.hour() as u16 * 60 + at.minute() as u16 }
+    local_time::local(at_s, &local_time::zone()).moment()
 }
 
 /// The agent as a service.

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use fairweir_core::calendar::Window;
 use fairweir_core::market::preferences::{Preferences, Time};
 use fairweir_market::household::{Answers, Calendar, Household, Memory};
 use fairweir_market::messages::Bids;
@@ -25,9 +26,7 @@ impl Agent {
         let from = 16 * 60 + (number % 12) as u16 * 30;
         let film = Time {
             name: "film".to_owned(),
-            days: [true; 7],
-            from,
-            to: from + 120,
+            window: Window { days: [true; 7], from, to: from + 120 },
             importance: [Some(3), None, None, None],
         };
         let preferences = Preferences { always: [1, 1, 0, 1], times: vec![film] };

@@ -15,7 +15,7 @@ use super::{
     Group, IPV6_MTU_MIN, Ip, Kind, Lie, Measurement, Reflector, Scenario, StartJitter, Told,
     Tuning,
 };
-use fairweir_config::value::{parse_max, parse_min, parse_priority};
+use fairweir_config::value::{parse_max, parse_min};
 use fairweir_config::{ConfigError, Place, Placed, Source, Table, VERSION, not_one_of};
 
 mod bundle;
@@ -215,8 +215,6 @@ fn groups<'t>(
         }
         let max = table.parsed_by("max", parse_max)?.map(|max| max.value);
         let min = table.parsed_by("min", parse_min)?.map(|min| min.value);
-        let priority = table.parsed_by("priority", parse_priority)?;
-        let priority = priority.map(|priority| priority.value).unwrap_or_default();
         let texts = table.texts("match")?;
         let mut matches = Vec::new();
         if let Some(Placed { value, place }) = texts {
@@ -228,7 +226,7 @@ fn groups<'t>(
             }
         }
         table.finish()?;
-        let group = Group { name: name.value, weight, matches, max, min, priority };
+        let group = Group { name: name.value, weight, matches, max, min };
         groups.push((group, name.place));
         check_policy(&groups)?;
     }
