@@ -301,34 +301,6 @@ impl<'s> World<'s> {
         let said = self.peers[stage].as_mut().and_then(|peers| peers.say(decision, link, now));
         let Some(said) = said.cloned() else { return };
         let from = Ipv6Addr::from(u128::from(said.id));
-        let from = Ipv6Addr::from(u128::from(said.id));
-        if std::env::var_os("PEERS_TRACE").is_some() {
-            let g: Vec<String> = decision
-                .groups
-                .iter()
-                .map(|g| {
-                    format!(
-                        "{:.2}/{:.2}:{:?}:{}",
-                        g.rate.as_mbit_f64(),
-                        g.share.as_mbit_f64(),
-                        g.state,
-                        g.demand.map_or(-1.0, |d| d.as_mbit_f64())
-                    )
-                })
-                .collect();
-            eprintln!(
-                "{:.1} s{stage} cap {:.2} act {} delay {:?}/{:?} parts {:?} link {:?} carried {:.2} [{}]",
-                now.since(Time::ZERO).as_secs_f64(),
-                decision.capacity.map_or(0.0, |c| c.as_mbit_f64()),
-                decision.act,
-                decision.delay.map(|d| d.least),
-                decision.delay.map(|d| d.value),
-                said.parts.iter().map(|p| p.1.as_mbit_f64()).collect::<Vec<_>>(),
-                said.link.map(|l| l.as_mbit_f64()),
-                said.carried.as_mbit_f64(),
-                g.join(" ")
-            );
-        }
         for peers in self.peers.iter_mut().flatten() {
             peers.handle_said(said.clone(), from, now);
         }
