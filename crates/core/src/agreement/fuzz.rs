@@ -1,4 +1,4 @@
-//! What is fuzzed: datagrams to a divider and to a client.
+//! What is fuzzed: datagrams to a divider, to a client, and among hosts.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -6,6 +6,8 @@ use super::client::Client;
 use super::cookie::Key;
 use super::divider::{Divider, Subscribers};
 use super::message::{MESSAGE_MAX, Message, Outcome, Seen};
+use super::peers::Said;
+use super::peers::said::SAID_MAX;
 use super::{Classes, LEASE};
 use crate::units::{Rate, Span, Time};
 
@@ -46,6 +48,11 @@ impl Subscribers for One {
 /// What is read is written again as it was; an answer is never longer than what it answers; no bytes make a
 /// divider divide without the cookie, or a client believe without its nonce.
 pub(crate) fn agreement(data: &[u8]) {
+    if let Some(network) = data.get(8..16).and_then(|eight| eight.try_into().ok())
+        && let Some(said) = Said::read(data, u64::from_be_bytes(network))
+    {
+        assert!(data.len() <= SAID_MAX && said.bytes(u64::from_be_bytes(network)) == data);
+    }
     if let Some(message) = Message::read(data) {
         assert!(data.len() <= MESSAGE_MAX && message.bytes() == data);
     }
