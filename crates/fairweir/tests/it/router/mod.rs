@@ -286,9 +286,10 @@ fn has_htb(stage: &Stage) -> bool {
 fn bridged_traffic_is_left_alone() {
     let home = Home::new();
     let [tv, desk, _] = &home.devices;
-    // The machine's own noise is larger than what is looked for: the best of some runs counts.
-    let best = || [0; 8].map(|_| tv.mbit_from(desk, "192.168.7.2")).into_iter().fold(0.0, f64::max);
-    let without = best();
+    // The machine's own noise is larger than what is looked for, and changes: the best of some runs counts, and
+    // without fairweir that of before or after it.
+    let best = || [0; 5].map(|_| tv.mbit_from(desk, "192.168.7.2")).into_iter().fold(0.0, f64::max);
+    let before_it = best();
     let daemon = home.start();
     let downloads = home.downloads();
     daemon.wait_for("enforcing", PATIENCE, |s| s["enforcing"] == true);
@@ -296,10 +297,13 @@ fn bridged_traffic_is_left_alone() {
     thread::sleep(Duration::from_secs(1));
     let before = received(&daemon.status());
     let with = best();
-    note(&format!("LAN to LAN: {without:.0} Mbit/s without, {with:.0} Mbit/s with fairweir"));
     let counted: u64 = received(&daemon.status()).iter().zip(before).map(|(now, b)| now - b).sum();
     assert!(counted < 1_000_000, "{counted} bytes of it are taken for downloads");
-    assert!(with >= 0.9 * without, "{with} of {without} Mbit/s");
+    daemon.end();
+    let after_it = best();
+    let what = format!("LAN to LAN: {before_it:.0}, {with:.0} with fairweir, {after_it:.0} Mbit/s");
+    note(&what);
+    assert!(with >= 0.9 * before_it.min(after_it), "{what}");
 }
 
 #[test]
