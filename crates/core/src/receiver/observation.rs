@@ -51,6 +51,8 @@ pub struct Other {
     pub rate: Rate,
     /// What it wants at most; `None` is without a known end.
     pub wants: Option<Rate>,
+    /// The queue that it sees; `None` if it does not know.
+    pub queue: Option<Span>,
 }
 
 /// What the host that divides says.
@@ -73,6 +75,14 @@ impl Beside {
             Beside::Led(others) => others.iter().map(|other| other.rate).sum(),
             Beside::Nobody | Beside::Told(_) => Rate::ZERO,
         }
+    }
+
+    /// Whether one of them sees another queue than this host does, by more than `tolerance`: all see one, so a base is
+    /// wrong.
+    pub(super) fn disagrees(&self, queue: Span, tolerance: Span) -> bool {
+        let Beside::Led(others) = self else { return false };
+        let differs = |seen: Span| seen.max(queue) > seen.min(queue) + tolerance;
+        others.iter().filter_map(|other| other.queue).any(differs)
     }
 
     /// Whether one of them would take more.

@@ -53,6 +53,8 @@ pub struct Said {
     pub rate: Rate,
     /// What it wants at most; `None` is without a known end.
     pub wants: Option<Rate>,
+    /// The queue that it sees; `None` if it does not know.
+    pub queue: Option<Span>,
     /// What the link carries, if it could lead.
     pub link: Option<Rate>,
     /// What all received together lately, if it leads.
@@ -157,7 +159,8 @@ impl Peers {
     }
 
     fn others(&self) -> impl Iterator<Item = Other> {
-        self.heard().map(|Heard { said, .. }| Other { rate: said.rate, wants: said.wants })
+        let other = |said: &Said| Other { rate: said.rate, wants: said.wants, queue: said.queue };
+        self.heard().map(move |heard| other(&heard.said))
     }
 
     /// Who leads does so while it can; then the first that can.
@@ -204,8 +207,9 @@ impl Peers {
             _ => Vec::new(),
         };
         let carried = self.own.carried.smoothed(rate + self.beside.others(), CARRIED_TICKS);
-        self.own =
-            Said { id: self.own.id, rate, wants, link, carried, drains, parts, is_router: false };
+        let queue = decision.delay.map(|delay| delay.value);
+        let (id, is_router) = (self.own.id, false);
+        self.own = Said { id, rate, wants, queue, link, carried, drains, is_router, parts };
         if rate >= ACTIVE {
             self.active_at = Some(now);
         }

@@ -13,17 +13,18 @@
 //! | 32 | 8 | what it wants at most; all ones is without a known end |
 //! | 40 | 8 | what the link carries, if it could lead; else zero |
 //! | 48 | 8 | what all received together, if it leads |
-//! | 56 | 16 each | who may take how much |
+//! | 56 | 8 | the queue that it sees, in ns; all ones is unknown |
+//! | 64 | 16 each | who may take how much |
 
 use super::{PEERS_MAX, Said};
-use crate::units::Rate;
+use crate::units::{Rate, Span};
 
 /// The longest datagram, in bytes.
 pub const SAID_MAX: usize = HEADER + PART * PEERS_MAX;
 
 const MAGIC: [u8; 4] = *b"FWPE";
 const VERSION: u8 = 1;
-const HEADER: usize = 56;
+const HEADER: usize = 64;
 const PART: usize = 16;
 
 impl Said {
@@ -36,7 +37,8 @@ impl Said {
         let link = self.link.unwrap_or(Rate::ZERO);
         let rates = [self.rate, wants, link, self.carried].map(Rate::as_bps);
         let parts = self.parts.iter().flat_map(|(id, part)| [*id, part.as_bps()]);
-        let numbers = [network, self.id].into_iter().chain(rates).chain(parts);
+        let queue = self.queue.unwrap_or(Span::MAX).as_nanos();
+        let numbers = [network, self.id].into_iter().chain(rates).chain([queue]).chain(parts);
         to.extend(numbers.flat_map(u64::to_be_bytes));
         to
     }
@@ -52,7 +54,8 @@ impl Said {
         let numbers =
             body.chunks_exact(8).map(|eight| u64::from_be_bytes(eight.try_into().expect("eight")));
         let numbers: Vec<u64> = numbers.collect();
-        let (&[from, id, rate, wants, link, carried], parts) = numbers.split_first_chunk()?;
+        let (&[from, id, rate, wants, link, carried, queue], parts) =
+            numbers.split_first_chunk()?;
         let some = |bps: u64, none: Rate| Some(Rate::bps(bps)).filter(|rate| *rate != none);
         let parts = parts.chunks_exact(2).map(|two| (two[0], Rate::bps(two[1])));
         // To a router all is one network.
@@ -60,6 +63,7 @@ impl Said {
             id,
             rate: Rate::bps(rate),
             wants: some(wants, Rate::MAX),
+            queue: Some(Span::nanos(queue)).filter(|queue| *queue != Span::MAX),
             link: some(link, Rate::ZERO),
             carried: Rate::bps(carried),
             drains: flags == 1,

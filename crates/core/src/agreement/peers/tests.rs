@@ -167,6 +167,7 @@ fn who_receives_hardly_anything_says_nothing() {
 prop_compose! {
     fn any_said()(
         (id, rate, wants, link, carried, drains) in any::<(u64, u64, u64, u64, u64, bool)>(),
+        queue in any::<u64>(),
         parts in prop::collection::vec(any::<(u64, u64)>(), 0..=PEERS_MAX),
     ) -> Said {
         let some = |bps: u64, none| Some(Rate::bps(bps)).filter(|rate| *rate != none);
@@ -174,6 +175,7 @@ prop_compose! {
             id,
             rate: Rate::bps(rate),
             wants: some(wants, Rate::MAX),
+            queue: Some(Span::nanos(queue)).filter(|queue| *queue != Span::MAX),
             link: some(link, Rate::ZERO),
             carried: Rate::bps(carried),
             drains,

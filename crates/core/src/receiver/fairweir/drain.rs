@@ -51,7 +51,9 @@ impl Fairweir {
     }
 
     pub(super) fn start_drain(&mut self, now: Time) {
-        let is_urgent = self.drain.is_urgent || self.delay.is_unsettled(now);
+        let is_urgent = self.drain.is_urgent
+            || self.delay.is_unsettled(now)
+            || self.beside.disagrees(self.queue_last, self.short_queue());
         // One that waits for an answer costs several times as much.
         let is_costly = self.drain.awaits_answer && self.delay.is_rarely_answered(now);
         let longest = if is_costly { DRAIN_INTERVAL_COSTLY } else { DRAIN_INTERVAL };

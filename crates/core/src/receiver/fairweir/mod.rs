@@ -418,7 +418,7 @@ impl Fairweir {
     }
 
     /// The same without others, and without the path's noise.
-    fn short_queue(&self) -> Span {
+    pub(super) fn short_queue(&self) -> Span {
         let packets = self
             .link
             .capacity()

@@ -523,7 +523,12 @@ fn any_connection() -> impl Strategy<Value = ConnectionSample> {
 /// What others of the network say, which may be any numbers.
 fn any_beside() -> impl Strategy<Value = Beside> {
     let rate = || prop_oneof![any::<u64>(), 0..100_000_000u64].prop_map(Rate::bps);
-    let other = (rate(), prop::option::of(rate())).prop_map(|(rate, wants)| Other { rate, wants });
+    let queue = prop::option::of(any::<u64>().prop_map(Span::nanos));
+    let other = (rate(), prop::option::of(rate()), queue).prop_map(|(rate, wants, queue)| Other {
+        rate,
+        wants,
+        queue,
+    });
     let told = (rate(), rate(), rate(), any::<bool>())
         .prop_map(|(part, link, carried, drains)| Told { part, link, carried, drains });
     prop_oneof![
