@@ -290,7 +290,7 @@ fn bridged_traffic_is_left_alone() {
     // without fairweir that of before or after it.
     let best = || [0; 5].map(|_| tv.mbit_from(desk, "192.168.7.2")).into_iter().fold(0.0, f64::max);
     let before_it = best();
-    let mut daemon = home.start();
+    let daemon = home.start();
     let downloads = home.downloads();
     daemon.wait_for("enforcing", PATIENCE, |s| s["enforcing"] == true);
     drop(downloads);
@@ -299,7 +299,7 @@ fn bridged_traffic_is_left_alone() {
     let with = best();
     let counted: u64 = received(&daemon.status()).iter().zip(before).map(|(now, b)| now - b).sum();
     assert!(counted < 1_000_000, "{counted} bytes of it are taken for downloads");
-    daemon.close_stdin();
+    daemon.signal(Signal::SIGTERM);
     daemon.end();
     let after_it = best();
     let what = format!("LAN to LAN: {before_it:.0}, {with:.0} with fairweir, {after_it:.0} Mbit/s");
