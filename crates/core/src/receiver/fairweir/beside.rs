@@ -31,7 +31,11 @@ impl Fairweir {
         let before = std::mem::replace(&mut self.beside, observation.beside.clone());
         match (before, self.told()) {
             (Beside::Told(_), Some(_)) | (Beside::Nobody | Beside::Led(_), None) => {}
-            (_, Some(_)) => self.begin_alone(observation.at),
+            (_, Some(_)) => {
+                self.begin_alone(observation.at);
+                // It takes part in the first drain of which it is told.
+                self.drain.last_at = Time::ZERO;
+            }
             (Beside::Told(told), None) => {
                 self.link.accept(told.link, observation.at);
                 self.begin_alone(observation.at);

@@ -61,7 +61,9 @@ impl Fairweir {
         let soon = DRAIN_SOON * (1 << self.drain.urgent.length().min(6));
         let interval = if is_urgent { soon.min(longest) } else { longest };
         if let Some(told) = self.told() {
-            if told.drains && !self.drain.is_told {
+            // Who says so all the time takes little.
+            let is_soon = now.since(self.drain.last_at) < TOLD_DRAINS;
+            if told.drains && !self.drain.is_told && !is_soon {
                 self.begin_drain(now, true);
             }
             self.drain.is_told = told.drains;
@@ -118,6 +120,8 @@ const DRAIN_INTERVAL: Span = Span::secs(10);
 const DRAIN_INTERVAL_COSTLY: Span = Span::secs(60);
 /// The same while bases are not known; doubled with each such drain.
 const DRAIN_SOON: Span = Span::secs(1);
+/// The same between two drains of which another host has told.
+const TOLD_DRAINS: Span = Span::millis(1_500);
 /// Longest drain, in ticks.
 const DRAIN_TICKS_MAX: u64 = 5;
 /// Ticks of a drain that waits for an answer: a little more than the second between two answers.
