@@ -9,9 +9,9 @@
 //! the clock when it was counted, and remembers the last [`PERIODS_MAX`] periods, so that a clock that
 //! is set and set back takes nothing away and gives nothing.
 //!
-//! Properties, all tested: the periods sum to what was received, to the byte, while no more are seen than
-//! are remembered; what was used in a period never becomes less, but by a reset; a clock that is behind the period that is counted
-//! begins none, until that one has lasted as long as one can.
+//! Properties, all tested: the periods sum to what was received, to the byte, while no more are seen than are
+//! remembered; what was used in a period never becomes less, but by a reset; a clock that is behind the period that is
+//! counted begins none, until that one has lasted as long as one can.
 
 use std::collections::BTreeSet;
 use std::fmt;

@@ -161,6 +161,13 @@ pub enum GroupState {
     Unresponsive,
 }
 
+impl GroupState {
+    /// What a group of this demand wants of the link; `None` is without a known end.
+    pub(crate) fn wants(self, demand: Option<Rate>) -> Option<Rate> {
+        demand.filter(|_| self != GroupState::Saturating)
+    }
+}
+
 /// A few words for people.
 impl fmt::Display for GroupState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -48,6 +48,7 @@ pub use decision::{
 };
 pub use fairweir::{Fairweir, FairweirSpec};
 pub use fixed::Fixed;
+pub(crate) use observation::divided;
 pub use observation::{
     Beside, CONNECTIONS_MAX, ConnectionSample, DelaySample, DelaySource, GroupSample, Observation,
     Other, ProbeSample, Told, TransitSample,

@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use crate::share::{Entry, Weight, fair};
 use crate::units::{Bytes, Rate, Span, Time};
 use crate::window::Framing;
 
@@ -42,6 +43,12 @@ pub enum Beside {
     Led(Vec<Other>),
     /// Another divides it.
     Told(Told),
+}
+
+/// What each of the hosts behind a link has that want this much: all alike by demand.
+pub(crate) fn divided(link: Rate, wants: impl IntoIterator<Item = Option<Rate>>) -> Vec<Rate> {
+    let entry = |demand| Entry { weight: Weight::ONE, demand };
+    fair(link, &wants.into_iter().map(entry).collect::<Vec<_>>())
 }
 
 /// A host that is told its part.

@@ -18,6 +18,10 @@ fn read_all(socket: &UdpSocket) -> u32 {
     std::iter::from_fn(|| datagram::receive(socket, &mut bytes).ok()).count() as u32
 }
 
+fn ip(netns: &Netns, command: &str) {
+    netns.run(|| assert!(Command::new("ip").args(command.split(' ')).status().unwrap().success()));
+}
+
 #[test]
 fn a_flood_of_strangers_is_bounded_and_displaces_no_client() {
     if !privileged() {
@@ -57,11 +61,6 @@ fn a_gateway_with_a_link_local_address_is_found_and_answers() {
         return;
     }
     let pair = Pair::new(false);
-    let ip = |netns: &Netns, command: &str| {
-        netns.run(|| {
-            assert!(Command::new("ip").args(command.split(' ')).status().unwrap().success())
-        });
-    };
     ip(&pair.internet, "addr add fe80::1/64 dev far nodad");
     ip(&pair.home, "addr add fe80::2/64 dev wan nodad");
     ip(&pair.home, "-6 route add default via fe80::1 dev wan");
@@ -96,11 +95,6 @@ fn what_is_said_on_a_link_is_heard_as_such_alone() {
         return;
     }
     let pair = Pair::new(false);
-    let ip = |netns: &Netns, command: &str| {
-        netns.run(|| {
-            assert!(Command::new("ip").args(command.split(' ')).status().unwrap().success())
-        });
-    };
     ip(&pair.internet, "addr add fe80::1/64 dev far nodad");
     ip(&pair.internet, "addr add 2001:db8:7::1/64 dev far nodad");
     ip(&pair.home, "addr add fe80::2/64 dev wan nodad");

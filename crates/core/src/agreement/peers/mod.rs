@@ -12,8 +12,7 @@ use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
 
 use crate::backoff::Backoff;
-use crate::receiver::{Act, AtLink, Beside, Decision, GroupState, Other, Told};
-use crate::share::{Entry, Weight, fair};
+use crate::receiver::{Act, AtLink, Beside, Decision, Other, Told, divided};
 use crate::units::{Part, Rate, Span, Time};
 
 pub mod said;
@@ -186,9 +185,7 @@ impl Peers {
     ) -> Option<&Said> {
         let groups = || decision.groups.iter();
         let rate = groups().map(|group| group.rate).sum();
-        let wants: Option<Rate> = groups()
-            .map(|group| group.demand.filter(|_| group.state != GroupState::Saturating))
-            .sum();
+        let wants: Option<Rate> = groups().map(|group| group.state.wants(group.demand)).sum();
         self.verify(rate, wants.is_none(), is_idle, now);
         let link = match &self.beside {
             Beside::Told(told) => Some(told.link),
@@ -217,9 +214,7 @@ impl Peers {
         let is_heard = is_active && now >= self.until && !self.has_router(now);
         is_heard.then_some(&self.own)
     }
-}
 
-impl Peers {
     /// Ends what does not fit.
     fn verify(&mut self, rate: Rate, wants_more: bool, is_idle: Option<bool>, now: Time) {
         let Beside::Told(told) = &self.beside else {
@@ -252,19 +247,16 @@ impl Said {
 
 /// What each of the others may take: what it would have if it wanted all.
 fn parts(link: Rate, own: Option<Rate>, others: &[Other], is_open: bool) -> Vec<Rate> {
-    let entry = |demand| Entry { weight: Weight::ONE, demand };
-    let mut entries: Vec<Entry> =
-        std::iter::once(entry(own)).chain(others.iter().map(|other| entry(other.wants))).collect();
-    let mut part = |i: usize| {
-        if is_open {
-            return link * ALL;
-        }
-        let demand = entries[i].demand.take();
-        let part = fair(link, &entries)[i];
-        entries[i].demand = demand;
-        part
+    if is_open {
+        return vec![link * ALL; others.len()];
+    }
+    let mut wants = vec![own];
+    wants.extend(others.iter().map(|other| other.wants));
+    let part = |i: usize| {
+        let all = wants.iter().enumerate().map(|(n, wants)| wants.filter(|_| n != i));
+        divided(link, all)[i]
     };
-    (1..=others.len()).map(&mut part).collect()
+    (1..=others.len()).map(part).collect()
 }
 
 #[cfg(test)]

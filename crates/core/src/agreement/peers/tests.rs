@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::said::SAID_MAX;
 use super::*;
-use crate::receiver::{DelaySample, DelaySource, GroupDecision};
+use crate::receiver::{DelaySample, DelaySource, GroupDecision, GroupState};
 
 const TICK: Span = Span::millis(200);
 const BUSY: AtLink = AtLink { is_idle: Some(false), drains: false };

@@ -6,9 +6,8 @@
 //! own windows, and all see the one queue.
 
 use super::{Contest, Course, Fairweir, NO_CORRECTION, Rivals, Verdict};
-use crate::receiver::observation::{Beside, Told};
-use crate::receiver::{GroupState, Observation};
-use crate::share::{Entry, Weight, fair};
+use crate::receiver::Observation;
+use crate::receiver::observation::{Beside, Told, divided};
 use crate::units::{Rate, Time};
 
 impl Fairweir {
@@ -75,23 +74,17 @@ impl Fairweir {
     /// What this host takes of `capacity`, which it divides among all that take part.
     pub(super) fn own_part(&self, capacity: Rate) -> Rate {
         match &self.beside {
-            Beside::Led(others) if !others.is_empty() => {
-                let entry = |demand| Entry { weight: Weight::ONE, demand };
-                let others = others.iter().map(|other| entry(other.wants));
-                let entries: Vec<Entry> =
-                    std::iter::once(entry(self.wants())).chain(others).collect();
-                let parts = fair(capacity, &entries);
-                let of_others: Rate = parts[1..].iter().copied().sum();
-                capacity.saturating_sub(of_others)
+            Beside::Led(others) => {
+                let wants = others.iter().map(|other| other.wants);
+                let parts = divided(capacity, std::iter::once(self.wants()).chain(wants));
+                capacity.saturating_sub(parts[1..].iter().copied().sum())
             }
-            _ => capacity,
+            Beside::Nobody | Beside::Told(_) => capacity,
         }
     }
 
     /// What all groups want; `None` is without a known end.
     fn wants(&self) -> Option<Rate> {
-        let all =
-            self.groups.iter().map(|g| g.demand.filter(|_| g.state != GroupState::Saturating));
-        all.sum()
+        self.groups.iter().map(|group| group.state.wants(group.demand)).sum()
     }
 }

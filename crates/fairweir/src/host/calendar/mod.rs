@@ -14,19 +14,15 @@
 //! period has its amount once ([`fairweir_core::calendar::Usage`]).
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 
 use fairweir_config::host::Config;
-use fairweir_core::calendar::{Counted, Local, Moment, PERIODS_MAX, Period, Plan, Usage};
+use fairweir_core::calendar::{Local, Moment, PERIODS_MAX, Period, Plan, Usage};
 use fairweir_core::policy::{Branch, GROUPS_MAX, Group, PATH_SEPARATOR, Policy};
 use fairweir_core::receiver::GroupSample;
 use fairweir_core::units::{Bytes, Span, Time};
-use fairweir_daemon::{Error, StateDir, unix_now};
+use fairweir_daemon::unix_now;
 use fairweir_linux::{boottime_now, link::Link};
 use jiff::tz::TimeZone;
-use serde::{Deserialize, Serialize};
 use tracing::warn;
 
 use super::timed::{boot_id, left_in_words};
@@ -34,17 +30,16 @@ use super::wire::{PlanStatus, QuotaStatus};
 use crate::local_time;
 use crate::words::mbit;
 
+mod store;
+
+pub(super) use store::QuotaFile;
+use store::{Interface, Store, Stored, StoredUsage};
+
 /// How often what was used is stored. With the time that a disk takes, at most 5 s are lost.
 const STORE_PERIOD: Span = Span::secs(4);
 
 /// How often it is asked which time zone this is.
 const ZONE_PERIOD: Span = Span::secs(10);
-
-/// The largest file, in bytes: [`GROUPS_MAX`] quotas of the longest paths.
-const FILE_SIZE_MAX: u64 = 256 << 10;
-
-/// The farthest day from 1970 that a calendar has, in days.
-const DAY_MAX: i64 = 2_900_000;
 
 /// The policy of `config` as its plans have it at a time.
 pub(super) fn applied(config: &Config, at: Moment, used_up: &BTreeSet<String>) -> Policy {
@@ -78,32 +73,6 @@ pub(super) struct Quotas {
     unread: Option<String>,
     /// The interface, as read last.
     interface: Interface,
-}
-
-/// What an interface has received since the machine started, as it counts itself.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Interface {
-    /// Another one after each start of the machine.
-    boot: String,
-    index: u32,
-    bytes: u64,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Stored {
-    version: u32,
-    interface: Interface,
-    quotas: BTreeMap<String, StoredUsage>,
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct StoredUsage {
-    per: Period,
-    elapsed_s: u64,
-    periods: Vec<Counted>,
 }
 
 impl Quotas {
@@ -343,109 +312,14 @@ impl QuotaStatus {
     }
 }
 
-/// The file of the daemon called `name`.
-#[derive(Clone, Debug)]
-pub(super) struct QuotaFile {
-    dir: StateDir,
-    name: String,
-}
-
-impl QuotaFile {
-    pub(super) fn new(dir: StateDir, name: &str) -> QuotaFile {
-        QuotaFile { dir, name: format!("quota-{name}.json") }
-    }
-
-    fn read(&self) -> Result<Option<Stored>, String> {
-        let Some(text) = self.dir.read(&self.name, FILE_SIZE_MAX).map_err(|e| e.to_string())?
-        else {
-            return Ok(None);
-        };
-        let of = |e: String| format!("{}: {e}", self.dir.path_of(&self.name).display());
-        let stored: Stored = serde_json::from_slice(&text).map_err(|e| of(e.to_string()))?;
-        let mut periods = stored.quotas.values().flat_map(|usage| &usage.periods);
-        if periods.any(|period| period.first_day.abs() > DAY_MAX) {
-            return Err(of("a day is out of range".to_owned()));
-        }
-        match stored.version {
-            1 => Ok(Some(stored)),
-            version => Err(of(format!("version {version} is unknown"))),
-        }
-    }
-}
-
-/// Writes the file, by a thread but at the end.
-#[derive(Debug)]
-struct Store {
-    file: QuotaFile,
-    put: Option<SyncSender<Vec<u8>>>,
-    thread: Option<JoinHandle<()>>,
-    error: Arc<Mutex<Option<String>>>,
-    last: Vec<u8>,
-}
-
-impl Store {
-    fn new(file: QuotaFile) -> Store {
-        let error = Arc::new(Mutex::new(None));
-        Store { file, put: None, thread: None, error, last: Vec::new() }
-    }
-
-    fn start_thread(&mut self) -> std::io::Result<()> {
-        let (put, texts): (_, Receiver<Vec<u8>>) = sync_channel(1);
-        let (QuotaFile { dir, name }, error) = (self.file.clone(), self.error.clone());
-        let work = move || {
-            for text in texts {
-                let written = dir.write(&name, &text).err().map(|e| e.to_string());
-                let mut error = error.lock().unwrap_or_else(PoisonError::into_inner);
-                if let Some(e) = written.iter().find(|_| written != *error) {
-                    warn!("what was used of quotas is not stored: {e}");
-                }
-                *error = written;
-            }
-        };
-        self.thread = Some(std::thread::Builder::new().name("quotas".to_owned()).spawn(work)?);
-        self.put = Some(put);
-        Ok(())
-    }
-
-    /// Why the last text was not written.
-    fn error(&self) -> Option<String> {
-        self.error.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Writes `text` soon, if it is another one; while the disk is busy the next one.
-    fn put(&mut self, text: Vec<u8>) {
-        if text == self.last && self.error().is_none() {
-            return;
-        }
-        if self.put.is_none()
-            && let Err(e) = self.start_thread()
-        {
-            *self.error.lock().unwrap_or_else(PoisonError::into_inner) = Some(e.to_string());
-            return;
-        }
-        self.last.clone_from(&text);
-        if let Some(Err(TrySendError::Full(_))) = self.put.as_ref().map(|put| put.try_send(text)) {
-            self.last.clear();
-        }
-    }
-
-    /// Writes `text` before this returns, after what was put before.
-    fn put_now(&mut self, text: &[u8]) -> Result<(), Error> {
-        self.put = None;
-        if let Some(thread) = self.thread.take() {
-            // It has no panic to pass on.
-            let _ = thread.join();
-        }
-        self.file.dir.write(&self.file.name, text)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use fairweir_core::calendar::Quota;
     use fairweir_core::share::Weight;
     use fairweir_core::units::Rate;
+    use fairweir_daemon::StateDir;
 
+    use super::store::FILE_SIZE_MAX;
     use super::*;
 
     fn plans(amount: u64, per: Period) -> BTreeMap<String, Plan> {
@@ -565,6 +439,7 @@ mod tests {
         for (from, to) in [
             ("\"version\":1", "\"version\":2"),
             ("\"first_day\":5", "\"first_day\":9223372036854775807"),
+            ("\"first_day\":5", "\"first_day\":-9223372036854775808"),
             ("\"bytes\":300", "\"bytes\":-1"),
             ("{", ""),
         ] {
