@@ -16,13 +16,14 @@ DESTDIR ?=
 # make uninstall PURGE=1 removes configuration and state too.
 PURGE ?=
 
-.PHONY: help build package extension page-script sbom deny deb exposure test-deb tarball openwrt test-tarball test-kernel run test test-long evidence figures bench verifier check install uninstall deps test-deps fuzz
+.PHONY: help build package extension page-script sbom deny deb exposure test-deb tarball openwrt test-tarball test-kernel run chain test test-long evidence figures bench verifier check install uninstall deps test-deps fuzz
 
 help:
 	@echo 'make build     target/release/fairweir, with the commands for developers (figures, compare, evidence)'
 	@echo 'make package   target/package/release/fairweir, as it is installed'
 	@echo 'make extension target/extension/: the browser extension for Chromium (zip) and Firefox (xpi)'
 	@echo 'make run       play the main job on the emulated home: weights that only the receiver knows'
+	@echo 'make chain     play a household whose plan is divided by agreement of its host, router and ISP'
 	@echo 'make test      every test but the long ones (root: namespaces, BPF)'
 	@echo 'make test-long the claims that take hours: slow repeats, and measurements that print tables'
 	@echo 'make check     the fast part: format, lints, architecture, licences, pure tests'
@@ -51,6 +52,9 @@ build: deps
 run:
 	@./dist/play
 
+chain:
+	@./dist/play chain
+
 check: deps deny
 	cargo xtask tidy
 	cargo test --locked -p fairweir-core -p fairweir-reference -p fairweir-scenario -p fairweir-sim -p fairweir-evidence
@@ -60,15 +64,15 @@ fuzz:
 	@WITH_FUZZ=1 ./dist/install-deps
 	@./fuzz/run $(TARGET) $(SECONDS)
 
-# Incremental compilation splits a crate into many more units, which takes longer if all is compiled once.
+# Incremental compilation splits crates into many more units, so that compiling everything once takes longer.
 test: export CARGO_INCREMENTAL ?= 0
-# Clippy compiles the tests, so that all is compiled once: `cargo clippy` would check the dependencies and the
-# workspace beside that. Lints are errors, also those of benchmarks, which are compiled and not run.
+# Clippy compiles the tests, so that everything is compiled only once: a separate `cargo clippy` would check the
+# dependencies and the workspace again. Lints are errors, also in benchmarks, which are compiled but not run.
 test: export RUSTC_WORKSPACE_WRAPPER := clippy-driver
 test: export CLIPPY_ARGS := -Dwarnings
-# A panic says where it was also without debug information.
+# A panic reports its location even without debug information.
 test: export CARGO_PROFILE_DEV_DEBUG := false
-# Tests wait much: two more than cores. Those that are judged or keep a core busy take turns (fairweir_testing::share).
+# Tests mostly wait: 2 more than cores. Those that are judged or keep a core busy take turns (fairweir_testing::share).
 test: export RUST_TEST_THREADS ?= $(shell echo $$(($$(nproc) + 2)))
 test: test-deps
 	cargo xtask tidy no-lints
@@ -76,15 +80,15 @@ test: test-deps
 	$(call judged,)
 	@./dist/unchanged check
 
-# The claims that take too long for `test`: hours. It plays them one after the other, and a release build where
-# FAIRWEIR_BINARY is looked at, whose cost some of them bound.
+# The tests that take too long for `test`: hours. They run one after the other, and use a release build where
+# FAIRWEIR_BINARY is read, because some of them check its cost.
 test-long: export CARGO_INCREMENTAL ?= 0
 test-long: export FAIRWEIR_BINARY ?= $(CURDIR)/$(FAIRWEIR)
 test-long: test-deps build
 	$(call judged,-- --ignored --nocapture --test-threads 1)
 
-# Plays the tests, then once more what the machine was too busy to judge beside the others, and ends with the table
-# of claims about real packets, also when tests failed.
+# Runs the tests, then repeats those for which the machine was too busy beside the others. Ends with the table of
+# claims about real packets, even if tests failed.
 TESTS := test --locked --workspace --features fairweir/evidence --no-fail-fast
 define judged
 mkdir -p target && : > target/judge.jsonl
@@ -107,11 +111,11 @@ bench: build
 	$(SUDO) cargo bench --locked --workspace --bench fair --bench market --bench police --bench link --bench classifier --bench sites --bench router --bench tick --bench connections --bench sender --bench daemon --bench htb --bench tcp --bench engine
 	cargo test --release --locked -p fairweir-market --lib -- --ignored --nocapture how_long
 
-# Another kernel or clang has other numbers: the file names both.
+# The numbers depend on kernel and clang: the file names both.
 verifier: deps
 	FAIRWEIR_RECORD=1 FAIRWEIR_STRICT=1 cargo test --locked -p fairweir-linux --lib programs_cost
 
-# What the installed binary is made of: target/sbom/.
+# The components of the installed binary: target/sbom/.
 sbom:
 	@cargo xtask sbom target/sbom
 
@@ -123,13 +127,13 @@ deny:
 	@if cargo deny fetch db >/dev/null 2>&1; then cargo deny --locked check --disable-fetch advisories; \
 	else echo 'deny: advisories NOT CHECKED: the database of RustSec cannot be fetched' >&2; fi
 
-# The binary that is installed, without the commands for developers.
+# The binary for installation, without the commands for developers.
 package: deps
 	cargo build --release --locked -p fairweir --target-dir target/package
 	@# cargo leaves the time alone when nothing had to be built; dist/install compares it.
 	@touch $(PACKAGED)
 
-# Only for those who change page.ts: the compiled script is in the repository.
+# Only needed after changes to page.ts: the compiled script is in the repository.
 page-script:
 	./dist/page-script
 
@@ -140,7 +144,7 @@ extension:
 deb: package sbom
 	@FAIRWEIR='$(PACKAGED)' ./dist/make-deb
 
-# What systemd thinks of the units' privileges, 0 (none) to 10.
+# systemd's rating of the units' privileges, from 0 (no privilege) to 10.
 exposure:
 	@for unit in dist/*.service; do printf '%s  ' "$$unit"; \
 	systemd-analyze security --offline=true --no-pager "$$PWD/$$unit" | sed -n 's/.* Overall exposure level for .*: \([0-9.]*\) .*/\1/p'; done
@@ -149,8 +153,8 @@ exposure:
 test-deb:
 	$(SUDO) ./dist/test-deb
 
-# Libraries are linked from the archives of Debian's libelf-dev and zlib1g-dev. With PROFILE=dev it builds in a
-# few minutes.
+# Libraries are linked from the archives in Debian's libelf-dev and zlib1g-dev. With PROFILE=dev the build takes
+# a few minutes.
 PROFILE ?= release
 HOST = $(shell rustc -vV | sed -n 's/^host: //p')
 STATIC = target/$(HOST)/$(if $(filter dev,$(PROFILE)),debug,$(PROFILE))/fairweir
@@ -161,8 +165,8 @@ tarball: deps
 	@touch $(STATIC)
 	@FAIRWEIR='$(STATIC)' SBOM=target/sbom/static ./dist/make-tarball
 
-# Static and small: without lab, market and page. For another architecture set HOST to its target, and
-# ARCHITECTURE to OpenWrt's name of it.
+# Static and small: without lab, market and page. For another architecture set HOST to its Rust target, and
+# ARCHITECTURE to OpenWrt's name for it.
 SMALL = target/$(HOST)/openwrt/fairweir
 openwrt: deps
 	RUSTFLAGS='-C target-feature=+crt-static -C force-unwind-tables=no' \

@@ -1,6 +1,6 @@
-//! Fuzzes the parser of the BPF programs, built for this machine, beside a reference; both must say the same of a
-//! frame, whatever is in the memory behind it. What the kernel's own run says of the inputs that are kept is in
-//! the tests of `fairweir-linux`.
+//! Fuzzes the parser of the BPF programs, built for this machine, against a reference: both must give the same
+//! result for a frame, whatever is in memory after it. The tests of `fairweir-linux` compare what the kernel's own
+//! run gives for the inputs that are kept.
 #![no_main]
 
 #[path = "../packet.rs"]
@@ -16,7 +16,7 @@ fn read_in_c(frame: &[u8], behind: u8, has_ethernet: bool) -> [u32; 20] {
     let mut out = [0; 20];
     let mut bytes = frame.to_vec();
     bytes.extend([behind; 64]);
-    // SAFETY: the frame is within `bytes`, with room behind it; `out` has the 20 numbers that are written.
+    // SAFETY: the frame is within `bytes`, with space after it; `out` has room for the 20 numbers written.
     unsafe {
         read_packet(bytes.as_ptr(), frame.len() as u32, has_ethernet.into(), &raw mut out);
     }
@@ -56,7 +56,7 @@ libfuzzer_sys::fuzz_target!(|data: &[u8]| {
         assert_eq!(read, read_in_c(data, 0xff, has_ethernet), "it reads behind the frame");
         let mut expected = numbers(&Packet::read(data, has_ethernet));
         if expected[1] == 0 {
-            // Of what is not IP nothing but the place where it would begin is said.
+            // For packets other than IP, the parser sets only the offset where the IP header would begin.
             expected[9] = read[9];
         }
         assert_eq!(read, expected);

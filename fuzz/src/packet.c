@@ -1,4 +1,4 @@
-/* The parser of the BPF programs, built for this machine: what it says of a frame, as numbers. */
+/* The parser of the BPF programs, built for this machine; returns its result for a frame as numbers. */
 #include <linux/types.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 #define bpf_ntohs __builtin_bswap16
 #define bpf_ntohl __builtin_bswap32
 
-/* Only what reads the part of a packet that is at hand is called. */
+/* The fuzzer calls only functions that read the directly accessible part of a packet. */
 struct __sk_buff {
 	__u32 len, gso_segs, gso_size;
 	__u64 data, data_end;

@@ -4,9 +4,9 @@ use std::env;
 
 use crate::units::{Bytes, Rate, Span};
 
-/// A value that can be changed by a part of itself.
+/// A value that can be changed by a percentage of itself.
 pub trait Change: Copy {
-    /// Changed by `percent` %, or by one where that rounds to nothing.
+    /// The value changed by `percent` %, or by one where that rounds to nothing.
     fn changed(self, percent: i128) -> Self;
 }
 

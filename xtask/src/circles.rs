@@ -1,8 +1,8 @@
-//! The modules of a crate form no circles: of the modules in one directory, one that another uses, directly
-//! or through others, does not use that one.
+//! The modules of a crate form no circles: among the modules of one directory, if `a` uses `b`,
+//! directly or through others, `b` does not use `a`.
 //!
-//! A path in the code of `crate::a::b` that leads to `crate::a::c::d` is a use of `c` by `b`, and one that leads
-//! to `crate::e` is a use of `e` by `a`. A module and what lies within it may use each other.
+//! A path in the code of `crate::a::b` to `crate::a::c::d` is a use of `c` by `b`; a path to
+//! `crate::e` is a use of `e` by `a`. A module and the modules within it may use each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -12,9 +12,9 @@ use anyhow::{Result, bail};
 use crate::phrases::{TESTS, files, read};
 use crate::root;
 
-/// The names of a module and of those around it, from the crate's root.
+/// The names of a module and of its parents, from the crate's root.
 type Module = Vec<String>;
-/// Which modules of a directory each one uses.
+/// For each module of a directory, the modules that it uses.
 type Uses = BTreeMap<String, BTreeSet<String>>;
 
 /// Finds circles in every crate.
@@ -39,7 +39,7 @@ pub(crate) fn run() -> Result<()> {
     Ok(())
 }
 
-/// The module of a file below `src`; none for tests and fuzz targets, which may use whatever they test.
+/// The module of a file below `src`; `None` for tests and fuzz targets, which may use whatever they test.
 fn module_of(path: &Path) -> Option<Module> {
     let mut module: Module =
         path.components().map(|c| c.as_os_str().to_string_lossy().into_owned()).collect();
@@ -86,7 +86,7 @@ fn circles(sources: &[(Module, String)]) -> Vec<String> {
     found
 }
 
-/// The deepest module that a path leads to; none outside the crate.
+/// The deepest module that a path leads to; `None` outside the crate.
 fn resolve(from: &Module, path: &[String], modules: &BTreeSet<&Module>) -> Option<Module> {
     let (mut target, mut rest) = match path.first()?.as_str() {
         "crate" => (Module::new(), &path[1..]),
@@ -128,7 +128,7 @@ fn paths(code: &str) -> Vec<Vec<String>> {
     found
 }
 
-/// Reads a path at a token; returns the token behind it.
+/// Reads a path at a token; returns the index of the next token.
 fn read_path(
     tokens: &[&str],
     mut i: usize,
@@ -178,7 +178,7 @@ fn tokens(code: &str) -> Vec<&str> {
     tokens
 }
 
-/// The shortest way from a module back to itself.
+/// The shortest path of uses from a module back to itself.
 fn shortest_circle(uses: &Uses, start: &str) -> Option<Vec<String>> {
     let mut ways = vec![vec![start.to_owned()]];
     let mut seen = BTreeSet::new();

@@ -42,7 +42,7 @@ pub(crate) fn run() -> Result<()> {
 struct Lines {
     /// Outside tests, without comments.
     code: usize,
-    /// Of that code: lines that are comments only.
+    /// The part of `code`: lines with only a comment.
     comments: usize,
     /// Tests, fuzz targets and benches, with their comments.
     tests: usize,

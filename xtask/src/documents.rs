@@ -1,4 +1,4 @@
-//! The documents: how many words a person has written, a first paragraph in each, and links that lead somewhere.
+//! Checks the documents: number of hand-written words, a first paragraph in each, and links with existing targets.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,14 +8,14 @@ use anyhow::{Result, bail};
 use crate::phrases::{files, read};
 use crate::root;
 
-/// Hand-written words of all documents, and of one.
+/// Maximum of hand-written words in all documents, and in one.
 const ALL_MAX: usize = 45_000;
 const ONE_MAX: usize = 5_000;
-/// Of the README, and of a decision.
+/// Maximum for the README, and for a decision.
 const README_MAX: usize = 1_200;
 const DECISION_MAX: usize = 500;
-/// What reports a measurement, in a line with a digit. Such numbers stand in documents that commands write, or where
-/// a command's output is kept (docs/results), and other documents link to them.
+/// Marks of a measurement, in a line with a digit. Measurements are kept in documents that commands
+/// write, or with a command's output (docs/results); other documents link to them.
 const MEASURED: &[&str] = &[
     "±",
     "one run",
@@ -28,18 +28,21 @@ const MEASURED: &[&str] = &[
     "of the median",
     "at a load of",
 ];
-/// Written by commands as a whole.
+/// Words that report a measurement if a number follows.
+const BEFORE_A_NUMBER: &[&str] = &["had ", "lost ", "took ", "instead of "];
+/// Documents that commands write completely.
 const GENERATED: &[&str] = &[
     "docs/reference/commands.md",
     "docs/results/measured.md",
     "docs/results/validation.md",
+    "docs/results/validation-control.md",
     "docs/results/verifier.md",
 ];
-/// What `fairweir figures` and `fairweir campaign` write into a document stands between these.
+/// Markers around the text that `fairweir figures` and `fairweir campaign` write into a document.
 const BEGIN: &str = "<!-- figures: begin -->";
 const END: &str = "<!-- figures: end -->";
 
-/// Finds documents that are too long, have no first paragraph, report what was measured, or link to what is not there.
+/// Finds documents that are too long, have no first paragraph, report a measurement, or have a broken link.
 pub(crate) fn run() -> Result<()> {
     let mut faults = Vec::new();
     let mut sum = 0;
@@ -74,7 +77,7 @@ pub(crate) fn run() -> Result<()> {
     Ok(())
 }
 
-/// Hand-written words by folder, and of all.
+/// Hand-written words by folder, and in total.
 pub(crate) fn count() -> Result<BTreeMap<String, usize>> {
     let mut counted = BTreeMap::new();
     for (name, text) in all()?.into_iter().filter(|(name, _)| !GENERATED.contains(&name.as_str())) {
@@ -95,13 +98,13 @@ fn all() -> Result<Vec<(String, String)>> {
     paths.into_iter().map(named).collect()
 }
 
-/// Words outside code blocks and outside what commands write. The bars of tables are none.
+/// Number of words outside code blocks and generated text. The bars of tables do not count.
 fn words(text: &str) -> usize {
     let is_word = |word: &&str| word.contains(char::is_alphanumeric);
     prose(&written(text)).map(|line| line.split_whitespace().filter(is_word).count()).sum()
 }
 
-/// Without what commands write.
+/// The text without generated parts.
 fn written(text: &str) -> String {
     let mut written = text.to_owned();
     while let Some((before, rest)) = written.split_once(BEGIN) {
@@ -110,17 +113,30 @@ fn written(text: &str) -> String {
     written
 }
 
-/// Lines that report a measurement, by their words: what is said in others is not found.
+/// Lines that report a measurement, recognised by certain words; other wordings are not found.
 fn measured(text: &str) -> impl Iterator<Item = String> {
+    let has_digit = |text: &str| text.contains(|c: char| c.is_ascii_digit());
+    let is_number =
+        |word: &str| word.trim_start_matches('.').starts_with(|c: char| c.is_ascii_digit());
     let is_report = |line: &&str| {
-        line.contains(|c: char| c.is_ascii_digit()) && MEASURED.iter().any(|m| line.contains(m))
+        let is_outcome = |before: &&&str| line.split(**before).skip(1).any(is_number);
+        // A decimal without a leading zero, as in results; a rule is written as 0.04.
+        let has_bare_decimal = line
+            .split(|c: char| c.is_whitespace() || c == '(')
+            .any(|word| word.strip_prefix('.').is_some_and(is_number));
+        // A quoted line is an example of a program's output.
+        let is_quoted = line.starts_with('>');
+        let is_measured = has_digit(line) && MEASURED.iter().any(|m| line.contains(m))
+            || BEFORE_A_NUMBER.iter().any(|b| is_outcome(&b))
+            || has_bare_decimal;
+        is_measured && !is_quoted
     };
     let found: Vec<_> = prose(&written(text)).filter(is_report).map(str::to_owned).collect();
     found.into_iter()
 }
 
 /// Lines outside code blocks.
-fn prose(text: &str) -> impl Iterator<Item = &str> {
+pub(crate) fn prose(text: &str) -> impl Iterator<Item = &str> {
     let mut is_code = false;
     text.lines().filter(move |line| {
         let is_fence = line.trim_start().starts_with("```");
@@ -145,7 +161,7 @@ fn dead_links(name: &str, text: &str) -> Vec<String> {
         let file = if path.is_empty() { root().join(name) } else { dir.join(path) };
         let leads = match std::fs::read_to_string(&file) {
             Ok(text) if !anchor.is_empty() => prose(&text).filter_map(slug).any(|s| s == anchor),
-            // A folder, or a picture.
+            // The target is a folder or a picture.
             _ => file.exists(),
         };
         if !leads {
@@ -155,7 +171,7 @@ fn dead_links(name: &str, text: &str) -> Vec<String> {
     dead
 }
 
-/// Targets of links of a line, without those that leave the repository.
+/// Targets of a line's links, without those outside the repository.
 fn links(line: &str) -> impl Iterator<Item = &str> {
     let targets = line.split("](").skip(1).filter_map(|rest| rest.split(')').next());
     targets.filter(|target| !target.contains("://") && !target.contains(char::is_whitespace))
@@ -184,7 +200,16 @@ mod tests {
     fn a_measured_number_that_is_typed_is_found() {
         let planted = format!("Shares were 3.4 and 3.8 : 1 in two runs.\n{BEGIN}\n5 ± 1\n{END}\n");
         assert_eq!(measured(&planted).count(), 1);
-        assert_eq!(measured("The queue is at least two packets long, 5 ms.\n").count(), 0);
+        for outcome in
+            ["It had .58 of it.", "The least is .64.", "63 ms instead of 10", "A call lost 4 %."]
+        {
+            assert_eq!(measured(outcome).count(), 1, "{outcome}");
+        }
+        for rule in
+            ["The queue is at least two packets long, 5 ms.", "errors above 0.04", "file.1, v1.2"]
+        {
+            assert_eq!(measured(rule).count(), 0, "{rule}");
+        }
     }
 
     #[test]

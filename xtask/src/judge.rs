@@ -1,4 +1,4 @@
-//! The table at the end of `make test`: what became of the claims about real packets.
+//! The table at the end of `make test`: the verdicts on claims about real packets.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -11,18 +11,18 @@ use serde_json::Value;
 
 use crate::root;
 
-/// Claims that may be repeated in a suite although nothing disturbed them.
+/// Maximum number of claims in a suite that may be repeated although nothing disturbed them.
 const UNEXPLAINED_MAX: usize = 3;
-/// From here on a disturbance explains that a valid run failed: a standstill of the machine, the part of it that
-/// the hypervisor took, and how late the emulated link was (p99).
+/// A disturbance of at least this size explains a failed valid run: a standstill of the machine,
+/// the part of its time that the hypervisor took, and the lateness of the emulated link (p99).
 const DISTURBED: [(&str, f64); 3] =
     [("standstill_ms", 50.0), ("steal_percent", 1.0), ("lateness_ms", 0.5)];
 const SLOWEST: usize = 15;
-/// How long further passes over claims that were not judged begin. A hypervisor that takes the machine away does so for
-/// minutes.
+/// The time within which further passes over unjudged claims may begin. A hypervisor takes a
+/// machine away for minutes at a time.
 const PASSES_FOR: Duration = Duration::from_secs(35 * 60);
 
-/// Prints the table of a record, `target/judge.jsonl` without a name, and fails if the suite must not be believed.
+/// Prints the table of a record (by default `target/judge.jsonl`), and fails if the suite is not to be trusted.
 pub(crate) fn run(file: Option<&str>) -> Result<()> {
     let path = file.map_or_else(default_record, Into::into);
     let (table, faults) = table(&read(&path)?);
@@ -31,8 +31,8 @@ pub(crate) fn run(file: Option<&str>) -> Result<()> {
     Ok(())
 }
 
-/// Plays the claims of the record that were not judged, one after the other, until they are; then [`run`]. `tests`
-/// are the arguments with which cargo plays all tests.
+/// Plays the claims of the record that were not judged, one after the other, until they are judged;
+/// then [`run`]. `tests` are the arguments with which cargo runs all tests.
 pub(crate) fn again(tests: &[&str]) -> Result<()> {
     let (path, begun) = (default_record(), Instant::now());
     for pass in 2.. {
@@ -49,7 +49,7 @@ pub(crate) fn again(tests: &[&str]) -> Result<()> {
         let mut cargo = crate::cargo();
         cargo.args(tests).env("FAIRWEIR_JUDGE", &path).env("FAIRWEIR_PASS", pass.to_string());
         cargo.args(["--", "--test-threads", "1", "--include-ignored", "--exact"]).args(left);
-        // The record has what became of them.
+        // The record has the verdicts, so the exit status is not needed.
         cargo.status().context("running cargo")?;
         let claims = read(&path)?;
         let unplayed = unplayed(&claims, pass);
@@ -77,8 +77,8 @@ fn read(path: &Path) -> Result<Vec<Value>> {
     Ok(of_last_pass(lines.with_context(|| format!("reading {}", path.display()))?))
 }
 
-/// The judgements of each claim in the last pass that played it: a test may judge several. What it did in earlier
-/// passes is added to the first of them.
+/// The judgements of each claim in the last pass that played it; a test may judge several claims.
+/// Counts of earlier passes are added to the first of them.
 fn of_last_pass(lines: Vec<Value>) -> Vec<Value> {
     let pass = |line: &Value| line["pass"].as_u64().unwrap_or(1);
     let seconds = |line: &Value| line["seconds"].as_f64().unwrap_or(0.0);
@@ -99,7 +99,7 @@ fn of_last_pass(lines: Vec<Value>) -> Vec<Value> {
     kept
 }
 
-/// The table, and why the suite must not be believed.
+/// The table, and the reasons not to trust the suite.
 fn table(claims: &[Value]) -> (String, Vec<String>) {
     let mut text = String::new();
     let runs = |claim: &Value| claim["runs"].as_array().cloned().unwrap_or_default();

@@ -1,5 +1,5 @@
 //! Project chores: `cargo xtask tidy [no-lints]`, `cargo xtask judge [RECORD | again CARGO-ARGUMENTS]`,
-//! `cargo xtask constants [NAME ...]`, `cargo xtask count`, `cargo xtask sbom DIR [static]`.
+//! `cargo xtask constants [NAME ...]`, `cargo xtask count`, `cargo xtask draw COUNT SEED`, `cargo xtask sbom DIR [static]`.
 #![forbid(unsafe_code)]
 
 use std::path::Path;
@@ -11,6 +11,7 @@ mod circles;
 mod constants;
 mod count;
 mod documents;
+mod draw;
 mod judge;
 mod named;
 mod phrases;
@@ -28,12 +29,16 @@ fn main() -> ExitCode {
         ["judge", record] => judge::run(Some(record)),
         ["constants", ref only @ ..] => constants::run(only),
         ["count"] => count::run(),
+        ["draw", count, seed] => count
+            .parse()
+            .context(count.to_owned())
+            .and_then(|count| draw::run(count, seed.parse().context(seed.to_owned())?)),
         ["sbom", out] => sbom::run(Path::new(out), false),
         ["sbom", out, "static"] => sbom::run(Path::new(out), true),
         _ => Err(anyhow::anyhow!(
             "unknown chore `{}`; allowed are `tidy [no-lints]` (format, lints, architecture, circles, \
              phrases, paths, documents), `judge [RECORD | again CARGO-ARGUMENTS]` (the table of judgements), `count` \
-             (lines and words), `constants [NAME ...]` (which constants of the control the golden \
+             (lines and words), `draw COUNT SEED` (paragraphs to be restated), `constants [NAME ...]` (which constants of the control the golden \
              holds) and `sbom DIR [static]`",
             arguments.join(" ")
         )),
@@ -52,8 +57,8 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("invariant: xtask lies in the checkout")
 }
 
-/// Cargo in the checkout's root, as a person starts it: without what it tells a program that it runs of that program's
-/// package. Build scripts that read it (ring's) would run again, and all that depends on them would be built again.
+/// Cargo in the checkout's root, without the variables that cargo sets for a program of a package:
+/// build scripts that read them (ring's), and all that depends on them, would be built again.
 fn cargo() -> Command {
     let mut cargo = Command::new("cargo");
     cargo.current_dir(root());
@@ -67,7 +72,7 @@ fn cargo() -> Command {
     cargo
 }
 
-/// Runs cargo; its output goes where ours goes.
+/// Runs cargo; its output goes to this process's output.
 fn run_cargo(args: &[&str]) -> Result<()> {
     let status = cargo().args(args).status().context("starting cargo")?;
     if !status.success() {

@@ -1,4 +1,4 @@
-//! Each path that a comment or a document names exists.
+//! Checks that each path named in a comment or a document exists.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -8,11 +8,11 @@ use anyhow::{Result, bail};
 use crate::phrases::{files, read};
 use crate::root;
 
-/// What a path of this repository ends with.
+/// The endings of paths of this repository.
 const ENDINGS: &[&str] = &[
     "rs", "c", "h", "md", "toml", "ts", "js", "json", "sh", "html", "css", "service", "svg", "png",
 ];
-/// Where a path of this repository begins.
+/// The first parts of paths of this repository.
 const BEGINNINGS: &[&str] = &[
     "crates",
     "docs",
@@ -56,19 +56,19 @@ pub(crate) fn run() -> Result<()> {
     Ok(())
 }
 
-/// What looks like a path of this repository: with a directory and an ending that such files have.
+/// Words that look like a path of this repository: with a directory and a known ending.
 fn paths(line: &str) -> impl Iterator<Item = &str> {
     let is_part = |c: char| c.is_ascii_alphanumeric() || "_-./".contains(c);
     line.split(move |c| !is_part(c)).map(|word| word.trim_end_matches('.')).filter(|word| {
         let ends = word.rsplit_once('.').is_some_and(|(_, end)| ENDINGS.contains(&end));
         let first = word.trim_start_matches("../").split('/').next().unwrap_or_default();
-        // `scenarios/NAME.toml` stands for each of them.
+        // `scenarios/NAME.toml` stands for any scenario.
         ends && word.contains('/') && BEGINNINGS.contains(&first) && !word.contains("NAME")
     })
 }
 
-/// Whether a file is there: from the root, from the naming file's directory, or, for a path within a crate such as
-/// `src/bpf/abi.rs`, from the root of a crate.
+/// Whether a file exists: relative to the root, to the naming file's directory, or, for a path
+/// within a crate such as `src/bpf/abi.rs`, to the root of a crate.
 fn is_there(path: &str, file: &str, known: &BTreeSet<String>) -> bool {
     let bare = path.trim_start_matches("../");
     let inside = format!("/{bare}");
@@ -91,7 +91,7 @@ fn all_files() -> Result<BTreeSet<String>> {
         let there = text.lines().filter(|file| root().join(file).is_file());
         return Ok(there.map(str::to_owned).collect());
     }
-    // A tarball has no history: the directories that have sources.
+    // A tarball has no history: lists the directories that contain sources.
     let mut found = BTreeSet::new();
     for top in ["crates", "docs", "dist", "scenarios", "web", "xtask", "fuzz"] {
         for ending in ENDINGS {

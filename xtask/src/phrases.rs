@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::root;
 
-/// In lower case, with the spaces that keep them from matching within words.
+/// In lower case; the spaces prevent matches within words.
 const AVOIDED: &[&str] = &[
     "whoever",
     "nobody",
@@ -26,7 +26,7 @@ const AVOIDED: &[&str] = &[
     "is none of",
 ];
 
-/// Where tests of a module begin: their strings are not for users.
+/// The beginning of a module's tests, whose strings are not for users.
 pub(crate) const TESTS: &str = "#[cfg(test)]\nmod tests";
 
 /// Finds avoided phrases.
@@ -76,9 +76,9 @@ fn check(path: &Path, line: usize, text: &str, faults: &mut Vec<String>) {
     }
 }
 
-/// Runs of lines that are comments, each joined to one text, with its first line: a phrase may be split
-/// between two.
-fn comments(code: &str) -> Vec<(usize, String)> {
+/// Consecutive comment lines, each run joined into one text, with its first line: a phrase may be
+/// split between two lines.
+pub(crate) fn comments(code: &str) -> Vec<(usize, String)> {
     let mut found: Vec<(usize, String)> = Vec::new();
     let mut next = 0;
     for (i, line) in code.lines().enumerate() {
@@ -112,7 +112,7 @@ fn literals(code: &str) -> Vec<(usize, String)> {
                 (Some(_), '"') => found.extend(open.take()),
                 (Some((_, text)), c) => text.push(c),
                 (None, '/') if chars.peek() == Some(&'/') => break,
-                // A character, such as '"'; lifetimes have no second quote there.
+                // A character such as '"'; a lifetime has no second quote there.
                 (None, '\'') => {
                     let rest: String = chars.clone().take(3).collect();
                     let quote = if rest.starts_with('\\') { 2 } else { 1 };

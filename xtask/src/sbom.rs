@@ -1,6 +1,6 @@
-//! What the installed binary is made of: a CycloneDX list for programs, and the licences for people.
+//! The parts of the installed binary: a CycloneDX list for programs, and the licences for people.
 //!
-//! Both come from `cargo metadata` and the sources that cargo unpacked, so they name what this
+//! Both come from `cargo metadata` and the sources that cargo unpacked, so they describe what this
 //! checkout's lock file builds. A crate that only runs while building is listed as `excluded`.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 
 use crate::root;
 
-/// Writes `fairweir.cdx.json` and `THIRD-PARTY.txt` to the directory, for the static binary with the
-/// libraries in it.
+/// Writes `fairweir.cdx.json` and `THIRD-PARTY.txt` to the directory. For the static binary they
+/// include its libraries.
 pub(crate) fn run(out: &Path, is_static: bool) -> Result<()> {
     let mut components = components()?;
     if is_static {
@@ -41,17 +41,17 @@ struct Component {
     version: String,
     licence: String,
     source: String,
-    /// Package URL; none for crates of this workspace.
+    /// Package URL; `None` for crates of this workspace.
     purl: Option<String>,
     sha256: Option<String>,
     is_linked: bool,
     /// Files with the texts of its licence.
     texts: Vec<std::path::PathBuf>,
-    /// For those whose text is not in a file.
+    /// A statement for components whose licence text is not in a file.
     statement: &'static str,
 }
 
-/// All crates that building the binary needs, and the C and JavaScript sources inside of them, by name.
+/// All crates that the binary needs for its build, and the C and JavaScript sources inside of them, by name.
 fn components() -> Result<Vec<Component>> {
     let metadata = metadata()?;
     let lock = std::fs::read_to_string(root().join("Cargo.lock")).context("read Cargo.lock")?;
@@ -92,7 +92,7 @@ fn components() -> Result<Vec<Component>> {
     Ok(components)
 }
 
-/// Sources in other languages that a crate carries and compiles or embeds.
+/// The sources in other languages that a crate contains and compiles or embeds.
 fn inside(name: &str, directory: &Path) -> Result<Option<Component>> {
     let read = |path: &str| {
         let path = directory.join(path);
@@ -143,7 +143,7 @@ fn inside(name: &str, directory: &Path) -> Result<Option<Component>> {
     })
 }
 
-/// A library that `make tarball` links from an archive of Debian.
+/// A library that `make tarball` links from a Debian package.
 fn archive((name, package, licence): (&str, &str, &str)) -> Result<Component> {
     let output = Command::new("dpkg-query")
         .args(["--show", "--showformat=${Version}", package])
@@ -166,7 +166,7 @@ fn archive((name, package, licence): (&str, &str, &str)) -> Result<Component> {
     })
 }
 
-/// Ids of what `fairweir` reaches over edges of these kinds. Procedural macros and their
+/// Ids of the crates that `fairweir` reaches over edges of these kinds. Procedural macros and their
 /// dependencies run in the compiler, so they are reached only together with build scripts.
 fn reached(
     metadata: &Value,
@@ -212,7 +212,7 @@ fn metadata() -> Result<Value> {
     serde_json::from_slice(&output.stdout).context("cargo metadata's JSON")
 }
 
-/// SHA-256 of each crate's archive, by name and version, of a lock file.
+/// SHA-256 of each crate's archive from a lock file, by name and version.
 fn checksums(lock: &str) -> HashMap<(String, String), String> {
     let mut sums = HashMap::new();
     for package in lock.split("[[package]]") {
@@ -291,7 +291,7 @@ fn reference(component: &Component) -> String {
     purl.clone().unwrap_or_else(|| format!("{name}@{version}"))
 }
 
-/// What is linked, with its licence, then each text once with the names that it belongs to.
+/// The linked components with their licences, then each licence text once with the components' names.
 fn licences(components: &[Component]) -> Result<String> {
     let mut out = String::from(
         "fairweir contains the following works. Where a licence is a choice (`OR`), any of them\n\
@@ -373,7 +373,7 @@ mod tests {
         assert!(find("libbpf").version.starts_with("1."), "{:?}", find("libbpf"));
         assert!(find("sqlite").version.starts_with("3."), "{:?}", find("sqlite"));
         assert!(find("uplot").version.starts_with("1."), "{:?}", find("uplot"));
-        // What runs while building, and what only tests use.
+        // Crates that only run while building, and crates that only tests use.
         assert!(!find("libbpf-cargo").is_linked && !find("serde_derive").is_linked);
         assert!(!components.iter().any(|c| c.name == "proptest"));
         assert!(components.iter().all(|c| !c.licence.contains('/')));

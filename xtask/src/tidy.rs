@@ -1,11 +1,11 @@
-//! Style is a test: format, lints, phrases, and which crate may depend on which.
+//! Checks style as a test: format, lints, phrases, and the dependencies between crates.
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::root;
 
-/// Whom each crate may depend on, of this workspace. One-way: see docs/develop/architecture.md.
+/// The workspace crates on which each crate may depend. One-way: see docs/develop/architecture.md.
 const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
     ("fairweir-suffixes", &[]),
     ("fairweir-core", &["fairweir-suffixes"]),
@@ -45,7 +45,7 @@ const MAY_DEPEND_ON: &[(&str, &[&str])] = &[
 /// The only crate with `unsafe`: the kernel boundary.
 const MAY_BE_UNSAFE: &[&str] = &["fairweir-linux"];
 
-/// What [`run_without_lints`] checks, and the lints.
+/// Runs the checks of [`run_without_lints`], and the lints.
 pub(crate) fn run() -> Result<()> {
     run_without_lints()?;
     crate::run_cargo(&[
@@ -62,7 +62,7 @@ pub(crate) fn run() -> Result<()> {
     ])
 }
 
-/// What needs no compiler. `make test` finds the lints while it compiles the tests.
+/// The checks that need no compiler. `make test` finds the lints while it compiles the tests.
 pub(crate) fn run_without_lints() -> Result<()> {
     architecture()?;
     crate::circles::run()?;
@@ -73,7 +73,7 @@ pub(crate) fn run_without_lints() -> Result<()> {
     crate::run_cargo(&["fmt", "--all", "--check"])
 }
 
-/// What `make test` leaves out, `make test-long` plays, and says how long it takes.
+/// Tests that `make test` leaves out: `make test-long` runs them, and each says how long it takes.
 fn ignored_tests() -> Result<()> {
     let mut faults = Vec::new();
     for path in crate::phrases::files(&root().join("crates"), "rs")? {
@@ -119,7 +119,7 @@ fn check_package(package: &Value, faults: &mut Vec<String>) -> Result<()> {
     };
     for dependency in package["dependencies"].as_array().into_iter().flatten() {
         let on = dependency["name"].as_str().unwrap_or_default();
-        // What only tests use may look upwards.
+        // Dependencies of tests only may point upwards.
         let of_tests = dependency["kind"].as_str() == Some("dev");
         let ours = MAY_DEPEND_ON.iter().any(|(known, _)| *known == on);
         if ours && !of_tests && !allowed.contains(&on) {

@@ -1,4 +1,4 @@
-//! The file of `fairweir market agent`: what a household wants, by kind of use and time of the week.
+//! The file of `fairweir market agent`: a household's preferences by kind of use and time of the week.
 
 use std::path::{Path, PathBuf};
 
@@ -15,16 +15,16 @@ use crate::value::minute;
 use crate::words::not_one_of;
 use crate::{MetricsAt, VERSION};
 
-/// The file if the command line names none.
+/// The path that is read if the command line names none.
 pub const DEFAULT_PATH: &str = "/etc/fairweir/agent.toml";
-/// The most times.
+/// The most times of the week in a file.
 pub const TIMES_MAX: usize = 64;
 
-/// The longest name of a time.
+/// The longest name of a time, in bytes.
 const NAME_MAX: usize = 64;
-/// As in [`fairweir_core::market::utility::Kind::ALL`].
+/// In the order of [`fairweir_core::market::utility::Kind::ALL`].
 pub const KINDS: [&str; 4] = ["streaming", "social", "downloads", "web"];
-/// What is wanted if the file does not say.
+/// The importance of a kind that the file does not mention.
 const USUAL: Importance = 1;
 
 /// A daemon that shapes at home.
@@ -46,24 +46,24 @@ impl Told {
 /// A valid file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentFile {
-    /// Where it is.
+    /// The path of the file.
     pub path: PathBuf,
     /// Where metrics are served over HTTP.
     pub metrics: Option<MetricsAt>,
-    /// The daemons of this host that receive what a slot has bought.
+    /// The daemons of this host that are told the rate that is bought for a slot.
     pub told: Vec<Told>,
-    /// What the household wants.
+    /// The household's preferences.
     pub preferences: Preferences,
-    /// What has no effect, each with its place.
+    /// Settings without effect, each with its place.
     pub warnings: Vec<String>,
 }
 
-/// Directory beside the file, whose `*.toml` have a table `[set]`, which replaces importances of the file.
+/// The directory beside the file. A table `[set]` in its `*.toml` replaces importances of the file.
 pub fn set_dir(path: &Path) -> PathBuf {
     path.parent().unwrap_or(Path::new("")).join("agent.d")
 }
 
-/// [`set::PathOf`] of an agent: `always.KIND` and `time.NAME.KIND`.
+/// The [`set::PathOf`] of an agent: accepts `always.KIND` and `time.NAME.KIND`.
 pub fn path_of(key: &str) -> Option<Vec<&str>> {
     let (table, kind) = key.rsplit_once('.')?;
     if !KINDS.contains(&kind) {

@@ -1,6 +1,6 @@
-//! Applications by the names of their servers: the table that the program has with it.
+//! Applications by the names of their servers: the table that is built into the program.
 //!
-//! Source: `dist/recognition/applications.toml`, which says what belongs into it.
+//! Source: `dist/recognition/applications.toml`, which says what belongs in it.
 
 use fairweir_core::market::utility::Kind;
 use fairweir_core::policy::{Match, is_name};
@@ -15,9 +15,9 @@ use crate::value::parse_match;
 pub struct Application {
     /// Unique.
     pub name: String,
-    /// What it is used for.
+    /// The kind of use.
     pub kind: Kind,
-    /// Only `web:`.
+    /// Only `web:` matches.
     pub sites: Vec<Match>,
 }
 
@@ -29,7 +29,7 @@ pub const KINDS: [(&str, Kind); 4] = [
     ("web", Kind::Web),
 ];
 
-/// The table.
+/// The built-in table of applications.
 ///
 /// # Panics
 /// Never: a test reads it.

@@ -1,6 +1,6 @@
-//! What devices are, by what they send: the table that the program has with it.
+//! Kinds of devices, by the packets that they send: the table that is built into the program.
 //!
-//! Source: `dist/recognition/devices.toml`, which says what belongs into it.
+//! Source: `dist/recognition/devices.toml`, which says what belongs in it.
 
 use fairweir_core::recognition::{AgentEntry, DhcpEntry, Kind, Os, Set, SynEntry, What, Word};
 
@@ -11,7 +11,7 @@ use crate::error::ConfigError;
 use crate::table::{Source, Table};
 use crate::words::not_one_of;
 
-/// The table.
+/// The built-in table of devices.
 ///
 /// # Panics
 /// Never: a test reads it.
@@ -76,7 +76,7 @@ fn agent(mut table: Table<'_>) -> Result<AgentEntry, ConfigError> {
     Ok(AgentEntry { words, what })
 }
 
-/// What an entry leaves, and where it is from.
+/// The values that an entry leaves possible, and its source.
 fn what(table: &mut Table<'_>) -> Result<What, ConfigError> {
     let place = table.place();
     let what = What { os: set::<Os>(table, "os")?, kinds: set::<Kind>(table, "kind")? };
@@ -89,7 +89,7 @@ fn what(table: &mut Table<'_>) -> Result<What, ConfigError> {
     })
 }
 
-/// All words if the key is not there.
+/// The words at a key; all words if the key is absent.
 fn set<W: Word>(table: &mut Table<'_>, key: &str) -> Result<Set<W>, ConfigError> {
     let Some(texts) = table.texts(key)? else { return Ok(Set::all()) };
     let mut words = Vec::new();
@@ -125,7 +125,7 @@ mod tests {
             let key = (entry.hops, &entry.layout);
             assert!(!all.syn[..i].iter().any(|other| (other.hops, &other.layout) == key));
         }
-        // An entry whose words an earlier one has too would never count.
+        // An entry can never match if an earlier entry matches whenever it does.
         for (i, entry) in all.agents.iter().enumerate() {
             let hides = |other: &AgentEntry| {
                 other.words.iter().all(|word| entry.words.iter().any(|own| own.contains(word)))

@@ -1,4 +1,4 @@
-//! What is wrong with a file, and where.
+//! Errors in files, with their places.
 
 use std::fmt::{self, Write as _};
 use std::io;
@@ -7,10 +7,10 @@ use std::path::Path;
 use crate::overrides::Override;
 use crate::text::acts_on_terminal;
 
-/// What is wrong, on one line: `FILE:LINE: key: message`, and after `; ` the other mistakes of the file.
+/// An error on one line: `FILE:LINE: key: message`, and after `; ` the other mistakes of the file.
 ///
-/// The message says what was found and what is allowed. Whatever characters a file, a name or a
-/// value contains, the line has no control characters: they are escaped.
+/// The message says what was found and what is allowed. The line has no control characters:
+/// whatever a file, a name or a value contains, they are escaped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
     origin: Origin,
@@ -20,7 +20,7 @@ pub struct ConfigError {
     more: Option<Box<More>>,
 }
 
-/// What few errors have.
+/// Members that few errors have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct More {
     hint: Option<Hint>,
@@ -28,16 +28,16 @@ struct More {
     others: Vec<ConfigError>,
 }
 
-/// What an error tells who reads the file again, as if this place were right: see [`mistakes`](crate::mistakes).
+/// Information for reading the file again as if this place were right: see [`mistakes`](crate::mistakes).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Hint {
-    /// Where in the text.
+    /// The offset in the text, in bytes.
     pub(crate) at: usize,
     /// The last part of the key that was probably meant.
     pub(crate) meant: Option<String>,
-    /// A key is missing from the table at that place.
+    /// Whether a key is missing from the table at that place.
     pub(crate) is_missing: bool,
-    /// A mend causes it.
+    /// Whether the error is only a consequence of a mend.
     pub(crate) is_caused: bool,
 }
 
@@ -65,7 +65,7 @@ pub enum Origin {
         /// Position of the field's first character, counted from 1.
         column: usize,
     },
-    /// An override.
+    /// An override on the command line.
     Override(Override),
 }
 
@@ -90,7 +90,7 @@ impl ConfigError {
         Some(first)
     }
 
-    /// This one and all others, each without others.
+    /// This error and all others, each without its list of others.
     pub fn all(&self) -> impl Iterator<Item = ConfigError> {
         let alone = |error: &ConfigError| ConfigError { more: None, ..error.clone() };
         std::iter::once(alone(self)).chain(self.others().iter().map(alone))
@@ -100,7 +100,7 @@ impl ConfigError {
         self.more.as_ref().map_or(&[], |more| &more.others)
     }
 
-    /// The same error with what is known about a mend.
+    /// This error with information for a mend.
     pub(crate) fn hinted(mut self, hint: Hint) -> ConfigError {
         self.more.get_or_insert_default().hint = Some(hint);
         self
@@ -110,7 +110,7 @@ impl ConfigError {
         self.more.as_ref()?.hint.as_ref()
     }
 
-    /// The same error of a key that was probably meant to be this one.
+    /// This error with the key that was probably meant.
     pub(crate) fn meant(mut self, key: &str) -> ConfigError {
         if let Some(hint) = self.more.as_mut().and_then(|more| more.hint.as_mut()) {
             hint.meant = Some(key.to_owned());
@@ -130,7 +130,7 @@ impl ConfigError {
         ConfigError { is_refused, ..error }
     }
 
-    /// Whether the file is not wrong, but the caller may not read it.
+    /// Whether the file is not wrong, but the caller has no permission to read it.
     pub fn is_refused(&self) -> bool {
         self.is_refused
     }
@@ -150,7 +150,7 @@ impl ConfigError {
         &self.what
     }
 
-    /// The same error with more text at its end.
+    /// This error with more text at its end.
     pub(crate) fn with(mut self, more: &str) -> ConfigError {
         self.what.push_str(more);
         self
@@ -195,14 +195,14 @@ impl fmt::Display for Origin {
     }
 }
 
-/// The kernel's answer as people say it, without its number.
+/// The kernel's error message in lower case, without its number.
 pub fn plain(error: &io::Error) -> String {
     let text = error.to_string();
     let number = text.rfind(" (os error ");
     let words = number.map_or(text.as_str(), |at| &text[..at]);
     let mut letters = words.chars();
     match (letters.next(), letters.clone().next()) {
-        // Not `I/O error`.
+        // Only a capitalised word is changed, not `I/O error`.
         (Some(first), Some('a'..='z')) => first.to_lowercase().chain(letters).collect(),
         _ => words.to_owned(),
     }
@@ -213,7 +213,7 @@ pub fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for c in text.chars() {
         if acts_on_terminal(c) {
-            // A String takes everything.
+            // Writing to a String cannot fail.
             let _ = write!(line, "{}", c.escape_default());
         } else {
             line.push(c);

@@ -1,4 +1,4 @@
-//! What is fuzzed: properties of the readers of files, which hold whatever is in the files.
+//! Fuzz targets of this crate: properties of the readers of files that hold for any contents.
 
 use std::fmt::Debug;
 use std::path::Path;
@@ -14,13 +14,13 @@ use crate::{ConfigError, Text, uci};
 #[path = "../../../fuzz/corpus.rs"]
 mod corpus;
 
-/// A name, and what is done with an input: it panics if a property does not hold.
+/// The name of a target, and its function, which panics if a property does not hold for the input.
 pub type Target = (&'static str, fn(&[u8]));
 
-/// The readers of this crate.
+/// The targets of this crate.
 pub const TARGETS: &[Target] = &[("subscribers", subscribers), ("toml", toml), ("uci", uci)];
 
-/// Reads a text as the file of one daemon, and shows what is in it without its places.
+/// Reads a text as the file of one daemon; returns its contents without their places.
 type Reader = fn(&str) -> Result<String, ConfigError>;
 
 const READERS: [Reader; 6] = [
@@ -55,8 +55,8 @@ fn shown(read: Result<impl Debug, ConfigError>) -> Result<String, ConfigError> {
     read.map(|file| format!("{file:?}"))
 }
 
-/// What a file says does not depend on the order and the layout of its keys, a key that is unknown is refused,
-/// and an error is one line without control characters.
+/// Properties: the contents do not depend on the order and the layout of the keys; an unknown key
+/// is refused; an error is one line without control characters.
 fn toml(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     for read in READERS {
@@ -76,7 +76,7 @@ fn toml(data: &[u8]) {
     }
 }
 
-/// What becomes of a file of UCI does not depend on how its words are quoted; it is TOML that a router takes.
+/// Properties: the result of a UCI file does not depend on how its words are quoted; it is TOML that a router accepts.
 fn uci(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let judged = |text: &str| uci::judged(text, "fairweir", "br-lan", "wan");
@@ -102,7 +102,7 @@ fn quoted(word: &str) -> String {
     format!("\"{}\"", word.replace('\\', "\\\\").replace('"', "\\\""))
 }
 
-/// Every row is good or bad; the good ones are read again in another order of columns.
+/// Properties: every row is good or bad; the good ones read the same with the columns in another order.
 fn subscribers(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let Ok(table) = csv::Table::read(&text) else { return };

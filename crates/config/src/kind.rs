@@ -1,4 +1,4 @@
-//! Whose configuration a file is.
+//! Recognises which command a configuration file is for.
 
 use std::fmt;
 use std::path::Path;
@@ -25,14 +25,14 @@ pub enum FileKind {
     Agent,
 }
 
-/// What a kind of file is recognised by.
+/// The keys by which a kind of file is recognised.
 struct Marks {
     kind: FileKind,
-    /// Its table of general settings, which decides.
+    /// The table of general settings; if it is present, it decides.
     main: &'static str,
-    /// Other tables; without a main one they decide. None is listed for two kinds.
+    /// Other tables, which decide if there is no main table. Each is listed for one kind only.
     parts: &'static [&'static str],
-    /// Its usual name, which decides if it has no such table.
+    /// The usual file name, which decides if there is no such table.
     name: &'static str,
 }
 
@@ -50,17 +50,17 @@ const MARKS: [Marks; 6] = [
     Marks { kind: FileKind::Agent, main: "agent", parts: &["always", "time"], name: "agent.toml" },
 ];
 
-/// Keys that every scenario has, and no daemon's file.
+/// Keys that every scenario has, and that no daemon's file has.
 const SCENARIO: [&str; 3] = ["name", "duration", "link"];
 
 impl FileKind {
-    /// The kind of the file at `path`; of one that cannot be read, by its name.
+    /// The kind of the file at `path`; if the file cannot be read, by its name.
     pub fn at(path: &Path) -> FileKind {
         let rules = Rules { bytes_max: FILE_SIZE_MAX, trust: Trust::OWNER, if_missing: "" };
         Text::read(path, &rules).map_or_else(|_| FileKind::named(path), |text| FileKind::of(&text))
     }
 
-    /// The kind of a file with this text; if it is not TOML, by its name. Without any mark it is a host's.
+    /// The kind of a file with this text. If it is not TOML or has no known table, its name decides.
     pub fn of(text: &Text) -> FileKind {
         let by_name = || FileKind::named(Path::new(text.file()));
         let Ok(document) = DeTable::parse(text.as_str()) else { return by_name() };
@@ -70,8 +70,8 @@ impl FileKind {
         by_main.or_else(by_part).map_or_else(by_name, |marks| marks.kind)
     }
 
-    /// The first key by which a table is one of another file than this kind's, and what that file is; `has` says
-    /// whether the table has a key.
+    /// The first key that shows that a table belongs to a file of another kind, and a description
+    /// of that kind; `has` tells whether the table has a key.
     pub(crate) fn other(self, has: impl Fn(&str) -> bool) -> Option<(&'static str, String)> {
         let of = |kind: FileKind| MARKS.iter().find(|marks| marks.kind == kind);
         if of(self).is_some_and(|marks| has(marks.main)) {
@@ -87,14 +87,14 @@ impl FileKind {
         is_scenario.then(|| (SCENARIO[0], what.to_owned()))
     }
 
-    /// The main key of a daemon's file, unless it is a scenario.
+    /// The main key of a daemon's file and its kind; `None` for a scenario.
     pub(crate) fn of_daemon(has: impl Fn(&str) -> bool) -> Option<(&'static str, FileKind)> {
         let is_scenario = SCENARIO.iter().any(|key| has(key));
         let marks = MARKS.iter().find(|marks| has(marks.main))?;
         (!is_scenario).then_some((marks.main, marks.kind))
     }
 
-    /// What to do if there is no such file.
+    /// Advice for the case that there is no such file.
     pub(crate) fn if_missing(self) -> &'static str {
         match self {
             FileKind::Host => "; `fairweir init` writes a first one",

@@ -1,26 +1,26 @@
-//! Reads every file that users write for fairweir, and makes valid configuration of it; writes what
-//! commands were asked to write, and what they print.
+//! Reads all files that users write for fairweir and makes valid configuration of them; writes the
+//! files and the output of commands.
 //!
 //! | module | its job |
 //! |---|---|
 //! | [`file`](mod@file) | opens input files safely; who may write each input and what they gain |
-//! | [`table`] | takes a TOML document's keys one by one; what is left is unknown; every error has a line |
+//! | [`table`] | takes the keys of a TOML document one by one; refuses the rest; every error has a line |
 //! | [`mistakes`] | reports all mistakes of a file at once |
-//! | [`output`] | writes the files of `--out` and the like, also as root in directories of others |
-//! | `kind` | whose configuration a file is |
-//! | [`overrides`] | `--set link.rate=47mbit`: keys put into a document before it is read |
+//! | [`output`] | writes files such as those of `--out`, safely even as root in others' directories |
+//! | `kind` | recognises which command a file is for |
+//! | [`overrides`] | `--set link.rate=47mbit`: keys that are put into a document before it is read |
 //! | [`words`] | "did you mean" |
-//! | [`text`] | escapes what a terminal would obey |
-//! | [`value`] | values that files and the command line have in common |
+//! | [`text`] | escapes control characters for terminals |
+//! | [`value`] | values in files and on the command line |
 //! | [`host`] | the files of `fairweir host` |
 //! | [`isp`] | the files of `fairweir isp` |
 //! | [`agent`] | the file of `fairweir market agent` |
 //! | [`sender`] | the file of `fairweir sender` |
 //! | [`applications`] | applications by the names of their servers |
 //! | [`devices`](mod@devices) | systems and kinds of devices by what they send |
-//! | [`target`] | what a connection is to have: keys that senders and scenarios have in common |
+//! | [`target`] | the target of a connection: common keys of senders and scenarios |
 //! | [`uci`] | OpenWrt's form of a router's file |
-//! | [`plan`] | how a rate is shared: keys that plans and the policing points of scenarios have in common |
+//! | [`plan`] | how a rate is shared: common keys of plans and the policing points of scenarios |
 //!
 //! All errors are [`ConfigError`]s: `FILE:LINE: key: what was found, what is allowed`.
 #![forbid(unsafe_code)]

@@ -1,8 +1,8 @@
-//! All mistakes of a file in one answer.
+//! Reports all mistakes of a file at once.
 //!
-//! A reader stops at its first mistake. [`all`] notes that one and reads again as if the place were right, until the
-//! reader comes through. A misspelt key counts as the one that was meant, a wrong or missing value as one that is
-//! allowed ([`GUESSES`]); what cannot be mended so is left out, then the table around it. An error that only a mend
+//! A reader stops at its first mistake. [`all`] notes it and reads again as if the place were right, until the reader
+//! succeeds. A misspelt key is read as the one that was probably meant; a wrong or missing value as an allowed one
+//! ([`GUESSES`]). What cannot be mended in this way is left out, then the table around it. An error that only a mend
 //! causes is not reported. Nothing of a file with a mistake is used.
 
 use std::cell::RefCell;
@@ -12,13 +12,13 @@ use crate::error::{ConfigError, Origin};
 /// The most mistakes that are reported.
 pub const MISTAKES_MAX: usize = 20;
 
-/// The most times that a file is read: each mistake takes one to six.
+/// The most times that a file is read: each mistake takes one to six readings.
 const ROUNDS: usize = 6 * MISTAKES_MAX;
 
-/// Of a larger file, or of several, the first mistake is reported: to read it takes long.
+/// Of a larger input only the first mistake is reported, because reading it takes long.
 const BYTES_MAX: usize = 1 << 20;
 
-/// Values that stand for a wrong one; the first that its reader accepts.
+/// Values that replace a wrong one; the first that its reader accepts is used.
 pub(crate) const GUESSES: [&str; 10] = [
     "5ms",
     "30mbit",
@@ -32,28 +32,28 @@ pub(crate) const GUESSES: [&str; 10] = [
     "proxy",
 ];
 
-/// The same where the reader takes a text first and judges it afterwards.
+/// Further replacements, for readers that take any text first and check it later.
 const TEXTS: [&str; 2] = ["192.0.2.0/24", "192.0.2.1"];
 
-/// A name that stands for the one at this place.
+/// A name that replaces a wrong name at this place.
 pub(crate) fn unknown(at: usize) -> String {
     format!("unknown{at}")
 }
 
-/// The text that stands for a wrong one, or one of [`TEXTS`].
+/// A text that replaces a wrong one: `first`, then one of [`TEXTS`].
 pub(crate) fn guessed(first: String, nth: usize) -> String {
     nth.checked_sub(1).and_then(|nth| TEXTS.get(nth)).map_or(first, |&text| text.to_owned())
 }
 
-/// What is mended in documents.
+/// The mends of documents.
 #[derive(Debug, Default)]
 pub struct Mends {
     list: Vec<Mend>,
-    /// Names of the tables that were left out, and of their groups: a word about one of them is no mistake.
+    /// Names of the tables that were left out, and of their groups: errors that mention them are not reported.
     names: RefCell<Vec<String>>,
 }
 
-/// A mend of one place: of a key or an entry of a list, or of a key that its table lacks.
+/// The mend of one place: of a key, an entry of a list, or a key that a table lacks.
 #[derive(Debug)]
 struct Mend {
     file: String,
@@ -64,11 +64,11 @@ struct Mend {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum How {
-    /// The key is this one.
+    /// The key is read as this one.
     Meant(String),
-    /// The value is one that may be allowed: the first, second or third that is tried.
+    /// The value is replaced by a possibly allowed one: the first, second or third that is tried.
     Replaced(usize),
-    /// It is not there.
+    /// The key or entry is left out.
     LeftOut,
 }
 
@@ -83,7 +83,7 @@ impl Mends {
         self.names.borrow_mut().push(format!("`{name}`"));
     }
 
-    /// Whether the error follows from a mend.
+    /// Whether the error is a consequence of a mend.
     fn cause(&self, error: &ConfigError) -> bool {
         let is_caused = error.hint().is_some_and(|hint| hint.is_caused);
         let says = |name: &String| error.what().contains(name.as_str());
@@ -92,7 +92,7 @@ impl Mends {
             || self.list.iter().any(|mend| says(&unknown(mend.at)))
     }
 
-    /// Mends what the error is about, in another way than before; false if there is none.
+    /// Adds or changes the mend for an error's place; false if no mend is left to try.
     fn add(&mut self, error: &ConfigError) -> bool {
         let (Origin::Line { file, .. }, Some(hint)) = (error.origin(), error.hint()) else {
             return false;
@@ -124,7 +124,7 @@ impl Mends {
     }
 }
 
-/// Reads files of `bytes` in all, or reports every mistake in them.
+/// Reads files with `bytes` in total; on an error reports all their mistakes.
 ///
 /// # Errors
 /// [`ConfigError`]: the first mistake, and [`the others`](ConfigError::all), by file and line.
@@ -182,7 +182,7 @@ mod tests {
         mistakes(text, |source| Config::read(Role::Host, &[source], Vec::new()))
     }
 
-    /// Each of `found` begins with the line and key, and contains the words, of one of `wanted`, in order.
+    /// Checks that each of `found` begins with the line and key of one of `wanted` and contains its words, in order.
     fn assert_all(found: &[String], wanted: &[(&str, &str)]) {
         let is_as = |(one, (place, words)): (&String, &(&str, &str))| {
             one.starts_with(&format!("f:{place}: ")) && one.contains(words)
@@ -219,7 +219,7 @@ mod tests {
             ],
         );
         assert_eq!(of_host("version = 1\n"), [""; 0]);
-        // A newer file, another daemon's and no TOML at all have one.
+        // A newer file, the file of another daemon, and a file that is not TOML yield one mistake.
         let syntax = of_host("version = 1\n[host]\ndev = eth0\nprobe: 5\nlatency = \"5ms\"\n");
         assert_all(&syntax, &[("3: syntax", "quoted"), ("4: syntax", "expected `=`")]);
         for text in ["version = 2\n[host]\nx = 1\n", "version = 1\n[isp]\nx = 1\n"] {
@@ -260,7 +260,7 @@ mod tests {
                 ("6: bundle.free.target", "such as \"8mbit\""),
             ],
         );
-        let uci = "config router\n\toption upload maybe\n\toption wan 'a b'\n\toption latency 5\n\
+        let uci = "config router\n\toption upload maybe\n\toption wan 'a b/c'\n\toption latency 5\n\
                    config devise\nnonsense\nconfig device\n\toption name tv\n\toption weight -1\n\
                    \tlist match 'ip:192.0.2.7'\n\toption colour red\n";
         let error = uci::judged(uci, "f", "lan", "wan").unwrap_err();
@@ -284,7 +284,7 @@ mod tests {
         assert_eq!(error.all().count(), 2, "{error}");
     }
 
-    /// What is reported of a part of a file is an error of it, and takes a bounded number of readings.
+    /// Property: for any part of a file, the mistakes are errors of that part, and the number of readings is bounded.
     #[test]
     fn any_part_of_a_file_ends_in_errors_of_its_own() {
         let text = include_str!("../../../dist/fairweir.toml");

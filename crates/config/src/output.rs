@@ -28,21 +28,21 @@ const LINKS_MAX: usize = 40;
 /// The most temporary names that are tried: another process may have taken some.
 const NAMES_MAX: u32 = 100;
 
-/// Of files that only their owner may read.
+/// The mode of files that only their owner may read.
 const PRIVATE: Mode = Mode::S_IRUSR.union(Mode::S_IWUSR);
 
-/// A place in the tree: nothing is read from it, so search permission suffices.
+/// Flags for a place in the directory tree. Nothing is read from it, so search permission is enough.
 const PLACE: OFlag = OFlag::O_PATH.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
-/// Makes the directory `path` and all above it, as far as they are missing.
+/// Creates the directory `path` and all missing directories above it.
 ///
 /// # Errors
-/// If it cannot be made, or, as root, if files in it would not be safe from another user.
+/// If it cannot be created, or, as root, if files in it would not be safe from another user.
 pub fn make_dir(path: &Path) -> io::Result<()> {
     find_dir(path, true).map(drop)
 }
 
-/// Writes `contents` to the file `path`, in place of one that exists.
+/// Writes `contents` to the file `path`, replacing an existing one.
 ///
 /// # Errors
 /// If it cannot be written, is not a regular file, or, as root, if another user owns its directory.
@@ -58,8 +58,8 @@ pub fn write_new(path: &Path, contents: impl AsRef<[u8]>) -> io::Result<()> {
     write_as(path, contents.as_ref(), Kind::New)
 }
 
-/// Writes `contents` to the file `path`, in place of one that exists, for the caller alone to read.
-/// The old or the new contents are there after a crash.
+/// Writes `contents` to the file `path`, replacing an existing one; only the caller may read it.
+/// After a crash it has the old or the new contents.
 ///
 /// # Errors
 /// As [`write()`].
@@ -67,8 +67,8 @@ pub fn write_private(path: &Path, contents: impl AsRef<[u8]>) -> io::Result<()> 
     write_as(path, contents.as_ref(), Kind::Private)
 }
 
-/// Opens the file `path` to append to it; one that does not exist is created for the caller alone to
-/// read.
+/// Opens the file `path` for appending. A missing file is created so that only the caller may read
+/// it.
 ///
 /// # Errors
 /// If it cannot be opened, is a symbolic link or no regular file, if others may write to it, or, as
@@ -100,11 +100,11 @@ pub fn append_private(path: &Path) -> io::Result<File> {
 /// How a file is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
-    /// In place of one that exists, whose mode it keeps.
+    /// Replaces an existing file and keeps its mode.
     Replace,
     /// Only if the file does not exist.
     New,
-    /// In place of one that exists, readable by its owner alone, and synced to the disk.
+    /// Replaces an existing file; only its owner may read it, and it is synced to the disk.
     Private,
 }
 
@@ -153,7 +153,7 @@ fn write_as(path: &Path, contents: &[u8], kind: Kind) -> io::Result<()> {
         Ok(())
     })();
     if done.is_err() {
-        // The first error is the one that counts.
+        // An error is ignored: the earlier error is reported.
         let _ = unlinkat(&dir, temporary.as_os_str(), UnlinkatFlags::NoRemoveDir);
     }
     done
@@ -175,7 +175,7 @@ fn make_temporary(dir: &OwnedFd, name: &OsStr, mode: Mode) -> io::Result<(File, 
     Err(io::ErrorKind::AlreadyExists.into())
 }
 
-/// Opens the directory `path`, and makes what is missing of it if `make` says so.
+/// Opens the directory `path`; if `make` is set, creates missing directories.
 fn find_dir(path: &Path, make: bool) -> io::Result<OwnedFd> {
     let mut left: VecDeque<OsString> = parts(path);
     let mut dir = open(if path.is_absolute() { "/" } else { "." }, PLACE, Mode::empty())?;
@@ -227,7 +227,7 @@ fn parts(path: &Path) -> VecDeque<OsString> {
     names.collect()
 }
 
-/// Whether root may rely on the owner of `stat`; other users answer for themselves.
+/// Whether root may rely on the owner of `stat`. For other users there is no restriction.
 fn check_owner(stat: &FileStat, what: &str) -> io::Result<()> {
     let owner = stat.st_uid;
     if !geteuid().is_root() || owner == Uid::from_raw(0).as_raw() || sudo_uid() == Some(owner) {
@@ -277,7 +277,7 @@ mod tests {
         assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
         assert_eq!(fs::read_to_string(&file).unwrap(), "picture");
         assert!(fs::symlink_metadata(&file).unwrap().is_file());
-        // Neither is the name of the temporary file.
+        // The name of the temporary file does not remain either.
         let temporary = out.join(format!("deeper/.a.svg.{}.0", std::process::id()));
         symlink(&victim, &temporary).unwrap();
         fs::set_permissions(&file, Permissions::from_mode(0o640)).unwrap();
@@ -325,7 +325,7 @@ mod tests {
         }
         assert!(make_dir(&foreign.join("trap/deeper")).is_err());
         assert_eq!(names(&own), [] as [&str; 0]);
-        // A link of root's own leads to a directory of root's own.
+        // A link that belongs to root and leads to a directory of root is followed.
         write(&foreign.join("roots/a"), "x").unwrap();
         assert_eq!(names(&own), ["a"]);
     }

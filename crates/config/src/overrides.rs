@@ -1,8 +1,8 @@
 //! Varying a scenario without copying it: `link.rate=47mbit`, `group.video.weight=3`.
 //!
-//! Keys are put into the document before it is read, so that every check of the file holds for
-//! them too. Where they come from is kept in their place: places beyond the end of the text are
-//! those of the overrides, in order.
+//! Keys are put into the document before it is read, so that they pass all checks of the file too.
+//! Places beyond the end of the text stand for the overrides, in order, so that errors can name
+//! them.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -30,9 +30,9 @@ impl FromStr for Override {
 
     /// Reads `link.rate=47mbit`, `flow.0.rtt=100ms`, `group.video.weight=3`.
     ///
-    /// Entries of a list are named by their place, counted from 0, or by name: a group or device
-    /// by its own, a flow by its group's if it is that group's only one. What is not a TOML value
-    /// is a text, so that quotes may be left out.
+    /// Entries of a list are given by their index, counted from 0, or by name: a group or device by
+    /// its own name, a flow by its group's name if the group has no other flow. A value that is not
+    /// valid TOML is taken as a text, so that quotes may be left out.
     fn from_str(text: &str) -> Result<Override, BadOverride> {
         let bad = || BadOverride(text.to_owned());
         let (key, value) = text.split_once('=').ok_or_else(bad)?;
@@ -51,10 +51,10 @@ impl fmt::Display for Override {
 }
 
 impl Override {
-    /// Puts it into a document, at the place `at`.
+    /// Puts the value into a document, at the place `at`.
     ///
     /// # Errors
-    /// Says which part of the key names nothing.
+    /// Says which part of the key does not exist.
     pub(crate) fn apply<'t>(&'t self, document: &mut DeTable<'t>, at: usize) -> Result<(), String> {
         self.put_into_table(document, &self.key, at)
     }
@@ -68,7 +68,7 @@ impl Override {
         let (key, rest) = path.split_once('.').map_or((path, None), |(k, rest)| (k, Some(rest)));
         let placed_key = || Spanned::new(at..at, Cow::Borrowed(key));
         let Some(rest) = rest else {
-            // The old key goes too, since it has the old place.
+            // The old key is removed too, since it has the old place.
             table.remove(key);
             table.insert(placed_key(), self.value(at));
             return Ok(());
@@ -105,7 +105,7 @@ impl Override {
     }
 }
 
-/// Which entry of a list a path names, and what follows its name.
+/// The index of the list entry that a path names, and the rest of the path.
 fn entry<'p>(list: &DeArray<'_>, path: &'p str) -> Result<(usize, &'p str), String> {
     let (first, rest) = path.split_once('.').unwrap_or((path, ""));
     if rest.is_empty() {
@@ -115,7 +115,7 @@ fn entry<'p>(list: &DeArray<'_>, path: &'p str) -> Result<(usize, &'p str), Stri
         return Ok((i, rest));
     }
     let names: Vec<&str> = list.iter().filter_map(|v| name(v.get_ref())).collect();
-    // Names may have dots: the longest that fits is meant.
+    // Names may contain dots: the longest name that fits is used.
     let after = |name: &str| path.strip_prefix(name).and_then(|rest| rest.strip_prefix('.'));
     let Some(meant) = names.iter().filter(|n| after(n).is_some()).max_by_key(|n| n.len()) else {
         let last = list.len().saturating_sub(1);
@@ -137,7 +137,7 @@ fn entry<'p>(list: &DeArray<'_>, path: &'p str) -> Result<(usize, &'p str), Stri
     }
 }
 
-/// A group's or a device's name, or the group of a flow.
+/// The name of a group or device, or the group of a flow.
 fn name<'v>(value: &'v DeValue<'_>) -> Option<&'v str> {
     let table = value.as_table()?;
     table.get("name").or_else(|| table.get("group"))?.get_ref().as_str()
@@ -148,7 +148,7 @@ fn unique<'n>(names: &[&'n str]) -> Vec<&'n str> {
     (0..names.len()).filter(is_first).map(|i| names[i]).collect()
 }
 
-/// The value with every place in it replaced.
+/// The value, with all places in it replaced by `at`.
 fn placed(value: DeValue<'_>, at: usize) -> Spanned<DeValue<'_>> {
     let value = match value {
         DeValue::Array(array) => {

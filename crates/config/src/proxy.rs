@@ -19,7 +19,7 @@ use crate::table::{Source, Table};
 use crate::value::{parse_dev, parse_device_match, parse_match};
 use crate::{MetricsAt, VERSION};
 
-/// The file if the command line names none.
+/// The path that is read if the command line names none.
 pub const DEFAULT_PATH: &str = "/etc/fairweir/proxy.toml";
 /// The most classes, and the most applications.
 pub const TABLES_MAX: usize = 200;
@@ -27,33 +27,33 @@ pub const TABLES_MAX: usize = 200;
 pub const DEVICES_MAX: usize = 256;
 /// The most rules of a class or an application.
 const MATCHES_MAX: usize = 64;
-/// No kind of use weighs more.
+/// The largest weight of a kind of use.
 const WEIGHT_MAX: u64 = 1_000;
 /// The most interfaces of the LAN.
 const LAN_MAX: usize = 16;
-/// No class has less: a segment would take longer than a connection waits.
+/// The lowest rate of a class: below it, a segment takes longer than a connection waits.
 const RATE_MIN: Rate = Rate::kbit(100);
 
 /// A valid file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ProxyFile {
-    /// Where it is.
+    /// The path of the file.
     pub path: PathBuf,
     /// Interfaces whose devices are served.
     pub lan: Vec<String>,
-    /// Whether the router beside it may name devices.
+    /// Whether the router beside the proxy may name devices.
     pub takes_routers: bool,
     /// Where metrics are served over HTTP.
     pub metrics: Option<MetricsAt>,
-    /// In the order of the file: the first that names a connection has it.
+    /// In the order of the file: a connection belongs to the first class that names it.
     pub classes: Vec<ClassConfig>,
-    /// Names of servers that are one application.
+    /// The applications, each with the names of its servers.
     pub apps: Vec<AppConfig>,
-    /// What each kind of use is worth, in the order of [`Kind::ALL`].
+    /// The weight of each kind of use, in the order of [`Kind::ALL`].
     pub weights: Option<[f64; 4]>,
-    /// Whether these are what the household's agent of the credit market says, while it does.
+    /// Whether the household's market agent overrides these weights while it sends its own.
     pub follows_household: bool,
-    /// What the user says of devices; each once.
+    /// The user's descriptions of devices, one for each.
     pub devices: Vec<(Mac, Identity)>,
 }
 
@@ -62,13 +62,13 @@ pub struct ProxyFile {
 pub struct ClassConfig {
     /// Unique.
     pub name: String,
-    /// What their downloads have together; `None` is as much as comes.
+    /// The rate of all their downloads together; `None` if it is not limited.
     pub rate: Option<Rate>,
-    /// Whether the rate rises to what the household's agent of the credit market has bought, while it has.
+    /// Whether the rate rises to what the household's market agent has bought, as long as that lasts.
     pub takes_guarantee: bool,
-    /// `ip:`, `mac:` or `web:`.
+    /// `ip:`, `mac:` or `web:` matches.
     pub matches: Vec<Match>,
-    /// `os:` or `device-kind:`.
+    /// `os:` or `device-kind:` matches.
     pub devices: Vec<DeviceMatch>,
 }
 
@@ -77,9 +77,9 @@ pub struct ClassConfig {
 pub struct AppConfig {
     /// Unique.
     pub name: String,
-    /// 1 to 255: the part of a connection in its class's rate, relative to the others.
+    /// The weight of a connection within its class's rate, relative to others: 1 to 255.
     pub alpha: u8,
-    /// What is of the application.
+    /// The criteria for the application's connections.
     pub matches: Vec<AppMatch>,
 }
 
@@ -88,12 +88,12 @@ pub struct AppConfig {
 pub enum AppMatch {
     /// Names of servers: `web:netflix.com`.
     Site(Match),
-    /// The applications of the table that are used for this: `app-class:streaming`.
+    /// Applications of the built-in table with this kind of use: `app-class:streaming`.
     Kind(Kind),
 }
 
 impl AppConfig {
-    /// Names of its servers.
+    /// The names of its servers.
     pub fn sites(&self) -> impl Iterator<Item = &Match> {
         self.matches.iter().filter_map(|matched| match matched {
             AppMatch::Site(site) => Some(site),
@@ -101,7 +101,7 @@ impl AppConfig {
         })
     }
 
-    /// Whether it names a kind of use.
+    /// Whether one of its criteria is this kind of use.
     pub fn has_kind(&self, kind: Kind) -> bool {
         self.matches.contains(&AppMatch::Kind(kind))
     }
@@ -277,7 +277,7 @@ fn app(mut table: Table<'_>) -> Result<AppConfig, ConfigError> {
     Ok(AppConfig { name, alpha: alpha.value as u8, matches })
 }
 
-/// Weights of kinds, of which those that are not named weigh 1, and whether the household's come before.
+/// The weights of kinds (1 for those that are not named), and whether the household's take precedence.
 fn priority(mut table: Table<'_>) -> Result<([f64; 4], bool), ConfigError> {
     let follows_household = table.truth("household")?.unwrap_or(false);
     let mut weights = [1.0; 4];

@@ -1,4 +1,4 @@
-//! The file of `fairweir sender`: bundles, with the rules that say which connections are in them.
+//! The file of `fairweir sender`: bundles, with the rules that assign connections to them.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -18,11 +18,11 @@ use crate::target::target;
 use crate::value::parse_match;
 use crate::{MetricsAt, VERSION};
 
-/// The file if the command line names none.
+/// The path that is read if the command line names none.
 pub const DEFAULT_PATH: &str = "/etc/fairweir/sender.toml";
 /// The most bundles.
 pub const BUNDLES_MAX: usize = 16;
-/// The most connections of a bundle that have a target, and so the most rules for them.
+/// The most connections with a target in a bundle, and therefore the most rules for them.
 pub const FREE_MAX: usize = 16;
 /// The most lists of stunts in a bundle.
 pub const STUNTS_MAX: usize = 15;
@@ -35,49 +35,49 @@ const NAME_MAX: usize = 64;
 /// A valid file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SenderFile {
-    /// Where it is.
+    /// The path of the file.
     pub path: PathBuf,
     /// Where metrics are served over HTTP.
     pub metrics: Option<MetricsAt>,
-    /// In the order of the file: the first one whose rule names a connection has it.
+    /// In the order of the file: a connection belongs to the first one with a rule that names it.
     pub bundles: Vec<BundleConfig>,
 }
 
-/// Connections that share a bottleneck, and answer each other's congestion signals.
+/// Connections that share a bottleneck and answer each other's congestion signals.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BundleConfig {
     /// Unique.
     pub name: String,
-    /// Only connections to these are in the bundle.
+    /// Only connections to these prefixes are in the bundle.
     pub peers: Vec<IpNet>,
     /// How signals are delegated.
     pub spec: BundleSpec,
-    /// What delegation leaves each stunt at least.
+    /// The lowest rate to which delegation reduces a stunt.
     pub min_rate: Rate,
-    /// What connections of the bundle have; `None` leaves each with what it has, and takes only
-    /// those with reno or cubic.
+    /// The congestion control of connections in the bundle. With `None` each keeps its own, and
+    /// only connections with reno or cubic are included.
     pub congestion_control: Option<CongestionControl>,
     /// Connections with targets.
     pub free: Vec<FreeConfig>,
-    /// Connections that answer for them.
+    /// Connections that answer signals for them.
     pub stunts: Vec<StuntsConfig>,
 }
 
-/// Connections that have a target each.
+/// Connections of which each has a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FreeConfig {
-    /// Any of these names a connection.
+    /// A connection is included if any of these matches.
     pub matches: Vec<Match>,
-    /// What each is to have; a trace begins when the daemon takes it over.
+    /// The target of each connection; a trace begins when the daemon takes the connection over.
     pub target: Target,
 }
 
-/// Connections that answer for others.
+/// Connections that answer signals for others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StuntsConfig {
-    /// Any of these names a connection.
+    /// A connection is included if any of these matches.
     pub matches: Vec<Match>,
-    /// One of weight 2 is asked half as often as one of weight 1.
+    /// A stunt of weight 2 is asked half as often as one of weight 1.
     pub weight: Weight,
 }
 

@@ -1,9 +1,9 @@
-//! Reading a TOML table key by key, so that every error can name line, key and what is allowed.
+//! Reads a TOML table key by key, so that every error can name the line, the key and what is allowed.
 //!
-//! The keys of a table are taken one by one. [`Table::finish`] refuses those that are left, and lists those that
-//! were asked for as what is allowed: so a reader asks for every key of its table, also where only some
-//! combinations are valid. Derived deserialisers are not used: they know the place of a wrong type but not of a
-//! wrong meaning.
+//! The keys of a table are taken one by one. [`Table::finish`] refuses the remaining keys, and lists the keys that the
+//! reader has asked for as allowed. So a reader asks for every possible key, even if only some combinations are valid.
+//! Derived deserialisers are not used: they report the place of a value with a wrong type, but not of one with a wrong
+//! meaning.
 
 use std::borrow::Cow;
 use std::fmt::{self, Display};
@@ -27,25 +27,25 @@ pub struct Source<'t> {
     overrides: &'t [Override],
     /// Whether messages may contain parts of the text; see [`crate::file`].
     is_shown: bool,
-    /// For each line of the text the line of `file` that it was made from; `None` if the text is the file's.
+    /// For each line of the text, the line of `file` from which it was made; `None` if the text is that of the file.
     lines: Option<&'t [usize]>,
-    /// Places that count as right.
+    /// Places that are treated as right.
     mends: Option<&'t Mends>,
 }
 
 impl<'t> Source<'t> {
-    /// A document with this text; `file` is the name of the file in errors.
+    /// A document with this text; `file` is the file name in errors.
     pub fn new(text: &'t str, file: &'t str, overrides: &'t [Override]) -> Self {
         Source { text, file, overrides, is_shown: true, lines: None, mends: None }
     }
 
-    /// The same document, made from another form of the file: errors name these lines, one for each line of the
-    /// text.
+    /// The same document, made from another form of the file. Errors name these lines, one for each
+    /// line of the text.
     pub(crate) fn made_from(self, lines: &'t [usize]) -> Self {
         Source { lines: Some(lines), ..self }
     }
 
-    /// The same document, as if these places were right: see [`mistakes`](crate::mistakes).
+    /// The same document, with these places treated as right: see [`mistakes`](crate::mistakes).
     pub fn mended(self, mends: Option<&'t Mends>) -> Self {
         Source { mends, ..self }
     }
@@ -54,7 +54,7 @@ impl<'t> Source<'t> {
         self.mends?.of(self.file, at, key)
     }
 
-    /// The same document, no part of which appears in messages.
+    /// The same document, whose text never appears in messages.
     pub(crate) fn hidden(self) -> Self {
         Source { is_shown: false, ..self }
     }
@@ -65,7 +65,7 @@ impl<'t> Source<'t> {
     /// [`ConfigError`] if the text is not TOML, or an override names nothing.
     pub fn top(self) -> Result<Table<'t>, ConfigError> {
         let (parsed, errors) = DeTable::parse_recoverable(self.text);
-        // The parser's messages do not quote the text. One a line: others follow from it.
+        // The parser's messages do not quote the text. Only the first per line is kept: others follow from it.
         let error = |e: toml::de::Error| {
             let at = e.span().map_or(0, |s| s.start);
             self.last_error(at, "syntax", e.message().replace('\n', ", "))
@@ -105,7 +105,7 @@ impl<'t> Source<'t> {
         }
     }
 
-    /// Places beyond the end of the text are those of the overrides.
+    /// The origin of a place; places beyond the end of the text are those of the overrides.
     fn origin(self, at: usize) -> Origin {
         let change = at.checked_sub(self.text.len() + 1).and_then(|i| self.overrides.get(i));
         if let Some(change) = change {
@@ -118,10 +118,10 @@ impl<'t> Source<'t> {
     }
 }
 
-/// Where one word is wrong, the parser finds many.
+/// The most syntax errors that are read: a single wrong word can cause many.
 const SYNTAX_MAX: usize = 100;
 
-/// The message about a file whose text is not shown.
+/// The message about a file whose text may not be shown.
 pub(crate) const HIDDEN: &str =
     "not valid; details are not shown, because the calling user may not read this file";
 
@@ -131,32 +131,32 @@ fn entries(table: DeTable<'_>) -> Entries<'_> {
     table.into_iter().collect()
 }
 
-/// A table whose keys are taken one by one; what is left at the end is unknown.
+/// A table whose keys are taken one by one; the keys that remain at the end are unknown.
 pub struct Table<'t> {
     source: Source<'t>,
-    /// Its own name, empty for the top.
+    /// The table's own key, empty for the top table.
     path: Rc<str>,
     at: usize,
-    /// It stands for one that is missing.
+    /// Whether the table stands for one that is missing.
     is_mended: bool,
     entries: Entries<'t>,
     /// The keys that a reader has asked for, in order, and whether the table may have each.
     known: Vec<(Box<str>, bool)>,
-    /// Keys whose values are wrong, and where each is: they count as left out, or as another value.
+    /// Keys with wrong values, and their places: they are treated as left out, or as having another value.
     wrong: Vec<(Box<str>, usize)>,
 }
 
-/// The place of a value, for errors that only its meaning reveals.
+/// The place of a value, for errors that are found only later.
 #[derive(Clone)]
 pub struct Place<'t> {
     source: Source<'t>,
     key: Rc<str>,
     at: usize,
-    /// Whether what is there stands for something else.
+    /// Whether the value replaces a wrong or missing one.
     is_mended: bool,
 }
 
-/// `FILE:LINE`.
+/// Writes `FILE:LINE`.
 impl Display for Place<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.source.origin(self.at).fmt(f)
@@ -169,7 +169,7 @@ impl Place<'_> {
         self.source.file
     }
 
-    /// Where in the text it is, in bytes: for callers that keep many places and ask for few lines.
+    /// The offset in the text, in bytes, for callers that keep many places and need few lines.
     pub fn offset(&self) -> usize {
         self.at
     }
@@ -178,7 +178,7 @@ impl Place<'_> {
         matches!(self.source.origin(self.at), Origin::Override(_))
     }
 
-    /// An error here.
+    /// An error at this place.
     pub fn error(&self, what: impl Display) -> ConfigError {
         let hint = Hint { at: self.at, is_caused: self.is_mended, ..Hint::default() };
         self.source.last_error(self.at, &self.key, what).hinted(hint)
@@ -193,7 +193,7 @@ pub struct Placed<'t, T> {
     pub place: Place<'t>,
 }
 
-/// The texts of a list, and where the list is.
+/// The texts of a list with their places, and the place of the list.
 pub type Texts<'t> = Placed<'t, Vec<Placed<'t, String>>>;
 
 impl<'t> Table<'t> {
@@ -214,7 +214,7 @@ impl<'t> Table<'t> {
                 None => self.entries.push((key, value)),
                 Some(How::Meant(meant)) if !names.contains(meant) => {
                     let key = Spanned::new(key.span(), Cow::Owned(meant.clone()));
-                    // As that one it may be wrong, too.
+                    // The key that was meant can itself have a wrong value.
                     match self.source.mend(at, &self.key(meant)) {
                         None => self.entries.push((key, value)),
                         Some(_) => self.wrong.push((meant.as_str().into(), at)),
@@ -225,7 +225,7 @@ impl<'t> Table<'t> {
         }
     }
 
-    /// What stands for a key that is wrong or missing, if `make` knows something.
+    /// A value that replaces a wrong or missing one, if `make` can make one.
     fn stand_in<T>(
         &self,
         key: &str,
@@ -259,14 +259,14 @@ impl<'t> Table<'t> {
         Some((place, value.into_inner()))
     }
 
-    /// The first word about a key holds.
+    /// Notes that a key was asked for; the first note about a key counts.
     fn note(&mut self, key: &str, is_allowed: bool) {
         if !self.known.iter().any(|(known, _)| **known == *key) {
             self.known.push((key.into(), is_allowed));
         }
     }
 
-    /// Refuses a key that tables like this one have, but not this one; why is `what`.
+    /// Refuses a key that similar tables have, but not this one; `what` says why.
     ///
     /// # Errors
     /// [`ConfigError`] if the key is there.
@@ -293,25 +293,25 @@ impl<'t> Table<'t> {
         Some(Place { source: self.source, key, at, is_mended: self.is_mended })
     }
 
-    /// The keys that have not been taken, for tables whose keys are names of the user's.
+    /// The keys that have not been taken, for tables whose keys are names that the user chooses.
     pub fn keys(&self) -> Vec<String> {
         self.entries.iter().map(|(key, _)| key.get_ref().clone().into_owned()).collect()
     }
 
-    /// Whether the key is there; the reader knows it from now on.
+    /// Whether the key is present; it counts as known from now on.
     fn has(&mut self, key: &str) -> bool {
         self.note(key, true);
         self.entries.iter().any(|(k, _)| k.get_ref() == key)
     }
 
-    /// A text, if it is there.
+    /// A text, if the key is present.
     pub fn text(&mut self, key: &str) -> Result<Option<Placed<'t, String>>, ConfigError> {
         let Some((place, value)) = self.take(key) else {
             return Ok(self.stand_in(key, |place, nth| Some(guessed(unknown(place.at), nth))));
         };
         match value {
             DeValue::String(text) => Ok(Some(Placed { value: text.into_owned(), place })),
-            // An override needs no quotes.
+            // In an override a text needs no quotes.
             DeValue::Integer(i) if place.is_override() => {
                 Ok(Some(Placed { value: i.as_str().to_owned(), place }))
             }
@@ -324,7 +324,7 @@ impl<'t> Table<'t> {
         }
     }
 
-    /// Refuses a number where `is_right` wants a text, and offers the text that was probably meant.
+    /// Refuses a number where `is_right` expects a text, and suggests the text that was probably meant.
     fn refuse_number(&self, key: &str, is_right: impl Fn(&str) -> bool) -> Result<(), ConfigError> {
         let entry = self.entries.iter().find(|(k, _)| k.get_ref() == key);
         let number = match entry.map(|(_, value)| value.get_ref()) {
@@ -363,10 +363,42 @@ impl<'t> Table<'t> {
         }
     }
 
+    /// A text, or a list of up to `most` different texts.
+    ///
+    /// # Errors
+    /// [`ConfigError`] if one is wrong, or the list is empty.
+    pub fn some_by(
+        &mut self,
+        key: &str,
+        most: usize,
+        parse: impl Fn(&str) -> Result<String, String>,
+    ) -> Result<Option<Placed<'t, Vec<String>>>, ConfigError> {
+        let is_list = |(k, value): &(Spanned<_>, Spanned<DeValue<'_>>)| {
+            k.get_ref() == key && matches!(value.get_ref(), DeValue::Array(_))
+        };
+        if !self.entries.iter().any(is_list) {
+            let one = self.parsed_by(key, parse)?;
+            return Ok(one.map(|Placed { value, place }| Placed { value: vec![value], place }));
+        }
+        let Some(Placed { value: texts, place }) = self.texts(key)? else { return Ok(None) };
+        let mut some = Vec::new();
+        for text in texts {
+            let value = parse(&text.value).map_err(|what| text.place.error(what))?;
+            if some.contains(&value) {
+                return Err(text.place.error(format_args!("`{value}` is listed twice")));
+            }
+            some.push(value);
+        }
+        if !(1..=most).contains(&some.len()) {
+            return Err(place.error(format_args!("{} names; expected 1 to {most}", some.len())));
+        }
+        Ok(Some(Placed { value: some, place }))
+    }
+
     /// Takes the key `version` of the main table of a file of this kind.
     ///
     /// # Errors
-    /// [`ConfigError`] if the file is one of another kind, or of another version.
+    /// [`ConfigError`] if the file is of another kind or of another version.
     pub fn version_of(&mut self, kind: FileKind, expected: u64) -> Result<(), ConfigError> {
         let has = |key: &str| self.find(key).is_some();
         if let Some((key, what)) = kind.other(has) {
@@ -376,7 +408,7 @@ impl<'t> Table<'t> {
         self.version(expected)
     }
 
-    /// Refuses a daemon's file where a scenario is wanted.
+    /// Refuses a daemon's file where a scenario is expected.
     ///
     /// # Errors
     /// [`ConfigError`] if it is one.
@@ -416,7 +448,7 @@ impl<'t> Table<'t> {
         Err(self.source.last_error(place.at, &place.key, what))
     }
 
-    /// A text that `T` can be read from, if it is there.
+    /// A text that can be parsed as `T`, if the key is present.
     pub fn parsed<T>(&mut self, key: &str) -> Result<Option<Placed<'t, T>>, ConfigError>
     where
         T: FromStr<Err: Display>,
@@ -434,7 +466,7 @@ impl<'t> Table<'t> {
         }
     }
 
-    /// One of some words, if it is there.
+    /// One of several words, if the key is present.
     pub fn word<T: Copy>(
         &mut self,
         key: &str,
@@ -663,7 +695,7 @@ impl<'t> Table<'t> {
             let at = entry.span().start;
             if self.source.mend(at, &place.key) == Some(&How::LeftOut) {
                 self.wrong.push((key.into(), at));
-                // Also a group that would lack its flow.
+                // Names of groups too, since a group may now lack its flow.
                 for key in ["name", "group"] {
                     let name = entry.get_ref().get(key).and_then(|name| name.get_ref().as_str());
                     if let (Some(name), Some(mends)) = (name, self.source.mends) {
@@ -682,7 +714,7 @@ impl<'t> Table<'t> {
         Ok(tables)
     }
 
-    /// The error that a key is missing, or that the one which was probably meant is misspelt.
+    /// The error for a missing key: either that it is missing, or that a similar key is misspelt.
     pub fn missing(&self, key: &str, expected: impl Display) -> ConfigError {
         let similar = self.entries.iter().filter(|(k, _)| nearest(k.get_ref(), [key]).is_some());
         if let Some((found, _)) = similar.min_by_key(|(k, _)| k.span().start) {
@@ -692,7 +724,7 @@ impl<'t> Table<'t> {
         }
         let what = format!("missing; expected {expected}");
         let path = self.key(key);
-        // It would do instead.
+        // A wrong key that could have been used instead.
         let is_other = |wrong: &str| what.contains(&format!("`{wrong}`"));
         let is_wrong = self.wrong.iter().any(|(wrong, _)| **wrong == *key || is_other(wrong));
         let is_caused = self.is_mended || is_wrong || self.source.mend(self.at, &path).is_some();
@@ -726,10 +758,10 @@ impl<'t> Table<'t> {
     }
 }
 
-/// Tables that a host and a router call differently.
+/// Tables with different names in files of hosts and of routers.
 const SYNONYMS: [(&str, &str); 2] = [("group", "device"), ("device", "group")];
 
-/// What may follow a number in a text. The first that is right is offered.
+/// Units that may have been left out after a number. The first that makes the text valid is suggested.
 const UNITS: [&str; 4] = ["ms", "mbit", "s", "MB"];
 
 fn whole<T: TryFrom<u64>>(value: &DeValue<'_>) -> Option<T> {

@@ -1,5 +1,4 @@
-//! What a connection is to have: keys that the senders of scenarios and of `fairweir sender` have in
-//! common.
+//! The target of a connection: common keys of senders in scenarios and of `fairweir sender`.
 
 use fairweir_core::delegate::{Point, Shape, Target, Trace, TraceError};
 use fairweir_core::share::Weight;
@@ -7,11 +6,11 @@ use fairweir_core::units::{Rate, Span, Time};
 
 use crate::{ConfigError, Table};
 
-/// One of the keys `target`, `trace`, `sine` and `connections`; a sine ends at `end`, and is not
-/// accepted without one.
+/// Reads one of the keys `target`, `trace`, `sine` and `connections`. A sine ends at `end`, and is
+/// not accepted without one.
 ///
 /// # Errors
-/// What is wrong with them; that there is not exactly one of the four.
+/// The mistake in them, or that there is not exactly one of the four.
 pub fn target(table: &mut Table<'_>, end: Option<Time>) -> Result<Target, ConfigError> {
     let place = table.place();
     let constant = table.parsed::<Rate>("target")?;

@@ -1,10 +1,10 @@
-//! Text on its way to a terminal.
+//! Makes text safe for a terminal.
 //!
-//! Names and reasons come from files, from the network and from other users. A terminal obeys the
+//! Names and reasons come from files, from the network and from other users. A terminal acts on the
 //! control characters in them: an escape sequence can set the window's title, move the cursor over
-//! earlier lines, or type on behalf of the user. So everything that a command prints passes
-//! [`stdout`] or [`escaped`], which replace control characters by the escape of JSON, `\u001b`;
-//! JSON that is printed stays the same JSON.
+//! earlier lines, or type on behalf of the user. So everything that a command prints passes through
+//! [`stdout`] or [`escaped`], which replace control characters by the escape of JSON, `\u001b`.
+//! Printed JSON keeps its meaning.
 
 use std::fmt::Write as _;
 use std::io::{self, StdoutLock, Write};
@@ -15,7 +15,7 @@ pub fn stdout() -> Plain<StdoutLock<'static>> {
     Plain(io::stdout().lock())
 }
 
-/// Whether anything was written by way of [`stdout`], or of another [`Plain`].
+/// Whether anything was written through [`stdout`] or another [`Plain`].
 pub fn has_written() -> bool {
     HAS_WRITTEN.load(Ordering::Relaxed)
 }
@@ -34,7 +34,7 @@ pub fn escaped(text: &str) -> String {
     })
 }
 
-/// The same on one line.
+/// `text` escaped in the same way, and on one line.
 pub fn on_one_line(text: &str) -> String {
     escaped(text).replace(['\n', '\t'], " ")
 }
@@ -43,22 +43,22 @@ fn is_escaped(c: char) -> bool {
     acts_on_terminal(c) && !matches!(c, '\n' | '\t')
 }
 
-/// Control characters, line separators, and marks that reorder the text around them. Source: Unicode
-/// 16, general categories Cc, Zl and Zp; UAX #9, table of directional formatting characters.
+/// Whether a character is a control character, a line separator, or a mark that reorders the text around it. Source:
+/// Unicode 16, general categories Cc, Zl and Zp; UAX #9, table of directional formatting characters.
 pub(crate) fn acts_on_terminal(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{061c}')
         || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// See [`stdout`].
+/// A writer that escapes control characters; see [`stdout`].
 #[derive(Debug)]
 pub struct Plain<W>(W);
 
 impl<W: Write> Write for Plain<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         HAS_WRITTEN.store(true, Ordering::Relaxed);
-        // A formatted text comes in whole strings.
+        // Formatted text arrives in whole strings, so no character is split.
         self.0.write_all(escaped(&String::from_utf8_lossy(bytes)).as_bytes())?;
         Ok(bytes.len())
     }

@@ -23,7 +23,7 @@ use crate::value::parse_dev;
 use crate::words::{choices, nearest};
 
 const FILE_BYTES_MAX: u64 = 1 << 18;
-/// A section, and where it begins.
+/// A section, and the line where it begins.
 #[derive(Debug)]
 struct Section {
     line: usize,
@@ -31,7 +31,7 @@ struct Section {
     options: Vec<Setting>,
 }
 
-/// An `option`, or all of a `list`.
+/// An `option`, or all values of a `list`.
 #[derive(Debug)]
 struct Setting {
     line: usize,
@@ -40,8 +40,8 @@ struct Setting {
     values: Vec<String>,
 }
 
-/// The TOML for the file at `path`; the interfaces are `lan` and `wan` unless the file names others. `None`
-/// if it does not say `option enabled '1'`.
+/// The TOML for the file at `path`. The interfaces are those of `lan` and `wan`, separated by
+/// spaces, unless the file names others. `None` if the file does not have `option enabled '1'`.
 ///
 /// # Errors
 /// If the file cannot be read, others than its owner may write to it, or a router cannot have such a
@@ -52,7 +52,7 @@ pub fn router_toml(path: &Path, lan: &str, wan: &str) -> Result<Option<String>, 
     judged(text.as_str(), &path.display().to_string(), lan, wan)
 }
 
-/// The same of a text.
+/// Like [`router_toml`], for a text.
 pub(crate) fn judged(
     text: &str,
     file: &str,
@@ -76,10 +76,10 @@ pub(crate) fn judged(
 #[derive(Debug, Default)]
 struct Written {
     toml: String,
-    /// For each line of it the line that it was made from.
+    /// For each line of the TOML, the line of the UCI file from which it was made.
     lines: Vec<usize>,
     is_enabled: bool,
-    /// What is wrong and is not in it.
+    /// Errors in parts that are not in the TOML.
     wrong: Vec<ConfigError>,
 }
 
@@ -106,8 +106,13 @@ fn translate(text: &str, file: &str, lan: &str, wan: &str) -> Written {
     written.wrong.extend(routers.map(duplicate));
     let line = router.map_or(1, |router| router.line);
     written.push(line, "# Written from UCI; changes here are lost.\nversion = 1\n\n[router]");
-    let mut names = [("lan", lan, line), ("wan", wan, line)];
+    let [lans, wans] = [lan, wan].map(|names| names.split_whitespace().collect::<Vec<_>>());
+    let mut names = [("lan", lans, line), ("wan", wans, line)];
     for setting in router.map(|router| &router.options[..]).unwrap_or_default() {
+        if let Some(place) = names.iter_mut().find(|(key, ..)| setting.key == *key) {
+            *place = (place.0, setting.words(), setting.line);
+            continue;
+        }
         let value = match setting.one() {
             Ok(value) => value,
             Err(what) => {
@@ -117,18 +122,10 @@ fn translate(text: &str, file: &str, lan: &str, wan: &str) -> Written {
         };
         let done = match setting.key.as_str() {
             "enabled" => truth(value).map(|truth| written.is_enabled = truth),
-            "lan" => {
-                names[0] = ("lan", value, setting.line);
-                Ok(())
-            }
-            "wan" => {
-                names[1] = ("wan", value, setting.line);
-                Ok(())
-            }
             key @ ("upload" | "strict_priority") => {
                 truth(value).map(|truth| written.push(setting.line, &format!("{key} = {truth}")))
             }
-            // The reader knows all keys but this one.
+            // The TOML reader knows all keys except this one.
             key if nearest(key, ["enabled"]).is_some() => {
                 Err("unknown key (did you mean `enabled`?)".to_owned())
             }
@@ -140,17 +137,23 @@ fn translate(text: &str, file: &str, lan: &str, wan: &str) -> Written {
         let key = format!("router.{}", setting.key);
         written.wrong.extend(done.err().map(|what| at(setting.line, &key, what)));
     }
-    for (key, value, line) in names {
-        match parse_dev(value) {
-            Ok(dev) => written.push(line, &format!("{key} = {}", quoted(&dev))),
+    for (key, values, line) in names {
+        let devs: Result<Vec<String>, String> =
+            values.iter().map(|value| parse_dev(value)).collect();
+        let text = match devs {
+            Ok(devs) => {
+                let texts: Vec<String> = devs.iter().map(|dev| quoted(dev)).collect();
+                if let [one] = &texts[..] { one.clone() } else { format!("[{}]", texts.join(", ")) }
+            }
             Err(what) => {
                 written.wrong.push(at(line, &format!("router.{key}"), what));
-                // An interface that stands for the right one.
-                written.push(line, &format!("{key} = \"right-{key}\""));
+                // A name that replaces the wrong one.
+                format!("\"right-{key}\"")
             }
-        }
+        };
+        written.push(line, &format!("{key} = {text}"));
     }
-    // Of a device whose name of a section is misspelt, the groups are neither written nor wrong.
+    // If the section name of a device is misspelt, its groups are neither written nor reported.
     let (mut has_device, mut has_group, mut is_lost) = (false, false, false);
     for section in sections.iter().filter(|section| section.kind != "router") {
         let header = match section.kind.as_str() {
@@ -208,7 +211,15 @@ impl Setting {
         }
     }
 
-    /// The line of TOML, of a device or a group.
+    /// All values. An option with spaces counts as a list, as in UCI.
+    fn words(&self) -> Vec<&str> {
+        match self.is_list {
+            true => self.values.iter().map(String::as_str).collect(),
+            false => self.values.iter().flat_map(|value| value.split_whitespace()).collect(),
+        }
+    }
+
+    /// The line of TOML for a setting of a device or a group.
     fn of_device(&self) -> Result<String, String> {
         match self.key.as_str() {
             "weight" => {
@@ -217,13 +228,8 @@ impl Setting {
                 let what = |_| format!("`{value}` is not a weight; expected a number such as 2");
                 weight.map(|weight| format!("weight = {weight}")).map_err(what)
             }
-            // As UCI does it, an option with spaces is a list too.
             "match" => {
-                let split = |value: &String| {
-                    let one: Vec<String> = value.split_whitespace().map(quoted).collect();
-                    if self.is_list { vec![quoted(value)] } else { one }
-                };
-                let values: Vec<String> = self.values.iter().flat_map(split).collect();
+                let values: Vec<String> = self.words().into_iter().map(quoted).collect();
                 Ok(format!("match = [{}]", values.join(", ")))
             }
             key => Ok(pair(key, self.one()?)),
@@ -242,7 +248,7 @@ fn pair(key: &str, value: &str) -> String {
 }
 
 fn quoted(text: &str) -> String {
-    // JSON's escapes are TOML's, but for DEL.
+    // JSON's escapes are valid in TOML, except that TOML also needs one for DEL.
     let mut quoted = String::from("\"");
     for c in text.chars() {
         match c {
@@ -256,7 +262,7 @@ fn quoted(text: &str) -> String {
     quoted + "\""
 }
 
-/// As `get_bool` of OpenWrt's `/lib/functions.sh` reads it.
+/// Reads a truth value like `get_bool` of OpenWrt's `/lib/functions.sh`.
 fn truth(value: &str) -> Result<bool, String> {
     match value {
         "1" | "on" | "true" | "yes" | "enabled" => Ok(true),
@@ -265,7 +271,7 @@ fn truth(value: &str) -> Result<bool, String> {
     }
 }
 
-/// The sections of a file, and lines with what is wrong with each.
+/// The sections of a file, and the lines with errors.
 fn parse(text: &str) -> (Vec<Section>, Vec<(usize, String)>) {
     let (mut sections, mut wrong) = (Vec::new(), Vec::new());
     for (i, line) in text.lines().enumerate() {
@@ -311,7 +317,7 @@ impl Section {
     }
 }
 
-/// The words of a line, as UCI quotes them: `'as it is'`, `"with \" in it"`, `wi\ th`.
+/// The words of a line, with UCI's quoting: `'as it is'`, `"with \" in it"`, `wi\ th`.
 pub(crate) fn words(line: &str) -> Result<Vec<String>, String> {
     let (mut words, mut chars) = (Vec::new(), line.chars());
     let mut word: Option<String> = None;
@@ -354,14 +360,14 @@ mod tests {
                     # a comment\n\
                     config router 'main'\n\
                     \toption enabled '1'\n\toption upload on\n\toption upload_capacity \"9500kbit\"\n\
-                    \toption wan 'pppoe-wan'\n\n\
+                    \toption wan 'pppoe-wan ds0'\n\tlist lan br-lan\n\tlist lan br-guest\n\n\
                     config device\n\toption name 'tv'\n\toption weight '4'\n\
                     \tlist match 'mac:02:00:5e:00:53:01'\n\tlist match 'host:tv'\n\
                     config group\n\toption name 'video'\n\toption weight 3\n\
                     \toption match 'port:tcp/443 port:udp/443'\n";
         let expected = "# Written from UCI; changes here are lost.\nversion = 1\n\n[router]\n\
-                        upload = true\nupload_capacity = \"9500kbit\"\nlan = \"br-lan\"\n\
-                        wan = \"pppoe-wan\"\n\n[[device]]\nname = \"tv\"\nweight = 4\n\
+                        upload = true\nupload_capacity = \"9500kbit\"\nlan = [\"br-lan\", \"br-guest\"]\n\
+                        wan = [\"pppoe-wan\", \"ds0\"]\n\n[[device]]\nname = \"tv\"\nweight = 4\n\
                         match = [\"mac:02:00:5e:00:53:01\", \"host:tv\"]\n\n[[device.group]]\n\
                         name = \"video\"\nweight = 3\n\
                         match = [\"port:tcp/443\", \"port:udp/443\"]\n";
@@ -372,7 +378,7 @@ mod tests {
     fn a_router_that_is_not_enabled_has_no_configuration() {
         assert_eq!(toml("config router\n\toption enabled 0\n"), Ok(None));
         assert_eq!(toml(""), Ok(None));
-        // It is read all the same.
+        // A file that is not enabled is still checked.
         assert!(toml("config router\n\toption enabled 0\n\toption uplod 1\n").is_err());
     }
 
@@ -387,7 +393,7 @@ mod tests {
             ("config router\n\toption upload maybe\n", "router.upload: `maybe` is neither 1 nor 0"),
             ("config router\n\tlist control none\n", "a list; expected `option`"),
             ("config router\n\toption wan a\n\toption wan b\n", "duplicate option `wan`"),
-            ("config router\n\toption wan 'a b'\n", "`a b` is not a name of an interface"),
+            ("config router\n\toption wan 'a b/c'\n", "`b/c` is not a name of an interface"),
             ("config router\nconfig router\n", "fairweir:2: router: duplicate section"),
             ("config devise\n", "device"),
             ("config group\n", "no device is above this group"),

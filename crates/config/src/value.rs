@@ -1,4 +1,4 @@
-//! Values that files and the command line have in common.
+//! Values that are used both in files and on the command line.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -14,7 +14,7 @@ use nix::unistd::User;
 
 use crate::words::choices;
 
-/// The largest capacity of a link; more is probably a slip of the unit.
+/// The largest capacity of a link; a larger one is probably a wrong unit.
 pub const CAPACITY_MAX: Rate = Rate::mbit(400_000);
 
 /// Where a daemon serves metrics over HTTP.
@@ -55,7 +55,7 @@ impl fmt::Display for MetricsAt {
     }
 }
 
-/// The longest name of an interface, in bytes. Source: IFNAMSIZ of linux/if.h, without its end.
+/// The longest interface name, in bytes. Source: IFNAMSIZ of linux/if.h, without the final null byte.
 const DEV_NAME_MAX: usize = 15;
 
 /// Reads the name of an interface.
@@ -74,7 +74,7 @@ pub fn parse_dev(text: &str) -> Result<String, String> {
     Err(format!("`{text}` is not a name of an interface; {expected}"))
 }
 
-/// Reads the name of a control that a host can have.
+/// Reads the name of a control that a host supports.
 ///
 /// # Errors
 /// Says what is allowed.
@@ -103,7 +103,7 @@ pub fn parse_capacity(text: &str) -> Result<Rate, String> {
     Err(format!("capacity {rate} is out of range ({CAPACITY_MIN_RBM} to {CAPACITY_MAX})"))
 }
 
-/// Reads what a group may receive at most.
+/// Reads the cap of a group.
 ///
 /// # Errors
 /// Says what is allowed.
@@ -111,7 +111,7 @@ pub fn parse_max(text: &str) -> Result<Rate, String> {
     parse_limit("max", text)
 }
 
-/// Reads what a group receives at least.
+/// Reads the floor of a group.
 ///
 /// # Errors
 /// Says what is allowed.
@@ -127,11 +127,11 @@ fn parse_limit(key: &str, text: &str) -> Result<Rate, String> {
     Err(format!("{key} {rate} is out of range ({CAPACITY_MIN} to {CAPACITY_MAX})"))
 }
 
-/// Less is used up by a page, and more is probably a slip of the unit.
+/// A single page uses up a smaller amount, and a larger one is probably a wrong unit.
 const QUOTA_AMOUNTS: RangeInclusive<Bytes> = Bytes::kb(1_000)..=Bytes::kb(1_000_000_000_000);
 
-/// Reads what a group may receive in a period, and its rate afterwards: `50 GB per month, then 1mbit`.
-/// Without a rate it is the least that can be enforced, as of a paused group.
+/// Reads the amount that a group may receive in a period, and its rate afterwards: `50 GB per month, then 1mbit`.
+/// Without a rate it is the lowest that can be enforced, like that of a paused group.
 ///
 /// # Errors
 /// Says what is allowed.
@@ -161,8 +161,8 @@ pub fn parse_quota(text: &str) -> Result<Quota, String> {
     Ok(Quota { amount, per, then: parse_limit("the rate after a quota,", rate)? })
 }
 
-/// Reads a time of some days of the week: `mon-fri 08:00-18:00`, `sat,sun 22:00-06:00`, and of every
-/// day `20:00-24:00`.
+/// Reads times on days of the week: `mon-fri 08:00-18:00`, `sat,sun 22:00-06:00`; without days it
+/// means every day: `20:00-24:00`.
 ///
 /// # Errors
 /// Says what is allowed.
@@ -183,7 +183,7 @@ pub fn parse_window(text: &str) -> Result<Window, String> {
     for part in named.into_iter().flat_map(|named| named.split(',')).map(str::trim) {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let (first, last) = (day(first)?, day(last)?);
-        // From Friday to Monday there are four.
+        // From Friday to Monday there are four days.
         for i in 0..=(last + DAYS.len() - first) % DAYS.len() {
             days[(first + i) % DAYS.len()] = true;
         }
@@ -191,7 +191,7 @@ pub fn parse_window(text: &str) -> Result<Window, String> {
     Ok(Window { days, from, to })
 }
 
-/// Minutes since midnight.
+/// Reads a time of day as minutes since midnight.
 pub(crate) fn minute(text: &str) -> Result<u16, String> {
     let number = |digits: &str| {
         let is_number = digits.len() == 2 && digits.bytes().all(|b| b.is_ascii_digit());
@@ -205,7 +205,7 @@ pub(crate) fn minute(text: &str) -> Result<u16, String> {
 
 const MATCH_KINDS: [&str; 8] = ["app", "unit", "cgroup", "user", "ip", "port", "local-port", "web"];
 
-/// Reads a rule for connections.
+/// Reads a match for connections.
 ///
 /// # Errors
 /// Says what is allowed.
@@ -221,45 +221,46 @@ pub fn parse_match(text: &str) -> Result<Match, String> {
         Match::Class(_) => {
             return Err(format!("unknown kind `class:`{}", choices("class", &MATCH_KINDS)));
         }
-        Match::Mac(_) | Match::Host(_) => {
-            return Err("`mac:` and `host:` are for the devices of `fairweir router`".to_owned());
+        Match::Mac(_) | Match::Host(_) | Match::Lan(_) => {
+            let what = "`mac:`, `host:` and `lan:` are for the devices of `fairweir router`";
+            return Err(what.to_owned());
         }
         _ => {}
     }
     Ok(parsed)
 }
 
-/// A match of a device behind a router.
+/// Parses a match that names a device behind a router.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Says what is wrong with it.
 pub fn parse_device_match(text: &str) -> Result<Match, String> {
     match text.parse::<Match>() {
         Ok(parsed @ (Match::Mac(_) | Match::Ip(_))) => Ok(parsed),
         Err(e) if text.starts_with("mac:") || text.starts_with("ip:") => Err(e.to_string()),
         Ok(_) | Err(_) => Err(format!(
             "`{shown}` is no match of a device; allowed: mac:02:00:5e:00:53:01, ip:192.168.1.7, \
-             ip:192.168.1.0/24, and for `fairweir router` host:tv",
+             ip:192.168.1.0/24, and for `fairweir router` host:tv, lan:br-guest",
             shown = text.chars().take(SHOWN_MAX).collect::<String>()
         )),
     }
 }
 
-/// A device of a router, which may be known by its name too.
+/// Reads a match for a device of a router, which can also be a name or a network.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Says what is wrong with it.
 pub fn parse_router_match(text: &str) -> Result<Match, String> {
-    if text.starts_with("host:") {
+    if text.starts_with("host:") || text.starts_with("lan:") {
         return text.parse::<Match>().map_err(|e| e.to_string());
     }
     parse_device_match(text)
 }
 
-/// What a group within a device is known by.
+/// Reads a match for a group within a device.
 ///
 /// # Errors
-/// What is wrong with it.
+/// Says what is wrong with it.
 pub fn parse_inner_match(text: &str) -> Result<Match, String> {
     match text.parse::<Match>() {
         Ok(parsed @ (Match::Ip(_) | Match::Port(_) | Match::Web(_))) => Ok(parsed),
@@ -272,13 +273,13 @@ pub fn parse_inner_match(text: &str) -> Result<Match, String> {
     }
 }
 
-/// Kinds of match of a group within a device.
+/// The kinds of match that a group within a device can have.
 const INNER_KINDS: [&str; 4] = ["ip:", "port:", "local-port:", "web:"];
 
-/// The longest part of a text that is not a match, in a message.
+/// The most characters of an invalid match that a message shows.
 const SHOWN_MAX: usize = 80;
 
-/// A number needs no user; a name must be one that the system knows.
+/// Checks a user: any number is allowed; a name must be known to the system.
 fn check_user(name: &str) -> Result<(), String> {
     if name.parse::<u32>().is_ok() {
         return Ok(());
@@ -289,12 +290,12 @@ fn check_user(name: &str) -> Result<(), String> {
         Err(e) => Err(format!("cannot look up user `{name}`: {e}")),
     }
 }
-/// A target of the queue at the ISP, within [`LATENCY_RANGE`].
+/// Reads a target of the queueing delay at the ISP, within [`LATENCY_RANGE`].
 pub(crate) fn parse_latency(text: &str) -> Result<Span, String> {
     in_range(text, "latency", LATENCY_RANGE)
 }
 
-/// A span within `range`; `name` is what messages call it.
+/// Checks that a span is within `range`; `name` is its name in messages.
 pub(crate) fn in_range(
     text: &str,
     name: &str,

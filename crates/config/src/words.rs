@@ -1,11 +1,11 @@
-//! Words that a user may have meant.
+//! Suggestions for misspelt words.
 
-/// The known word that is most like `word`, if one is similar.
+/// The known word that is most similar to `word`, if any is similar.
 pub fn nearest<'w>(word: &str, known: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
     known
         .into_iter()
         .map(|k| (strsim::osa_distance(word, k), k))
-        // A word of which no letter is left is not similar.
+        // A word without any letter in common is not similar.
         .filter(|&(slips, k)| slips <= slips_max(word) && slips < k.chars().count())
         .min()
         .map(|(_, k)| k)
@@ -22,13 +22,13 @@ pub fn not_one_of(word: &str, words: &[&str]) -> String {
     format!("unknown value `{word}`{}", choices(word, words))
 }
 
-/// ` (did you mean `a`?); allowed: a, b`.
+/// A list of choices, such as ` (did you mean `a`?); allowed: a, b`.
 pub(crate) fn choices(word: &str, words: &[&str]) -> String {
     let listed = if words.is_empty() { "nothing".to_owned() } else { words.join(", ") };
     format!("{}; allowed: {listed}", did_you_mean(word, words.iter().copied()))
 }
 
-/// How many letters may differ from what was meant: one, and one more for every four letters.
+/// How many letters of a word may be wrong: one, and one more for every four letters.
 pub(crate) fn slips_max(word: &str) -> usize {
     1 + word.chars().count() / 4
 }

@@ -2,7 +2,7 @@
 
 use crate::units::Span;
 
-/// A pause between a least and a greatest one.
+/// A pause that lies between a minimum and a maximum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
     min: Span,
@@ -11,27 +11,27 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Begins at `min`.
+    /// A pause that begins at `min`.
     pub const fn new(min: Span, max: Span) -> Backoff {
         Backoff { min, max, now: min }
     }
 
-    /// The present pause.
+    /// The current pause.
     pub const fn span(&self) -> Span {
         self.now
     }
 
-    /// Twice as long from now on.
+    /// Doubles the pause.
     pub fn double(&mut self) {
         self.grow(2);
     }
 
-    /// `factor` times as long from now on.
+    /// Multiplies the pause by `factor`.
     pub fn grow(&mut self, factor: u64) {
         self.now = (self.now * factor).min(self.max);
     }
 
-    /// The least again.
+    /// Resets the pause to the minimum.
     pub fn reset(&mut self) {
         self.now = self.min;
     }

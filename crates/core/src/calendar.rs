@@ -1,17 +1,17 @@
 //! Limits of groups that follow the calendar: weekly schedules, and quotas by day, week or month.
 //!
-//! Problem: "at most 2 Mbit/s on weekdays from 8 to 18" and "50 GB per month, then 1 Mbit/s" are meant by
-//! the clock on the wall, which repeats or leaves out an hour twice a year, and which may be wrong and set.
+//! Problem: "at most 2 Mbit/s on weekdays from 8 to 18" and "50 GB per month, then 1 Mbit/s" refer to the
+//! local clock, which repeats or skips an hour twice a year, and which may be wrong and corrected.
 //!
-//! Method: who knows the time zone turns the time into a [`Local`]; everything here is a function of
-//! that. What a schedule says depends on the minute of the week alone, so that it is in force twice in an hour
-//! that is repeated, and not in one that is left out. A quota counts each byte in one period, that of
-//! the clock when it was counted, and remembers the last [`PERIODS_MAX`] periods, so that a clock that
-//! is set and set back takes nothing away and gives nothing.
+//! Method: the caller knows the time zone and turns the time into a [`Local`]; everything here is a function
+//! of that. A schedule depends only on the minute of the week, so it is in force twice in an hour
+//! that is repeated, and not in one that is skipped. A quota counts each byte in one period, the period
+//! of the clock when the byte was counted, and remembers the last [`PERIODS_MAX`] periods, so that
+//! setting the clock and setting it back neither takes nor gives anything.
 //!
-//! Properties, all tested: the periods sum to what was received, to the byte, while no more are seen than are
-//! remembered; what was used in a period never becomes less, but by a reset; a clock that is behind the period that is
-//! counted begins none, until that one has lasted as long as one can.
+//! Properties, all tested: the periods sum exactly to the bytes received, while no more periods occur than are
+//! remembered; only a reset reduces what was used in a period; a clock behind the current period begins no new
+//! one until the current one has lasted as long as a period can.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -36,12 +36,12 @@ pub const PERIODS_MAX: usize = 4;
 pub struct Moment {
     /// 0 is Monday, below 7.
     pub weekday: u8,
-    /// Since midnight, below [`DAY_MIN`].
+    /// Minutes since midnight, below [`DAY_MIN`].
     pub minute: u16,
 }
 
 impl Moment {
-    /// The moment some minutes later.
+    /// The moment this many minutes later.
     pub fn after(self, minutes: u64) -> Moment {
         let day = u64::from(DAY_MIN);
         let all = u64::from(self.weekday) * day + u64::from(self.minute) + minutes % (7 * day);
@@ -49,37 +49,37 @@ impl Moment {
     }
 }
 
-/// A time by the clock on the wall.
+/// A local time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Local {
-    /// Of the calendar, since 1970-01-01.
+    /// Days of the calendar since 1970-01-01.
     pub day: i64,
-    /// Of the month, from 1.
+    /// Day of the month, from 1.
     pub day_of_month: u8,
-    /// Since midnight, below [`DAY_MIN`].
+    /// Minutes since midnight, below [`DAY_MIN`].
     pub minute: u16,
 }
 
 impl Local {
-    /// Of the week. 1970-01-01 was a Thursday.
+    /// The moment of the week. 1970-01-01 was a Thursday.
     pub fn moment(self) -> Moment {
         Moment { weekday: (self.day + 3).rem_euclid(7) as u8, minute: self.minute }
     }
 }
 
-/// The same time of some days of the week. Text form: `mon-fri 08:00-18:00`.
+/// The same time on some days of the week. Text form: `mon-fri 08:00-18:00`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// From Monday: on which days it begins.
+    /// The days on which it begins, from Monday.
     pub days: [bool; 7],
     /// The first minute, below [`DAY_MIN`].
     pub from: u16,
-    /// The minute after the last; if it is not after `from`, it is of the next day.
+    /// The minute after the last; if it is not after `from`, it belongs to the next day.
     pub to: u16,
 }
 
 impl Window {
-    /// Whether it includes a moment.
+    /// Whether the window includes a moment.
     pub fn includes(&self, at: Moment) -> bool {
         let is_day = |weekday: u8| self.days[usize::from(weekday % 7)];
         if self.from < self.to {
@@ -89,7 +89,7 @@ impl Window {
             || (is_day(at.weekday + 6) && at.minute < self.to)
     }
 
-    /// When it begins and ends.
+    /// The moments at which the window begins and ends.
     fn edges(&self) -> impl Iterator<Item = Moment> {
         let next_day = if self.from < self.to { 0 } else { DAY_MIN };
         let length = u64::from(self.to + next_day - self.from);
@@ -117,10 +117,10 @@ impl fmt::Display for Window {
     }
 }
 
-/// What decides for a group meanwhile; `None` leaves what is said elsewhere.
+/// Settings of a group during a window; `None` leaves the setting from elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scheduled {
-    /// When.
+    /// The window in which they are in force.
     pub window: Window,
     /// Its weight.
     pub weight: Option<Weight>,
@@ -165,7 +165,7 @@ impl Period {
         }
     }
 
-    /// As long as one can last, and an hour that is repeated.
+    /// The longest that a period can last, plus an hour that is repeated.
     const fn longest(self) -> Span {
         let days = match self {
             Period::Day => 1,
@@ -176,14 +176,14 @@ impl Period {
     }
 }
 
-/// What a group may receive in a period without a further limit.
+/// The volume that a group may receive in a period before a further limit applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
-    /// In L2 bytes.
+    /// The volume, in L2 bytes.
     pub amount: Bytes,
-    /// In each of these.
+    /// The period for which it is allowed.
     pub per: Period,
-    /// What it may receive at most when that is used up.
+    /// The rate limit when the volume is used up.
     pub then: Rate,
 }
 
@@ -205,10 +205,10 @@ impl fmt::Display for Scheduled {
     }
 }
 
-/// What follows the calendar for a group.
+/// The settings of a group that follow the calendar.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// If it has one.
+    /// The quota, if any.
     pub quota: Option<Quota>,
     /// A later entry overrides an earlier one.
     pub schedule: Vec<Scheduled>,
@@ -226,7 +226,7 @@ impl Plan {
         self.schedule.iter().filter(move |entry| entry.window.includes(at))
     }
 
-    /// Gives a group what is in force at `at`; `is_used_up`, if its quota is.
+    /// Applies what is in force at `at` to a group; `is_used_up` says whether its quota is used up.
     pub fn apply(&self, group: &mut Group, at: Moment, is_used_up: bool) {
         for entry in self.in_force(at) {
             group.weight = entry.weight.unwrap_or(group.weight);
@@ -243,25 +243,25 @@ impl Plan {
 
 /// What was received in the periods of a quota.
 ///
-/// Invariant: at most [`PERIODS_MAX`], each once; the last one is counted.
+/// Invariant: at most [`PERIODS_MAX`] periods, each once; the last one is the current one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     periods: Vec<Counted>,
-    /// For how long the last one has been counted without a break by the clock.
+    /// For how long the last period has been counted without an interruption by the clock.
     elapsed: Span,
 }
 
-/// What was received in a period. serde form: as it is stored.
+/// The volume received in a period. serde form: as it is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counted {
-    /// As of [`Period::first_day`].
+    /// The first day, as in [`Period::first_day`].
     pub first_day: i64,
     /// L2 bytes.
     pub bytes: Bytes,
 }
 
 impl Usage {
-    /// What was stored, the newest last.
+    /// The usage as it was stored, the newest period last.
     pub fn new(periods: &[Counted], elapsed: Span) -> Usage {
         let mut usage = Usage { periods: Vec::new(), elapsed };
         for (i, period) in periods.iter().enumerate() {
@@ -273,22 +273,22 @@ impl Usage {
         usage
     }
 
-    /// The periods that are remembered; the last one is counted.
+    /// The periods that are remembered; the last one is the current one.
     pub fn periods(&self) -> &[Counted] {
         &self.periods
     }
 
-    /// For how long it has been counted.
+    /// For how long the current period has been counted.
     pub fn elapsed(&self) -> Span {
         self.elapsed
     }
 
-    /// What was used of the period that is counted.
+    /// The volume used in the current period.
     pub fn used(&self) -> Bytes {
         self.periods.last().map_or(Bytes::ZERO, |last| last.bytes)
     }
 
-    /// Takes in what the clock says, and how long ago it was asked last.
+    /// Takes in the time of the clock, and how long ago it was read last.
     pub fn handle_clock(&mut self, per: Period, at: Local, passed: Span) {
         self.elapsed += passed;
         let first_day = per.first_day(at);
@@ -302,7 +302,7 @@ impl Usage {
             let known = self.periods.remove(known);
             return self.begin(known);
         }
-        // A clock that is behind is wrong, as after a start without one, or was.
+        // If the clock is behind, it is wrong, as after a start without a clock, or it was wrong before.
         if first_day > last.first_day || self.elapsed > per.longest() {
             self.begin(Counted { first_day, bytes: Bytes::ZERO });
         }
@@ -315,7 +315,7 @@ impl Usage {
         }
     }
 
-    /// Nothing of the period that is counted was used.
+    /// Sets the usage of the current period to zero.
     pub fn reset(&mut self) {
         if let Some(last) = self.periods.last_mut() {
             last.bytes = Bytes::ZERO;
@@ -335,7 +335,7 @@ impl Usage {
     }
 }
 
-/// When what is in force may change by schedules: the moments at which an entry begins or ends.
+/// The moments at which schedules may change what is in force: the beginning and end of each entry.
 pub fn changes<'p>(plans: impl Iterator<Item = &'p Plan>) -> Vec<Moment> {
     let entries = plans.flat_map(|plan| &plan.schedule);
     let edges = entries.flat_map(|entry| entry.window.edges());
@@ -430,7 +430,7 @@ mod tests {
         assert_eq!((usage.used(), usage.periods().len()), (Bytes::new(9), 1));
         usage.handle_clock(Period::Day, day(0), Span::secs(25 * 3_600));
         assert_eq!((usage.used(), usage.periods().len()), (Bytes::ZERO, 2));
-        // The right day has what was used.
+        // On the right day the earlier usage counts again.
         usage.handle_clock(Period::Day, day(100), Span::secs(1));
         assert_eq!(usage.used(), Bytes::new(9));
         usage.reset();

@@ -1,6 +1,6 @@
-//! What is fuzzed: properties of the parsers of outside bytes, which hold whatever the bytes are.
+//! Fuzz targets: properties of the parsers of outside bytes that hold for any bytes.
 //!
-//! `make fuzz` looks for inputs that break them, by coverage; the inputs that it has kept are played by a test.
+//! `make fuzz` searches for inputs that break them, guided by coverage; a test replays the inputs that it kept.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +21,7 @@ use crate::units::{Span, Time};
 #[path = "../../../fuzz/corpus.rs"]
 mod corpus;
 
-/// A name, and what is done with an input: it panics if a property does not hold.
+/// A name, and a function that takes an input and panics if a property does not hold.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// The parsers of this crate.
@@ -41,7 +41,7 @@ pub const TARGETS: &[Target] = &[
 const NOW_S: u64 = 1_000;
 
 fn dnsmasq(data: &[u8]) {
-    // The header of Kea's file is what tells them apart.
+    // Only the header of Kea's file distinguishes the two formats.
     lease_file(&String::from_utf8_lossy(data).replacen("address,", "address;", 1));
 }
 
@@ -49,8 +49,8 @@ fn kea(data: &[u8]) {
     lease_file(&["address,", &String::from_utf8_lossy(data)].concat());
 }
 
-/// Each line is a lease or is counted, what is read is read again in either format, and a line that is cut off
-/// changes its own address only.
+/// Each line is a lease or is counted; the result stays the same if it is written and read again in either format; a
+/// line that is cut off changes only its own address.
 fn lease_file(text: &str) {
     let read = lease_file::read(text, NOW_S);
     assert!(read.leases.len() + read.skipped <= text.lines().count());
@@ -90,8 +90,8 @@ fn lease_file(text: &str) {
     assert!(with.difference(&without).count() <= 1 && without.difference(&with).count() <= 1);
 }
 
-/// The bytes are messages: a byte that says who sent it, one that lets seconds pass, two for the length. What binds a
-/// name comes from the device or the router; a lease has a name and ends.
+/// The input is a list of messages: a byte for the sender, a byte for the seconds that pass, two for the length. A
+/// binding of a name comes from the device or the router; a lease has a name and ends.
 fn dhcp(data: &[u8]) {
     let (mut leases, mut now, mut rest) = (Leases::default(), Time::ZERO, data);
     let mut devices = Devices::new(Default::default());
@@ -120,7 +120,7 @@ fn dhcp(data: &[u8]) {
     }
 }
 
-/// What opens a connection is read again from the packet that is delivered, whose length is right.
+/// A packet that opens a connection stays the same if the packet to deliver is read again, and its length is right.
 fn syn(data: &[u8]) {
     let Some(syn) = Syn::parse(&data[..data.len().min(SYN_MAX)], None) else { return };
     assert_eq!(Syn::parse(syn.packet(), None).as_ref(), Some(&syn));

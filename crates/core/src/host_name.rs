@@ -1,4 +1,4 @@
-//! Host names as on the wire, and the patterns of them that users write.
+//! Host names as on the wire, and patterns of them that users write.
 
 use std::fmt;
 use std::str::FromStr;
@@ -26,7 +26,7 @@ impl HostName {
         };
         let mut labels = bytes.split(|&c| c == b'.');
         let last = bytes.rsplit(|&c| c == b'.').next()?;
-        // The last label of an IPv4 address is a number, that of a name never is (RFC 3696).
+        // The last label of an IPv4 address is a number, and that of a name never is (RFC 3696).
         if !labels.all(is_label) || last.iter().all(u8::is_ascii_digit) {
             return None;
         }
@@ -39,7 +39,7 @@ impl HostName {
         &self.0
     }
 
-    /// The registrable domain, which browsers take for the site; `None` of a public suffix.
+    /// The registrable domain, which browsers treat as the site; `None` for a public suffix.
     pub fn domain(&self) -> Option<&str> {
         fairweir_suffixes::registrable(&self.0)
     }
@@ -65,7 +65,7 @@ impl fmt::Display for HostName {
     }
 }
 
-/// A pattern of host names: a name and all below it, or with `*.` in front only what is below it.
+/// A pattern of host names: a name and all below it, or with `*.` in front only names below it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Site {
     name: HostName,
@@ -116,7 +116,7 @@ impl FromStr for Site {
     }
 }
 
-/// As users write it, with names in other scripts as on the wire (`xn--`).
+/// Prints as users write it, with names in other scripts as on the wire (`xn--`).
 impl fmt::Display for Site {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let below = if self.only_below { "*." } else { "" };

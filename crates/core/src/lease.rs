@@ -1,14 +1,14 @@
-//! Which device has which name, from what DHCP says in the LAN.
+//! Which device has which name, from DHCP messages in the LAN.
 //!
 //! Problem: `host:tv` names a device by the name that it tells the DHCP server, but frames have MAC
-//! addresses, and some devices make up a new one now and then. Method: a device asks for an address
-//! (REQUEST) and says its name; the server's ACK gives the address for a time. From then until the
+//! addresses, and some devices change theirs now and then. Method: a device asks for an address
+//! (REQUEST) and states its name; the server's ACK assigns the address for a time. From then until the
 //! lease ends, the name belongs to the MAC address of the ACK. If two devices with live leases have
-//! one name, the one that the policy lists by `mac:` in the same group wins, else the older lease.
+//! the same name, the one that the policy lists by `mac:` in the same group wins, else the older lease.
 //!
-//! A REQUEST counts only from the MAC address that it asks for, and an ACK only from this router. A
-//! device may still say any name: to keep a device apart from others, use `mac:`, and a
-//! MAC address that any group lists is never bound by a name.
+//! A REQUEST counts only from the MAC address for which it asks, and an ACK only from this router. A
+//! device may still state any name: to keep a device apart from others, use `mac:`. A MAC address that
+//! any group lists is never bound by a name.
 //!
 //! Bounds: names of 63 letters, digits and hyphens, [`LEASES_MAX`] leases, [`REQUESTS_MAX`] open
 //! requests of 10 s. Source: RFC 2131, 2132.
@@ -20,11 +20,11 @@ use crate::packet::Mac;
 use crate::policy::{Match, Policy, host_label};
 use crate::units::{Span, Time};
 
-/// The most leases that are known; then a name that no group has makes room, or the new one is not
-/// taken.
+/// The most leases that are kept; if there are more, a lease whose name no group has makes room, or the
+/// new one is not kept.
 pub const LEASES_MAX: usize = 1_024;
 
-/// The most devices whose request was not answered yet; the oldest makes room.
+/// The most devices with an unanswered request; the oldest makes room.
 pub const REQUESTS_MAX: usize = 256;
 
 /// A DHCP message as it passed the LAN interface.
@@ -34,16 +34,16 @@ pub struct Heard<'b> {
     pub is_own: bool,
     /// The frame's sender.
     pub source: Mac,
-    /// Behind the UDP header, as far as it was heard.
+    /// The bytes behind the UDP header, as many as were heard.
     pub bytes: &'b [u8],
 }
 
 /// A device's lease with a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// In lower case.
+    /// The name, in lower case.
     pub name: String,
-    /// What the device was given.
+    /// The address that the device was given.
     pub address: Ipv4Addr,
     /// Since when the device has the name.
     pub since: Time,
@@ -51,14 +51,14 @@ pub struct Lease {
     pub until: Time,
 }
 
-/// A `host:` match of a policy, and whose it is now.
+/// A `host:` match of a policy, and the device that has the name now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Binding {
     /// The name.
     pub name: String,
     /// Index of the group that has the match.
     pub group: usize,
-    /// The device; `None` if none has a lease with this name, or only ones that are listed by `mac:`.
+    /// The device; `None` if no device has a lease with this name, or only devices that are listed by `mac:`.
     pub mac: Option<Mac>,
     /// How many other devices claim the name.
     pub rivals: usize,
@@ -67,7 +67,7 @@ pub struct Binding {
 /// Devices and their names.
 #[derive(Clone, Debug, Default)]
 pub struct Leases {
-    /// By device, in the order of their times.
+    /// By device, in the order of time.
     requests: Vec<(Mac, Request)>,
     live: BTreeMap<Mac, Lease>,
 }
@@ -80,7 +80,7 @@ struct Request {
 }
 
 impl Leases {
-    /// Takes in a message; `wanted` are the names of the policy, which are kept if there is no room.
+    /// Takes in a message. If there is no room, leases with names in `wanted`, those of the policy, are kept.
     /// Returns whether a lease changed.
     pub fn handle_heard(&mut self, heard: Heard<'_>, wanted: &BTreeSet<&str>, now: Time) -> bool {
         self.requests.retain(|(_, request)| now.since(request.at) <= REQUEST_SPAN);
@@ -164,7 +164,7 @@ impl Leases {
         });
         let asked = asked.map(|i| self.requests.remove(i).1);
         let old = self.live.get(&message.mac).filter(|lease| lease.until > now);
-        // What the server says counts more than what the device said.
+        // The server's name takes precedence over the device's.
         let said = message.name.clone().or(asked.and_then(|asked| asked.name));
         let Some(name) = said.or_else(|| old.map(|lease| lease.name.clone())) else {
             return self.live.remove(&message.mac).is_some();
@@ -194,9 +194,9 @@ pub(crate) struct Message {
     given: Ipv4Addr,
     name: Option<String>,
     lease: Span,
-    /// Options that a client wants to know, in its order.
+    /// The options that a client asks for, in its order.
     pub(crate) requests: Vec<u8>,
-    /// Which client it is, in its own words.
+    /// The kind of client, as the client describes itself.
     pub(crate) vendor: Vec<u8>,
 }
 
@@ -213,7 +213,7 @@ impl Message {
             Ipv4Addr::from(octets)
         };
         let is_ethernet = fixed[1..3] == [1, 6];
-        // What a relay sends comes from devices of another network.
+        // Messages from a relay concern devices of another network.
         let is_relayed = !address(24).is_unspecified();
         let mac: [u8; 6] = fixed[28..34].try_into().expect("invariant: it is fixed");
         let is_group = mac[0] & 1 != 0;
@@ -242,7 +242,7 @@ impl Message {
             client: address(12),
             given: address(16),
             name: std::str::from_utf8(&name).ok().and_then(|name| {
-                // Some end it with a zero; some say their domain too.
+                // Some clients end the name with a zero; some add their domain.
                 host_label(name.trim_end_matches('\0').split('.').next()?)
             }),
             lease,
@@ -252,7 +252,7 @@ impl Message {
     }
 }
 
-/// Options: a code, a length and that number of bytes; it ends where they do not fit.
+/// Options, each with a code, a length and that number of bytes; the sequence ends where they do not fit.
 struct Options<'b>(&'b [u8]);
 
 impl<'b> Iterator for Options<'b> {
@@ -276,9 +276,9 @@ impl<'b> Iterator for Options<'b> {
 }
 
 const REQUEST_SPAN: Span = Span::secs(10);
-/// A server that says none gives no time; an hour is what servers give by default.
+/// The lease time if a server states none; an hour is a common default of servers.
 const LEASE_DEFAULT: Span = Span::secs(3_600);
-/// The longest lease that is believed, also of one that never ends.
+/// The longest lease time that is accepted, also for a lease that never ends.
 pub const LEASE_MAX: Span = Span::secs(30 * 24 * 3_600);
 /// The fixed part with the magic number behind it.
 const FIXED_BYTES: usize = 240;

@@ -2,12 +2,12 @@
 //!
 //! Two formats, distinguished by the first line. dnsmasq: a line per lease with the time of its end, the
 //! MAC address, the address and a name; for IPv6 a number in place of the MAC address and a DUID at the
-//! end of the line. Kea's memfile: comma-separated values with a header; of one address the last line
-//! counts, a lifetime of 0 deletes the lease, and a lease may be a prefix. Kea's leases may be in several files.
+//! end of the line. Kea's memfile: comma-separated values with a header. The last line of an address
+//! counts, a lifetime of 0 deletes the lease, and a lease may be a prefix. Kea may use several files.
 //!
 //! A device is known by its MAC address, which a DUID may contain (types 1 and 3, RFC 8415 §11). Lines
-//! that are not understood or have no MAC address are counted and say nothing. Properties, tested: any
-//! text is read without a panic, and a file with a line cut off loses that line alone.
+//! that are not understood or have no MAC address are counted and ignored. Properties, tested: any
+//! text is read without a panic, and a file with one line cut off loses only that line.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -29,18 +29,18 @@ pub struct FileLease {
     pub address: IpNet,
     /// The device's name for itself, in lower case.
     pub name: Option<String>,
-    /// When it ends, Unix time; 0 is never.
+    /// When the lease ends, in Unix time; 0 means never.
     pub until_s: u64,
 }
 
-/// What a file says.
+/// The content of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeaseFile {
-    /// By address.
+    /// Leases, ordered by address.
     pub leases: Vec<FileLease>,
-    /// The addresses of those that have ended.
+    /// The addresses of leases that have ended.
     pub ended: Vec<IpNet>,
-    /// Lines that say nothing: not understood, no MAC address, or beyond [`LEASES_MAX`].
+    /// Lines that are ignored: not understood, no MAC address, or beyond [`LEASES_MAX`].
     pub skipped: usize,
 }
 
@@ -92,7 +92,7 @@ pub fn is_of_kea(text: &str) -> bool {
     text.starts_with("address,")
 }
 
-/// Whether the state of a lease is that of one in use, and the lease.
+/// Whether the lease is in use by its state, and the lease.
 type Line = (bool, FileLease);
 
 fn dnsmasq(line: &str) -> Option<Line> {
@@ -140,7 +140,7 @@ impl Columns {
 
     fn read(&self, line: &str) -> Option<Line> {
         let fields: Vec<&str> = line.split(',').collect();
-        // Kea takes no shorter line either: it was cut off.
+        // Kea does not accept a shorter line either: it was cut off.
         if fields.len() < self.number {
             return None;
         }

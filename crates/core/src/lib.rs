@@ -1,8 +1,8 @@
 //! Every algorithm of fairweir, one module per job.
 //!
 //! Nothing here reads a clock, draws a random number or touches the outside world: time and
-//! measurements are passed in, decisions come out as data, and the same input gives the same
-//! output to the bit.
+//! measurements are passed in, decisions come out as data, and the same input gives exactly the same
+//! output.
 //!
 //! | module | its job |
 //! |---|---|
@@ -13,7 +13,7 @@
 //! | [`packet`], [`host_name`] | words of packet headers and names of hosts, as types |
 //! | [`policy`] | what the user asks for: flow groups, weights, matches |
 //! | [`receiver`] | control loops that decide class rates from what arrives |
-//! | [`probe`] | when a probe of the access link asks, and what became of its requests |
+//! | [`probe`] | when a probe of the access link asks, and the fate of its requests |
 //! | [`phantom`] | rate limits with rich policies at a policer's cost |
 //! | [`window`] | receive windows that share a link and bound its queue |
 //! | [`lease`] | which device has which name, from what DHCP says in the LAN |
@@ -24,7 +24,7 @@
 //! | [`market`] | credits that households spend on guaranteed rates, and how they decide |
 //! | [`relay`] | rates of connections held by reading slowly |
 //! | [`upload`] | how much may leave, so that groups share an uplink whose queue stays empty |
-//! | [`agreement`] | who stands before the queue divides by the weights of who does not |
+//! | [`agreement`] | a divider before the queue divides by the weights of the hosts behind it |
 //! | [`delegate`] | congestion signals of one connection that others answer, so that it holds a rate |
 #![forbid(unsafe_code)]
 

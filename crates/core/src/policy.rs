@@ -4,14 +4,14 @@
 //! whatever matches nothing. Which group a packet belongs to:
 //!
 //! 1. each kind of match (address, port, application, unit, user, cgroup, host name) names at most
-//!    one group: among prefixes the longest that contains the address wins, among patterns of host
-//!    names the most specific, among equal ones the first group;
-//! 2. among the groups so named, the first of the policy wins;
-//! 3. nothing named: the default group.
+//!    one group: the longest prefix that contains the address wins, the most specific pattern of
+//!    host names wins, and among equal ones the first group;
+//! 2. among the groups named in this way, the first of the policy wins;
+//! 3. if no group is named: the default group.
 //!
-//! A group may have groups beneath it ([`Branch`]), at most [`DEPTH_MAX`] levels in all. Then its packets
-//! are assigned in the same way again among these and a default group of their own. What is measured and
-//! enforced are the leaves, which [`Policy::groups`] lists; a leaf's name is its path, `tv/video`.
+//! A group may have groups beneath it ([`Branch`]), at most [`DEPTH_MAX`] levels in all. Its packets are
+//! then assigned in the same way among these and their own default group. The leaves are measured and
+//! enforced, and [`Policy::groups`] lists them; a leaf's name is its path, `tv/video`.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -30,6 +30,12 @@ pub const GROUPS_MAX: usize = 256;
 
 /// The longest name of a group, application, unit or user, in bytes.
 pub const NAME_MAX: usize = 63;
+
+/// The most interfaces of a router's devices.
+pub const LANS_MAX: usize = 8;
+
+/// The most interfaces by which a router reaches the Internet.
+pub const WANS_MAX: usize = 4;
 
 /// The largest number of a class of an agreement ([`Match::Class`]).
 pub const CLASS_MAX: u8 = 15;
@@ -84,7 +90,7 @@ pub struct Group {
 }
 
 impl Group {
-    /// A group of which only the weight decides.
+    /// A group without limits besides its weight.
     pub fn new(name: impl Into<String>, weight: Weight, matches: Vec<Match>) -> Group {
         Group { name: name.into(), weight, matches, max: None, min: None }
     }
@@ -113,12 +119,14 @@ pub enum Match {
     Mac(Mac),
     /// Name of a device behind a router, which it tells the DHCP server: `host:tv`. In lower case.
     Host(String),
+    /// All devices behind an interface of a router: `lan:br-guest`.
+    Lan(String),
     /// A class of an agreement with the device's own fairweir, by number: `class:3`. No user writes it.
     Class(u8),
 }
 
 impl Match {
-    /// Whether it is an address, by which a device is known without asking anybody.
+    /// Whether it is an address, which identifies a device without a lookup.
     pub fn is_address(&self) -> bool {
         matches!(self, Match::Ip(_) | Match::Mac(_))
     }
@@ -129,7 +137,7 @@ impl Match {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct PortMatch {
-    /// `None` is both.
+    /// The protocol; `None` matches both.
     pub transport: Option<Transport>,
     /// The end that has the port.
     pub side: Side,
@@ -142,7 +150,7 @@ pub struct PortMatch {
 /// Why a list of groups is not a policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
-    /// More than [`GROUPS_MAX`].
+    /// More groups than [`GROUPS_MAX`].
     #[error("{0} groups: at most {max} are allowed, the default group included", max = GROUPS_MAX)]
     TooManyGroups(usize),
     /// Two groups of one name.
@@ -163,10 +171,10 @@ pub enum PolicyError {
     /// A group beneath a group of the same name.
     #[error("`{0}`: a group cannot have the name of a group that it is in")]
     Cyclic(String),
-    /// Groups of what remains in a group.
+    /// Groups beneath a default group.
     #[error("`{0}` cannot have groups; list them beside it")]
     BeneathDefault(String),
-    /// A kind of match that only the first level can have.
+    /// A kind of match that is only allowed on the first level.
     #[error(
         "`{matched}` cannot be a match of `{path}`; groups within a device have ip: (of the server), \
          port:, local-port: and web:"
@@ -180,7 +188,7 @@ pub enum PolicyError {
 }
 
 impl PolicyError {
-    /// The name or the path of the group that is wrong, if it is one.
+    /// The name or path of the wrong group, if the error concerns a group.
     pub fn group(&self) -> Option<&str> {
         match self {
             PolicyError::TooManyGroups(_) | PolicyError::DefaultMatches => None,
@@ -195,7 +203,7 @@ impl PolicyError {
 }
 
 impl Policy {
-    /// Checks `groups`, without groups beneath them, and adds a default group of weight 1 if there is
+    /// Checks `groups`, which have no groups beneath them, and adds a default group of weight 1 if there is
     /// none.
     ///
     /// # Errors
@@ -236,13 +244,22 @@ impl Policy {
         self.tree.clone()
     }
 
-    /// The leaf to which the packets of leaf `index` would belong without it: the default of what it is
-    /// in. `None` at the first level. Its matches are looked at only for packets of that leaf.
+    /// The leaf to which the packets of leaf `index` would belong without it: the default leaf of its branch.
+    /// `None` on the first level. The matches of leaf `index` only apply to packets of that leaf.
     pub fn within(&self, index: usize) -> Option<usize> {
         self.within.get(index).copied().flatten()
     }
 
-    /// The groups as they are nested, with all defaults.
+    /// The first-level leaf to which the packets would belong without all that is beneath: the leaf itself, or the
+    /// default leaf of its device.
+    pub fn outermost(&self, mut index: usize) -> usize {
+        while let Some(above) = self.within(index) {
+            index = above;
+        }
+        index
+    }
+
+    /// The groups in their nesting, with all default groups.
     pub fn branches(&self) -> &[Branch] {
         &self.branches
     }
@@ -262,7 +279,7 @@ impl Branch {
         }
     }
 
-    /// What it receives at least: its own floor, or those of the groups beneath it if they need more.
+    /// The branch's floor: its own, or the sum of those beneath it if that is more.
     pub fn floor(&self) -> Rate {
         let beneath: Rate = self.beneath.iter().map(Branch::floor).sum();
         self.group.min.unwrap_or_default().max(beneath)
@@ -279,7 +296,7 @@ impl From<Group> for Branch {
     }
 }
 
-/// Checks one level, which is beneath the names `above`, and all beneath it.
+/// Checks one level and all beneath it; `above` are the names of the groups that contain the level.
 fn complete(branches: &mut Vec<Branch>, above: &mut Vec<String>) -> Result<(), PolicyError> {
     let path =
         |name: &str| above.iter().map(String::as_str).chain([name]).collect::<Vec<_>>().join("/");
@@ -324,7 +341,7 @@ fn complete(branches: &mut Vec<Branch>, above: &mut Vec<String>) -> Result<(), P
     Ok(())
 }
 
-/// How groups share that are beside each other.
+/// The tree of groups on one level.
 pub fn tree_of<'g>(groups: impl Iterator<Item = &'g Group>) -> Tree {
     let branches: Vec<Branch> = groups.cloned().map(Branch::from).collect();
     let mut leaves = Leaves::default();
@@ -347,7 +364,7 @@ impl Leaves {
         Tree::new(nodes).with_caps(caps).with_floors(floors)
     }
 
-    /// Adds the leaves of one level, which is beneath `path`; its nodes, and its default leaf.
+    /// Adds the leaves of one level, which lies beneath `path`; returns its nodes, and its default leaf.
     fn add(&mut self, branches: &[Branch], path: &str) -> (Vec<Node>, usize) {
         let (mut nodes, mut leaves, mut default) = (Vec::new(), Vec::new(), 0);
         for branch in branches {
@@ -394,8 +411,8 @@ impl From<Policy> for Vec<Branch> {
     }
 }
 
-/// The name of a device as it is compared, if `text` is one: 1 to 63 letters, digits and hyphens, no
-/// hyphen first or last. Source: RFC 1123, section 2.1.
+/// The name of a device in the form in which names are compared, if `text` is one: 1 to 63 letters, digits and
+/// hyphens, no hyphen first or last. Source: RFC 1123, section 2.1.
 pub fn host_label(text: &str) -> Option<String> {
     let fits = |c: char| c.is_ascii_alphanumeric() || c == '-';
     let is_label = (1..=63).contains(&text.len())
@@ -420,7 +437,7 @@ pub enum MatchError {
     /// A kind that does not exist.
     #[error("unknown kind of match `{kind}:` (kinds: {KINDS})")]
     UnknownKind {
-        /// What stood before the colon.
+        /// The text before the colon.
         kind: String,
     },
     /// A kind that is planned.
@@ -431,13 +448,13 @@ pub enum MatchError {
     BadName {
         /// The whole match.
         text: String,
-        /// What should stand behind the colon.
+        /// What should follow the colon.
         wanted: &'static str,
     },
     /// Neither an address nor a prefix.
     #[error("`{0}` is neither an address (203.0.113.7, 2001:db8::7) nor a prefix (203.0.113.0/24)")]
     BadPrefix(String),
-    /// A prefix whose address is not the first one of it.
+    /// A prefix whose address is not its first one.
     #[error(
         "`{0}` has host bits set; write {prefix} for the prefix or {address} for the address",
         prefix = .0.trunc(),
@@ -447,7 +464,7 @@ pub enum MatchError {
     /// Not a pattern of host names.
     #[error("`{site}`: {why}")]
     BadSite {
-        /// What stood behind the colon.
+        /// The text after the colon.
         site: String,
         /// Why.
         why: SiteError,
@@ -504,6 +521,7 @@ impl FromStr for Match {
             "host" => host_label(value)
                 .map(Match::Host)
                 .ok_or_else(|| MatchError::BadHost(value.chars().take(NAME_MAX).collect())),
+            "lan" => name("an interface, such as br-guest", no_slash).map(Match::Lan),
             "class" => {
                 let number = value.parse().ok().filter(|number| *number <= CLASS_MAX);
                 let unknown = MatchError::UnknownKind { kind: kind.to_owned() };
@@ -541,6 +559,7 @@ impl TryFrom<String> for PortMatch {
             | Match::Web(_)
             | Match::Mac(_)
             | Match::Host(_)
+            | Match::Lan(_)
             | Match::Class(_) => Err(MatchError::BadPort(text)),
         }
     }
@@ -552,7 +571,7 @@ impl From<PortMatch> for String {
     }
 }
 
-/// Reads an address, which stands for the prefix of its full length, or a prefix.
+/// Reads an address, which counts as the prefix of its full length, or a prefix.
 ///
 /// # Errors
 /// [`MatchError::BadPrefix`], or [`MatchError::HostBits`].
@@ -570,7 +589,7 @@ pub fn check_prefix(net: IpNet) -> Result<IpNet, MatchError> {
     if net.trunc() == net { Ok(net) } else { Err(MatchError::HostBits(net)) }
 }
 
-/// What a path was meant to name.
+/// What the path probably was meant to name.
 fn short_name(text: &str) -> String {
     let name = text.strip_prefix("app:").and_then(|path| path.rsplit('/').next());
     let name = name.filter(|name| !name.is_empty() && name.len() <= NAME_MAX);
@@ -626,6 +645,7 @@ impl fmt::Display for Match {
             Match::Web(site) => write!(f, "web:{site}"),
             Match::Mac(mac) => write!(f, "mac:{mac}"),
             Match::Host(name) => write!(f, "host:{name}"),
+            Match::Lan(name) => write!(f, "lan:{name}"),
             Match::Class(number) => write!(f, "class:{number}"),
         }
     }
@@ -780,7 +800,7 @@ mod tests {
         Branch { group: group(name, matches), beneath }
     }
 
-    /// A tv with video, of which one site is apart, and another device.
+    /// A television with a video group, in which one site is apart, and another device.
     fn nested() -> Vec<Branch> {
         let site = branch("site", &["ip:192.0.2.9"], vec![]);
         let video = branch("video", &["port:443"], vec![site]);

@@ -1,12 +1,12 @@
-//! When a probe asks, and what became of its requests.
+//! When a probe sends requests, and the fate of these requests.
 //!
 //! The problem: an active probe of the access link has to ask often while the link is in use, seldom
-//! while it is not, and less often where the reflector limits how often it answers. The method: a
-//! state machine without sockets. The caller sends when [`Prober::next_send`] says so, tells it what
-//! was sent and answered, and takes a [`ProbeSample`] every tick. The daemon's probe and the
-//! simulator's are the same.
+//! while it is not, and less often if the reflector limits how often it answers. The method: a
+//! state machine without sockets. The caller sends when [`Prober::next_send`] says so, reports what was
+//! sent and answered, and takes a [`ProbeSample`] every tick. The daemon and the simulator use the
+//! same prober.
 //!
-//! Terms: a request is *open* until it is answered or *lost*, which it is after [`TIMEOUT`].
+//! Terms: a request is *open* until it is answered or, after [`TIMEOUT`], *lost*.
 
 use std::collections::VecDeque;
 
@@ -26,7 +26,7 @@ pub const INTERVAL_IDLE: Span = Span::secs(1);
 /// The shortest interval: a probe must not load the link.
 pub const INTERVAL_MIN: Span = Span::millis(10);
 
-/// The most open requests: [`TIMEOUT`] at [`INTERVAL_MIN`], and some.
+/// The most open requests: [`TIMEOUT`] at [`INTERVAL_MIN`], with some margin.
 const OPEN_MAX: usize = 128;
 
 /// How often to ask.
@@ -44,7 +44,7 @@ impl Default for Intervals {
     }
 }
 
-/// The schedule of a probe and the fate of its requests. `K` identifies a request, `A` who answers.
+/// The schedule of a probe and the fate of its requests. `K` identifies a request, `A` the host that answers.
 ///
 /// Invariant: every request that was sent to this reflector is open, answered or lost, and exactly one of
 /// these.
@@ -52,7 +52,7 @@ impl Default for Intervals {
 pub struct Prober<K, A> {
     intervals: Intervals,
     is_in_use: bool,
-    /// Set where the reflector may limit how often it answers.
+    /// Set if the reflector may limit how often it answers.
     pace: Option<Pace>,
     send_at: Time,
     /// Oldest first.
@@ -61,13 +61,13 @@ pub struct Prober<K, A> {
     answered: u32,
     rtt_min: Span,
     rtt_sum: Span,
-    /// How often another reflector than before answered.
+    /// How often the answering reflector has changed.
     reflector: u32,
     answered_by: Option<A>,
     totals: Totals<A>,
 }
 
-/// Since the probe's start.
+/// Totals since the probe's start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Totals<A> {
     /// Requests that were answered or lost.
@@ -78,7 +78,7 @@ pub struct Totals<A> {
     pub rtt_last: Option<Span>,
     /// The host that gave it.
     pub from: Option<A>,
-    /// Requests that were lost since then.
+    /// Requests lost since that answer.
     pub lost_in_a_row: u32,
 }
 
@@ -108,7 +108,7 @@ impl<K, A: Copy + PartialEq> Prober<K, A> {
     // --------------------------------------------------------------------------------------------
     // When to ask
 
-    /// Whether the link is in use from now on. The next request moves to an earlier time if the new
+    /// Sets whether the link is in use from now on. The next request moves to an earlier time if the new
     /// interval is shorter.
     pub fn handle_use(&mut self, now: Time, is_in_use: bool) {
         self.is_in_use = is_in_use;
@@ -134,15 +134,15 @@ impl<K, A: Copy + PartialEq> Prober<K, A> {
         self.open.push_back((key, at));
     }
 
-    /// The request that was due has been dealt with, sent or not: the next one is an interval after
-    /// it, but not at once if the caller is late.
+    /// The request that was due was handled, sent or not: the next one is due an interval later, but at least
+    /// [`INTERVAL_MIN`] from now if the caller is late.
     pub fn schedule_next(&mut self, now: Time) {
         self.send_at = (self.send_at + self.interval()).max(now + INTERVAL_MIN);
     }
 
-    /// Another reflector is asked from `now` on, the first time an interval later; what is open is
-    /// forgotten. `is_router`: routers limit how often they answer, so the interval grows if a quarter
-    /// of the answers is missing.
+    /// Another reflector is asked from `now` on, for the first time an interval later; open requests are
+    /// forgotten. If `is_router`, the interval grows if a quarter of the answers is missing, since routers
+    /// limit how often they answer.
     pub fn handle_reflector(&mut self, now: Time, is_router: bool) {
         let Totals { sent, answered, .. } = self.totals;
         self.pace = is_router.then_some(Pace { factor: 1, begin: (sent, answered) });
@@ -154,7 +154,7 @@ impl<K, A: Copy + PartialEq> Prober<K, A> {
         self.send_at = now + self.interval();
     }
 
-    /// Whether the reflector leaves too many requests unanswered, so that it is asked less often.
+    /// Whether the reflector is asked less often because it leaves too many requests unanswered.
     pub fn is_slowed(&self) -> bool {
         self.pace.is_some_and(|pace| pace.factor > 1)
     }
@@ -170,7 +170,7 @@ impl<K, A: Copy + PartialEq> Prober<K, A> {
     // --------------------------------------------------------------------------------------------
     // What became of requests
 
-    /// Something came in at `at` that looks like an answer; `false` if it answers no open request.
+    /// Takes in what may be an answer at `at`; `false` if it answers no open request.
     pub fn handle_answer(&mut self, at: Time, from: A, is_answered: impl Fn(&K) -> bool) -> bool {
         self.handle_time(at);
         let Some(i) = self.open.iter().position(|(key, _)| is_answered(key)) else { return false };
@@ -195,13 +195,13 @@ impl<K, A: Copy + PartialEq> Prober<K, A> {
         self.keep_pace();
     }
 
-    /// The round-trip times of the reflector until now say nothing about the next one's.
+    /// The round-trip times of the old reflector say nothing about those of the next one.
     fn begin_reflector(&mut self) {
         self.reflector += 1;
         (self.answered, self.rtt_sum) = (0, Span::ZERO);
     }
 
-    /// Gives up what has waited longer than [`TIMEOUT`] at `now`.
+    /// Gives up requests that have waited longer than [`TIMEOUT`] at `now`.
     pub fn handle_time(&mut self, now: Time) {
         while self.open.front().is_some_and(|(_, at)| now.since(*at) > TIMEOUT) {
             self.open.pop_front();
@@ -222,7 +222,7 @@ impl<K, A: Copy + PartialEq> Prober<K, A> {
         }
     }
 
-    /// What was decided since the last call, up to `now`.
+    /// The requests decided since the last call, up to `now`.
     pub fn take_sample(&mut self, now: Time) -> ProbeSample {
         self.handle_time(now);
         let sample = ProbeSample {
@@ -237,13 +237,13 @@ impl<K, A: Copy + PartialEq> Prober<K, A> {
         sample
     }
 
-    /// What was decided since the start.
+    /// The requests decided since the start.
     pub fn totals(&self) -> Totals<A> {
         self.totals
     }
 }
 
-/// How much slower than wanted a router is asked.
+/// How much less often than configured a router is asked.
 #[derive(Clone, Copy, Debug)]
 struct Pace {
     factor: u64,

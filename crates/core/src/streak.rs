@@ -1,27 +1,27 @@
-//! How many times in a row something was so.
+//! How many times in a row a condition held.
 
-/// A count that begins again at zero when it is interrupted.
+/// A count that restarts at zero when it is interrupted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Streak(u32);
 
 impl Streak {
-    /// One that has lasted for `length` already.
+    /// A count that has already reached `length`.
     pub const fn of(length: u32) -> Streak {
         Streak(length)
     }
 
-    /// Counts one more if `holds`, else begins again; returns the length.
+    /// Adds one if `holds`, else restarts at zero; returns the length.
     pub const fn count(&mut self, holds: bool) -> u32 {
         self.0 = if holds { self.0.saturating_add(1) } else { 0 };
         self.0
     }
 
-    /// How long it is.
+    /// The current length.
     pub const fn length(self) -> u32 {
         self.0
     }
 
-    /// Begins again at zero.
+    /// Restarts at zero.
     pub const fn end(&mut self) {
         self.0 = 0;
     }

@@ -1,15 +1,15 @@
-//! Weights that would have helped, from what was observed.
+//! Suggests weights that would have helped, from observations.
 //!
 //! Problem: a person has to choose weights, and does not know what the groups of the link want. Method:
-//! what a group wants is what it took while the link was not full. Where it got less while the link
-//! was full, the division is replayed by [`fair`] with larger weights, and the smallest weight with
-//! which the group would have got nearly all that it wanted is suggested, with what the others would
-//! have lost. A group that fills the link whenever it is active wants without end: no weight gives it
-//! what it wants, so none is suggested.
+//! a group wants the rate that it took while the link was not full. If it got less while the link
+//! was full, [`fair`] repeats the division with larger weights. The smallest weight with which the
+//! group would have got nearly all that it wanted is suggested, with what the others would have lost.
+//! A group that fills the link whenever it is active has no limit: no weight gives it what it wants,
+//! so none is suggested.
 //!
-//! Terms: *moment*, a second; *in use*, something arrives; *full*, the groups together receive
-//! [`FULL`] of the capacity; *short*, a group gets less than [`ENOUGH`] of what it wants in a full
-//! moment; *episode*, moments in which a group is short, with gaps of at most [`GAP_S`].
+//! Terms: *moment*, a second; *in use*, something arrives; *full*, the groups together receive [`FULL`]
+//! of the capacity; *short*, a group gets less than [`ENOUGH`] of what it wants in a full moment;
+//! *episode*, moments in which a group is short, with gaps of at most [`GAP_S`].
 //!
 //! Properties, tested: a suggested weight is larger than the one in force, gives the group
 //! [`ENOUGH`] of what it wants in the replay, and the next smaller one does not; the same moments give
@@ -20,29 +20,29 @@ use serde::{Deserialize, Serialize};
 use crate::share::{Entry, Weight, fair};
 use crate::units::{Part, Rate};
 
-/// A group that receives less is not active.
+/// A group that receives less than this is not active.
 const ACTIVE: Rate = Rate::kbit(50);
 
 /// The link is full from this part of its capacity on. Receive windows keep it a little below 1.
 const FULL: Part = Part::of(8, 10);
 
-/// A group that gets this part of what it wants is served.
+/// A group that gets this part of what it wants is satisfied.
 const ENOUGH: Part = Part::of(9, 10);
 
-/// What a group wants is the rate that it did not exceed in this part of the moments.
+/// A group wants the rate that it did not exceed in this part of the moments.
 const WANTED: (usize, usize) = (9, 10);
 
-/// The least moments in use from which anything is concluded: 5 minutes.
+/// The fewest moments in use from which anything is concluded: 5 minutes.
 pub const MOMENTS_MIN: usize = 300;
 
-/// The least moments without a full link from which it is concluded what a group wants.
+/// The fewest moments without a full link from which a group's want is concluded.
 const FREE_MIN: usize = 20;
 
-/// The least episodes and moments that are worth a suggestion.
+/// The fewest episodes and moments that justify a suggestion.
 const EPISODES_MIN: usize = 3;
 const SHORT_MIN: usize = 10;
 
-/// Moments in seconds between which an episode goes on.
+/// The longest gap within an episode, in seconds.
 const GAP_S: u64 = 10;
 
 /// The largest weight that is suggested; beyond it the others get next to nothing.
@@ -51,24 +51,24 @@ const WEIGHT_MAX: u32 = 100;
 /// A second of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Moment {
-    /// Seconds since any time.
+    /// Seconds since an arbitrary time.
     pub at_s: u64,
-    /// What the link carried.
+    /// The capacity of the link.
     pub capacity: Rate,
-    /// Those that received something, by their index.
+    /// The groups that received something, by index.
     pub groups: Vec<(usize, Seen)>,
 }
 
 /// What was seen of a group in a moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// What it received.
+    /// The rate that it received.
     pub rate: Rate,
-    /// What it asked for, as the control estimated it; `None` if no bound was known.
+    /// The demand that the control estimated; `None` if it knew no limit.
     pub demand: Option<Rate>,
 }
 
-/// What follows from an observation.
+/// The result of an observation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Outcome {
@@ -76,14 +76,14 @@ pub enum Outcome {
     TooLittle {
         /// Moments in use.
         moments: usize,
-        /// That are needed.
+        /// Moments that are needed.
         needed: usize,
     },
-    /// Other weights would have helped; none if the list is empty. What would help most is first.
+    /// Weights that would have helped, the most useful one first; if the list is empty, none would have.
     Seen {
         /// Moments in use.
         moments: usize,
-        /// Those of them with a full link.
+        /// Those among them with a full link.
         full: usize,
         /// At most one for each group.
         suggestions: Vec<Suggestion>,
@@ -95,26 +95,26 @@ pub enum Outcome {
 pub struct Suggestion {
     /// Its index.
     pub group: usize,
-    /// How often it was short.
+    /// How many episodes it had.
     pub episodes: usize,
-    /// Moments in all.
+    /// All moments in which it was short.
     pub moments: usize,
-    /// What it wanted.
+    /// The rate that it wanted.
     pub wanted_bps: Rate,
-    /// What it received when it was short, on average.
+    /// The mean rate that it received when it was short.
     pub received_bps: Rate,
     /// The weight that is suggested.
     pub weight: Weight,
-    /// What it would have received with it in these moments, on average.
+    /// The mean rate that it would have received in these moments with this weight.
     pub would_receive_bps: Rate,
-    /// The group that would have lost most, what it received in these moments and would have received,
-    /// on average.
+    /// The group that would have lost most, with the mean rates that it received and would have received
+    /// in these moments.
     pub loser: Option<(usize, Rate, Rate)>,
 }
 
-/// What the moments say about groups with these weights.
+/// Suggests weights from these moments, for groups with these weights in force.
 ///
-/// Groups of moments that have no weight are passed over. O(moments × groups × log groups).
+/// Groups without a weight are ignored. O(moments × groups × log groups).
 pub fn suggest(weights: &[Weight], moments: &[Moment]) -> Outcome {
     let used: Vec<&Moment> = moments.iter().filter(|moment| total(moment) >= ACTIVE).collect();
     if used.len() < MOMENTS_MIN {
@@ -171,7 +171,7 @@ fn suggestion(
     let replayed = |weight: u32| replay(weights, wanted, &short, group, weight);
     let gives_enough = |weight: u32| replayed(weight)[group] >= enough;
     let present = weights[group].as_u32();
-    // If its weight should have been enough, another one is not the remedy.
+    // If the group's weight should have been enough, another weight does not help.
     if present >= WEIGHT_MAX || gives_enough(present) || !gives_enough(WEIGHT_MAX) {
         return None;
     }
@@ -196,7 +196,7 @@ fn suggestion(
     })
 }
 
-/// What each group would have received on average, if `group` had had this weight.
+/// The mean rate that each group would have received if `group` had had this weight.
 fn replay(
     weights: &[Weight],
     wanted: &[Option<Rate>],
@@ -226,7 +226,7 @@ fn replay(
     averages(sums, moments.len())
 }
 
-/// What a group would have taken: what it wants as far as that is known, else what the control knew.
+/// What a group would have taken: what it wants, if known, else the control's estimate.
 fn demand(seen: Seen, wanted: Option<Rate>) -> Option<Rate> {
     match (wanted, seen.demand) {
         (Some(wanted), _) if seen.rate >= ACTIVE => Some(wanted.max(seen.rate)),
@@ -236,7 +236,7 @@ fn demand(seen: Seen, wanted: Option<Rate>) -> Option<Rate> {
     }
 }
 
-/// What each group received on average.
+/// The mean rate of each group.
 fn means(groups: usize, moments: &[&Moment]) -> Vec<Rate> {
     let mut sums = vec![0_u64; groups];
     for (i, seen) in moments.iter().flat_map(|moment| &moment.groups) {
@@ -267,7 +267,7 @@ mod tests {
         Moment { at_s, capacity: LINK, groups: rates.iter().map(seen).collect() }
     }
 
-    /// A call of 4 Mbit/s alone, and `episodes` times 20 s with a backup, where it gets `short`.
+    /// A call of 4 Mbit/s alone, then `episodes` times 20 s beside a backup, where the call gets `short_kbit`.
     fn evening(episodes: u64, short_kbit: u64) -> Vec<Moment> {
         let mut all: Vec<Moment> = (0..600).map(|s| moment(s, &[(0, 4_000)])).collect();
         for episode in 0..episodes {
@@ -307,9 +307,9 @@ mod tests {
         let is_silent = |moments: &[Moment], weights: &[Weight]| matches!(suggest(weights, moments), Outcome::Seen { suggestions, .. } if suggestions.is_empty());
         assert!(is_silent(&evening(2, 1_100), &weights), "it was short too rarely");
         assert!(is_silent(&evening(14, 3_700), &weights), "it had nearly what it wanted");
-        // With this weight it should have had enough: something else was wrong.
+        // With this weight the group should have had enough: something else was wrong.
         assert!(is_silent(&evening(14, 1_100), &self::weights(&[10, 20])));
-        // Two that want without end share by the weights that a person chose.
+        // Two groups without a limit share by the weights that a person chose.
         let bulk: Vec<Moment> = (0..600).map(|s| moment(s, &[(0, 1_100), (1, 22_000)])).collect();
         assert!(is_silent(&bulk, &weights));
     }

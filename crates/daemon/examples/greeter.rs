@@ -11,7 +11,7 @@ use fairweir_daemon::{
 use nix::time::{ClockId, clock_gettime};
 use serde::Deserialize;
 
-/// What can be asked beyond status, reload, metrics and off.
+/// Requests other than status, reload, metrics and off.
 #[derive(Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
 enum Request {

@@ -1,4 +1,4 @@
-//! A command's end of a daemon's socket.
+//! The client side of a daemon's socket, for commands.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -18,7 +18,7 @@ use crate::wire::{Reply, as_line};
 /// The longest reply, in bytes.
 const REPLY_MAX: u64 = 256 << 20;
 
-/// Hears how many items are done of how many.
+/// Called with the number of items that are done, and of all.
 pub type OnProgress<'p> = &'p mut dyn FnMut(usize, usize);
 
 /// A connection to a daemon.
@@ -30,11 +30,11 @@ pub struct Client {
 }
 
 impl Client {
-    /// Connects to the instance `name`, by the socket that `access` needs; a reply, or a line that
-    /// says how far it is, comes within `patience`.
+    /// Connects to the instance `name`, at the socket that `access` needs. A reply, or a progress
+    /// report, must arrive within `patience`.
     ///
-    /// A request that only reads goes by the control socket if the caller may use it, else by that
-    /// for status. Claims go by their own, also if the caller may use others.
+    /// A request that only reads uses the control socket if the caller may use it, otherwise the
+    /// status socket. Claims use their own socket, even if the caller may use others.
     ///
     /// # Errors
     /// [`Error::NotRunning`], [`Error::NotPermitted`].
@@ -51,7 +51,7 @@ impl Client {
             };
             let stream = match UnixStream::connect(path) {
                 Err(e) if e.kind() == io::ErrorKind::PermissionDenied && access == Access::Read => {
-                    // The first error says more if this one fails too.
+                    // The first error is more informative if this attempt fails too.
                     UnixStream::connect(status_socket(run_dir, name)).map_err(|_| e)?
                 }
                 connected => connected?,
@@ -70,18 +70,18 @@ impl Client {
         Ok(Client { name: name.to_owned(), patience, stream: BufReader::new(stream) })
     }
 
-    /// Asks for a value.
+    /// Sends a request and reads the value in the reply.
     ///
     /// # Errors
-    /// [`Error::Refused`] with the daemon's words, or how the connection failed.
+    /// [`Error::Refused`] with the daemon's message, or an error of the connection.
     pub fn ask<T: DeserializeOwned>(&mut self, request: &impl Serialize) -> Result<T, Error> {
         self.ask_slowly(request, &mut |_, _| ())
     }
 
-    /// The same for a request that takes long.
+    /// Like [`Client::ask`], for a request that takes long.
     ///
     /// # Errors
-    /// As [`Client::ask`].
+    /// See [`Client::ask`].
     pub fn ask_slowly<T: DeserializeOwned>(
         &mut self,
         request: &impl Serialize,
@@ -94,10 +94,10 @@ impl Client {
         }
     }
 
-    /// Asks for something to be done, and returns what was done.
+    /// Sends a request to change something; returns the daemon's description of what was done.
     ///
     /// # Errors
-    /// As [`Client::ask`].
+    /// See [`Client::ask`].
     pub fn tell(
         &mut self,
         request: &impl Serialize,
@@ -110,10 +110,10 @@ impl Client {
         }
     }
 
-    /// The process at the other end; 0 if it is in another PID namespace.
+    /// The id of the process at the other end; 0 if it is in another PID namespace.
     ///
     /// # Errors
-    /// If the kernel does not say.
+    /// If the kernel does not report it.
     pub fn daemon_pid(&self) -> Result<i32, Error> {
         let credentials = getsockopt(self.stream.get_ref(), PeerCredentials);
         let credentials = credentials

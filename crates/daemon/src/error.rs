@@ -1,19 +1,19 @@
-//! What can go wrong around a daemon.
+//! Errors of daemons and their clients.
 
 use std::io;
 use std::path::PathBuf;
 
 use fairweir_config::plain;
 
-/// What was attempted on what, and why it failed.
+/// What was attempted, and why it failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The kernel refused.
     #[error("cannot {attempted}: {}", plain(.source))]
     Io {
-        /// In the infinitive.
+        /// The attempted action, as an infinitive.
         attempted: String,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
     /// A file of the state directory cannot be read, or is not to be trusted.
@@ -24,7 +24,7 @@ pub enum Error {
     AlreadyRunning {
         /// The instance or the resource.
         name: String,
-        /// The holder, as it wrote it; 0 if it has not yet.
+        /// The process id, as written by the holder; 0 if it has not written it yet.
         pid: i32,
     },
     /// A directory in which others could replace files.
@@ -78,7 +78,7 @@ pub enum Error {
         name: String,
         /// The directory of the sockets.
         run_dir: PathBuf,
-        /// The kernel's answer.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The daemon did not answer in time.
@@ -111,7 +111,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// An [`Error::Io`]; `attempted` in the infinitive.
+    /// Makes an [`Error::Io`]; `attempted` is an infinitive.
     pub fn io(attempted: impl Into<String>, source: io::Error) -> Error {
         Error::Io { attempted: attempted.into(), source }
     }

@@ -12,43 +12,43 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::time::TimeSpec;
 
-/// The files that make a configuration.
+/// The files of a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Watched {
     /// Single files. They may not exist yet.
     pub files: Vec<PathBuf>,
-    /// Directories whose `*.toml` count. They may not exist yet if the one above does.
+    /// Directories whose `*.toml` are included. They need not exist if their parent does.
     pub dirs: Vec<PathBuf>,
 }
 
 /// What happened during a wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Happened {
-    /// SIGTERM, SIGINT, or the end of stdin if that is asked for.
+    /// SIGTERM or SIGINT arrived, or stdin ended if that is to be observed.
     pub(crate) stop: bool,
-    /// SIGHUP.
+    /// SIGHUP arrived.
     pub(crate) reload: bool,
     /// A file of the configuration may have changed.
     pub(crate) files: bool,
 }
 
-/// All event sources but the clock.
+/// All event sources except the clock.
 pub(crate) struct Events {
     signals: SignalFd,
     watch: Option<Watch>,
     until_stdin_closes: bool,
 }
 
-/// Watches directories, not files: editors replace files.
+/// Watches directories, not files, because editors replace files.
 struct Watch {
     inotify: Inotify,
     watched: Watched,
-    /// Each with its path as events name it.
+    /// The watched directories, each with its path as in events.
     dirs: Vec<(WatchDescriptor, PathBuf)>,
 }
 
 impl Events {
-    /// Blocks the signals in this thread, and in those that it starts later, and receives them here.
+    /// Blocks the signals in this thread and in threads that it starts later, and receives them here.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -62,8 +62,8 @@ impl Events {
         Ok(Events { signals, watch: None, until_stdin_closes })
     }
 
-    /// Watches these files from now on, and no others. If the kernel refuses, it is logged: SIGHUP
-    /// still works.
+    /// Watches these files from now on, and no others. If the kernel refuses, this is logged;
+    /// SIGHUP still works.
     pub(crate) fn watch(&mut self, watched: Watched) {
         if self.watch.as_ref().is_some_and(|watch| watch.watched == watched) {
             return;
@@ -77,8 +77,8 @@ impl Events {
         };
     }
 
-    /// Waits until something happens, at most for `span`. What `others` wait for (to read or, if
-    /// true, to write) is left to them.
+    /// Waits until something happens, at most for `span`. The events of `others` (readable or, if
+    /// true, writable) end the wait and are handled by the caller.
     pub(crate) fn wait<'f>(
         &mut self,
         span: Span,
@@ -132,7 +132,7 @@ impl Watch {
         Ok(watch)
     }
 
-    /// They may not exist yet: then the watch of the directory above reports them.
+    /// The directories may not exist yet; the watch of their parents then reports their creation.
     fn add_dirs(&mut self) {
         for dir in self.watched.dirs.clone() {
             let _ = self.add(dir);
@@ -152,14 +152,14 @@ impl Watch {
         Ok(())
     }
 
-    /// Whether anything happened that may change the configuration.
+    /// Whether an event may mean that the configuration has changed.
     fn take_changes(&mut self) -> bool {
         let mut changed = false;
-        // An error is an empty queue.
+        // An error means that the queue is empty.
         while let Ok(events) = self.inotify.read_events() {
             for event in events {
                 let Some(name) = event.name else {
-                    // The queue overflowed, or a directory is gone: look, to be sure.
+                    // The queue overflowed, or a directory is gone: the configuration may have changed.
                     changed = true;
                     continue;
                 };

@@ -1,7 +1,7 @@
-//! A second process that undoes in the kernel what a daemon cannot that was killed or hangs.
+//! A second process that cleans up in the kernel what a daemon that was killed or hangs cannot.
 //!
-//! It waits at the end of a pipe, into which the daemon writes a byte at every tick. If no byte arrives
-//! for [`PATIENCE_MS`], the daemon hangs; the end of the pipe is the end of the daemon.
+//! It waits at the end of a pipe into which the daemon writes a byte at every tick. If no byte
+//! arrives for [`PATIENCE_MS`], the daemon hangs. If the pipe ends, the daemon has ended.
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -12,13 +12,13 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, Signal};
 use tracing::warn;
 
-/// What the daemon writes before it closes the pipe by itself; a beat is 0.
+/// Written by the daemon before it closes the pipe itself; a heartbeat is 0.
 const STOOD_DOWN: u8 = 1;
 
-/// A guard that cannot be started, or ends, is started again after this time.
+/// How long to wait before a guard that ended or could not be started is started again.
 const RETRY_PAUSE: Span = Span::secs(10);
 
-/// As long as the BPF programs wait for a heartbeat.
+/// The same time, in milliseconds, as BPF programs wait for a heartbeat.
 const PATIENCE_MS: u16 = 2_000;
 
 /// The guard's process.
@@ -28,19 +28,19 @@ struct Guard {
     pipe: ChildStdin,
 }
 
-/// What the guard has noticed.
+/// A condition that the guard has detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Alarm {
-    /// The daemon has not written for too long; it may do so again.
+    /// The daemon has not written for too long; it may write again later.
     Hangs,
-    /// It was killed.
+    /// The daemon was killed.
     Killed,
-    /// It has ended, or goes on without a guard.
+    /// The daemon has ended by itself, or continues without a guard.
     StoodDown,
 }
 
 impl Guard {
-    /// Starts the process, which is to call [`stand_guard`].
+    /// Starts the process, which must call [`stand_guard`].
     ///
     /// # Errors
     /// If it cannot be started.
@@ -50,15 +50,15 @@ impl Guard {
         Ok(Guard { child, pipe })
     }
 
-    /// Tells the guard that the daemon lives.
+    /// Tells the guard that the daemon is alive.
     ///
     /// # Errors
-    /// If the guard does not: how it ended.
+    /// If the guard has ended: its exit status.
     fn beat(&mut self) -> Result<(), io::Result<ExitStatus>> {
         self.pipe.write_all(&[0]).map_err(|_| self.child.wait())
     }
 
-    /// Ends the guard, and waits until it has done what it does then.
+    /// Ends the guard, and waits until it has cleaned up.
     fn stand_down(mut self) {
         let _ = self.pipe.write_all(&[STOOD_DOWN]);
         drop(self.pipe);
@@ -66,30 +66,30 @@ impl Guard {
     }
 }
 
-/// The guard as the daemon sees it. One that cannot be started, or ends, is started again.
+/// The daemon's handle of its guard. A guard that has ended or could not be started is started again.
 #[derive(Debug)]
 pub struct StandingGuard {
-    /// The first argument of its process, which is this program.
+    /// The first argument of the guard's process, which runs this program.
     name: &'static str,
-    /// What it guards, for the log.
+    /// What is guarded, for the log.
     of: &'static str,
     running: Option<Guard>,
     retry_at: Time,
 }
 
 impl StandingGuard {
-    /// A guard that does not run yet: `name` is the first argument of its process, and `of` what it guards, such
-    /// as "the diversion".
+    /// A guard that is not running yet. `name` is the first argument of its process; `of` is what
+    /// is guarded, such as "the diversion".
     pub const fn new(name: &'static str, of: &'static str) -> StandingGuard {
         StandingGuard { name, of, running: None, retry_at: Time::ZERO }
     }
 
-    /// Whether its process runs, as far as is known.
+    /// Whether the guard is running, as far as is known.
     pub fn is_running(&self) -> bool {
         self.running.is_some()
     }
 
-    /// Tells the guard, if it runs, that the daemon lives.
+    /// Tells the guard, if it is running, that the daemon is alive.
     pub fn beat(&mut self) {
         if let Some(running) = &mut self.running
             && let Err(ended) = running.beat()
@@ -99,7 +99,7 @@ impl StandingGuard {
         }
     }
 
-    /// Makes sure that it runs; `add` completes the command that starts it.
+    /// Ensures that the guard is running; `add` completes the command that starts it.
     pub fn stand_by(&mut self, now: Time, add: impl FnOnce(&mut Command)) {
         self.beat();
         if self.running.is_some() || now < self.retry_at {
@@ -115,7 +115,7 @@ impl StandingGuard {
         }
     }
 
-    /// Ends the guard, and waits until it has done what it does then.
+    /// Ends the guard, and waits until it has cleaned up.
     pub fn stand_down(&mut self) {
         let Some(running) = self.running.take() else { return };
         running.stand_down();
@@ -123,12 +123,12 @@ impl StandingGuard {
     }
 }
 
-/// The guard's whole life; `act` undoes what is to be undone.
+/// Runs the guard until it ends; `act` cleans up.
 ///
 /// # Errors
 /// If it cannot wait for the daemon.
 pub fn stand_guard(mut act: impl FnMut(Alarm)) -> io::Result<()> {
-    // It ends when the daemon has, however many processes a signal goes to.
+    // The guard ends when the daemon has ended, even if a signal is sent to the whole process group.
     let mut ignored = SigSet::empty();
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
         ignored.add(signal);
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_guard_that_ends_is_started_again_after_a_pause() {
-        // The process is this program of tests, which runs those of that name, and ends: there are none.
+        // The process runs the tests with this name and ends at once, because there are no such tests.
         let mut guard = StandingGuard::new("no-test-has-this-name", "a test");
         let at = |s| Time::ZERO + Span::secs(s);
         guard.stand_by(at(1), |_| ());

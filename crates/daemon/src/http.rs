@@ -1,8 +1,8 @@
-//! Metrics over HTTP, on a loopback address or a Unix socket: as much of HTTP as Prometheus or a
-//! reverse proxy needs.
+//! Metrics over HTTP, on a loopback address or a Unix socket. It implements only as much of HTTP as
+//! Prometheus or a reverse proxy needs.
 //!
-//! Every local user can connect to a loopback address, so names of members (subscribers,
-//! connections) are only given over the Unix socket, which is open to one group.
+//! Every local user can connect to a loopback address. So names of members (subscribers,
+//! connections) are sent only over the Unix socket, which is open to one group.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -17,13 +17,13 @@ use nix::unistd::Gid;
 use crate::run_dir::OpenTo;
 use crate::{Error, run_dir};
 
-/// Clients at a time; for one more the oldest goes.
+/// The most clients at a time; a further one replaces the oldest.
 const CLIENTS_MAX: usize = 16;
 /// The longest request, in bytes.
 const REQUEST_MAX: usize = 8 << 10;
-/// How long a client may take.
+/// How long a client may take for its request and for reading the reply.
 const PATIENCE: Span = Span::secs(10);
-/// The most members that may be asked for.
+/// The most members that a request may ask for.
 const TOP_MAX: usize = 10_000;
 
 /// A listener and its clients.
@@ -74,13 +74,13 @@ impl Http {
         Ok(Http { listener: Listener::Unix(listener, path.to_owned()), clients: Vec::new() })
     }
 
-    /// What to wait for, to read or (true) to write.
+    /// The descriptors to wait for, until readable or (true) writable.
     pub(crate) fn waits_for(&self) -> impl Iterator<Item = (BorrowedFd<'_>, bool)> {
         let clients = self.clients.iter().map(|c| (c.stream.as_fd(), c.is_answered));
         clients.chain([(self.listener.as_fd(), false)])
     }
 
-    /// Answers the requests that are there; `metrics` makes the text, with this many members.
+    /// Answers the requests that have arrived; `metrics` makes the text with a number of members.
     pub(crate) fn serve(
         &mut self,
         now: Time,
@@ -165,7 +165,7 @@ impl Write for Stream {
 }
 
 impl Client {
-    /// Whether it is to be served further.
+    /// Serves a client; returns whether it is to be kept.
     fn serve(
         &mut self,
         now: Time,

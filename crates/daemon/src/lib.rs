@@ -1,17 +1,17 @@
-//! What every daemon of fairweir has: an event loop, a Unix socket with tagged requests and replies,
-//! a client, reload, a lock, a state directory, metrics, and the protocol with systemd.
+//! The common parts of all daemons of fairweir: an event loop, a Unix socket with tagged requests and replies, a
+//! client, reload, a lock, a state directory, metrics, and the protocol with systemd.
 //!
-//! A daemon is a [`Service`]: it has a deadline, handles requests, reloads its configuration, and
-//! says how it is. [`run`] does everything else. `docs/develop/adding-a-service.md` is a walk-through.
+//! A daemon is a [`Service`]: it has a deadline, handles requests, reloads its configuration, and reports its status.
+//! [`run`] does everything else. `docs/develop/adding-a-service.md` is a walk-through.
 //!
 //! | module | its job |
 //! |---|---|
 //! | [`service`](self) | the trait, and the loop that drives it |
 //! | `events` | signals, changed files, end of stdin |
-//! | `server`, `client`, `wire` | both ends of the socket, and what goes over it |
+//! | `server`, `client`, `wire` | both ends of the socket, and the messages |
 //! | `http`, `metrics` | OpenMetrics, for Prometheus |
 //! | `run_dir`, `lock`, `state_dir` | sockets, locks and remembered files, safe from other users |
-//! | `guard` | a process that undoes what a killed daemon left in the kernel |
+//! | `guard` | a process that cleans up what a killed daemon left in the kernel |
 //! | `systemd` | readiness and watchdog |
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,8 @@
-//! Who controls what: an exclusive `flock` on a file of the run directory.
+//! Locks: an exclusive `flock` on a file in the run directory.
 //!
-//! The directory of the locks has mode 0700, so that no other user can open a file there and hold a
-//! lock of theirs on it. A lock is keyed by network namespace, as names of devices are. It goes with
-//! the process that holds it, also after SIGKILL.
+//! The directory of the locks has mode 0700, so that no other user can open a file there and lock
+//! it. Locks are separate for each network namespace, as device names are. A lock ends with the
+//! process that holds it, even after SIGKILL.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
@@ -16,7 +16,7 @@ use nix::fcntl::{Flock, FlockArg, OFlag};
 
 use crate::{Error, run_dir};
 
-/// The exclusive right to control something; given back when it drops.
+/// The exclusive right to control something; released on drop.
 #[derive(Debug)]
 pub struct Lock {
     file: Flock<File>,
@@ -24,7 +24,7 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Takes the right to be the instance `name`, such as `host-eth0`.
+    /// Acquires the lock of the instance `name`, such as `host-eth0`.
     ///
     /// # Errors
     /// [`Error::AlreadyRunning`] if another process has it.
@@ -38,7 +38,7 @@ impl Lock {
             let file = open(&path, true).map_err(|e| Error::io(attempted(), e))?;
             let mut file = match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
                 Ok(file) => file,
-                // It may be a process that only looks whether it is held ([`Lock::held`]).
+                // The holder may be a process that only checks whether the lock is held ([`Lock::held`]).
                 Err((_, Errno::EWOULDBLOCK)) if tries < TRIES_MAX => {
                     tries += 1;
                     sleep(TRY_PAUSE);
@@ -50,7 +50,7 @@ impl Lock {
                 }
                 Err((_, e)) => return Err(Error::io(attempted(), e.into())),
             };
-            // The holder before may have removed the file after it was opened here.
+            // The previous holder may have removed the file after it was opened here.
             if !is_at(&file, &path) {
                 continue;
             }
@@ -63,7 +63,7 @@ impl Lock {
         }
     }
 
-    /// Takes the right to control a device, whatever the service.
+    /// Acquires the lock of a device, which is the same for all services.
     ///
     /// # Errors
     /// [`Error::AlreadyRunning`] if another process has it.
@@ -71,12 +71,12 @@ impl Lock {
         Lock::acquire(run_dir, &format!("{DEVICE}{device}"))
     }
 
-    /// Whether a name is that of a device's lock, not of an instance.
+    /// Whether a name belongs to a device's lock rather than to an instance's.
     pub fn is_device(name: &str) -> bool {
         name.starts_with(DEVICE)
     }
 
-    /// The names that processes of this network namespace hold, sorted, each with the process.
+    /// The names of the locks that processes of this network namespace hold, sorted, each with the process id.
     ///
     /// # Errors
     /// If the directory cannot be read, or /proc is not mounted.
@@ -107,7 +107,7 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // While it is still held: a process that opens the file now finds another one afterwards.
+        // While the lock is held: a process that opened the old file then finds another or no file there.
         if is_at(&self.file, &self.path) {
             let _ = fs::remove_file(&self.path);
         }
@@ -122,13 +122,13 @@ fn path_of(run_dir: &Path, name: &str) -> Result<PathBuf, Error> {
     Ok(directory(run_dir).join(format!("{}-{name}.lock", namespace()?)))
 }
 
-/// The number of this process's network namespace.
+/// The id of this process's network namespace.
 pub(crate) fn namespace() -> Result<u64, Error> {
     let attempted = "find its own network namespace below /proc (mounted?)";
     namespace_of("self").map_err(|e| Error::io(attempted, e))
 }
 
-/// The number of the network namespace of a process, by its number or `self`.
+/// The id of the network namespace of a process, given by its process id or `self`.
 ///
 /// # Errors
 /// If there is no such process, or /proc is not mounted.
@@ -150,14 +150,14 @@ pub(crate) fn is_at(file: &File, path: &Path) -> bool {
     (opened.dev(), opened.ino()) == (there.dev(), there.ino())
 }
 
-/// What the holder wrote; 0 if it has not yet.
+/// The process id that the holder wrote; 0 if it has not written it yet.
 fn pid_in(mut file: &File) -> i32 {
     let mut text = String::new();
     let read = file.rewind().and_then(|()| file.take(16).read_to_string(&mut text));
     read.ok().and_then(|_| text.trim().parse().ok()).unwrap_or(0)
 }
 
-/// Begins the names of the locks of devices.
+/// The prefix of names of device locks.
 const DEVICE: &str = "dev:";
 pub(crate) const TRIES_MAX: u32 = 5;
 pub(crate) const TRY_PAUSE: Duration = Duration::from_millis(10);

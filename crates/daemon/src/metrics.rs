@@ -1,7 +1,7 @@
 //! Metrics in the OpenMetrics text format 1.0.0, as `prometheus-client` writes it.
 //!
-//! A daemon makes all samples when it is asked, from its status: nothing is counted twice, and what a
-//! removed group or subscriber had is gone.
+//! A daemon makes all samples from its status at each request. So nothing is counted twice, and the
+//! values of a removed group or subscriber disappear.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, 
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
-/// Families of samples, in their order.
+/// Families of samples, in the order in which they were begun.
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
     families: Vec<Family>,
@@ -30,17 +30,17 @@ enum Kind {
     Counter,
 }
 
-/// A number as it is written.
+/// A number as it appears in the text.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum MetricValue {
-    /// Counts, bytes.
+    /// For counts and bytes.
     Whole(u64),
-    /// Seconds, prices, balances.
+    /// For seconds, prices and balances.
     Real(f64),
 }
 
 impl Metrics {
-    /// Begins a family of values that go up and down. `name` ends in its unit, such as `_bytes`.
+    /// Begins a family of values that can go up and down. `name` ends in its unit, such as `_bytes`.
     pub fn gauge(&mut self, name: &str, help: &str) {
         self.begin(name, Kind::Gauge, help);
     }
@@ -50,7 +50,7 @@ impl Metrics {
         self.begin(name, Kind::Counter, help);
     }
 
-    /// Adds a value to the family that was begun last.
+    /// Adds a value to the last family that was begun.
     ///
     /// # Panics
     /// If no family was begun.

@@ -1,4 +1,4 @@
-//! The run directory: where the sockets and locks of the daemons of a machine are.
+//! The run directory, which contains the sockets and locks of a machine's daemons.
 //!
 //! | path below the run directory | what it is | who may use it |
 //! |---|---|---|
@@ -9,7 +9,7 @@
 //! | `lock/NETNS-NAME.lock` | held by the daemon (see [`crate::Lock`]) | root |
 //!
 //! `NAME` is the instance: `isp`, or a service and its device as in `host-eth0`. All of these
-//! directories belong to the daemon's user and no other user may write to them, so no other local
+//! directories belong to the daemon's user, and no other user may write to them. So no other local
 //! user can take a name, connect a daemon to a socket of their own, or hold a lock.
 
 use std::fs::{self, DirBuilder, Permissions};
@@ -23,27 +23,27 @@ use nix::unistd::{Gid, chown, geteuid};
 
 use crate::Error;
 
-/// Where a daemon listens for requests that may change something.
+/// The socket of a daemon for requests that may change something.
 pub fn control_socket(run_dir: &Path, name: &str) -> PathBuf {
     run_dir.join(format!("{name}.sock"))
 }
 
-/// Where it listens for requests that only read.
+/// The socket for requests that only read.
 pub fn status_socket(run_dir: &Path, name: &str) -> PathBuf {
     run_dir.join("status").join(format!("{name}.sock"))
 }
 
-/// Where it serves metrics over a Unix socket.
+/// The Unix socket for metrics.
 pub fn metrics_socket(run_dir: &Path, name: &str) -> PathBuf {
     run_dir.join("metrics").join(format!("{name}.sock"))
 }
 
-/// Where it listens for requests that every local user may send.
+/// The socket for requests that every local user may send.
 pub fn web_socket(run_dir: &Path, name: &str) -> PathBuf {
     web_dir(run_dir).join(format!("{name}.sock"))
 }
 
-/// The directory of these sockets, whose [`instances`] can be asked.
+/// The directory of these sockets; [`instances`] lists them.
 pub fn web_dir(run_dir: &Path) -> PathBuf {
     run_dir.join("web")
 }
@@ -68,7 +68,7 @@ pub fn instances(run_dir: &Path) -> Result<Vec<String>, Error> {
     Ok(names)
 }
 
-/// Who may connect to a socket beside its owner.
+/// Users who may connect to a socket, besides its owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpenTo {
     /// No one but the owner.
@@ -80,16 +80,16 @@ pub enum OpenTo {
 }
 
 impl OpenTo {
-    /// The group, if there is one.
+    /// Open to the group, if there is one.
     pub fn group(group: Option<Gid>) -> OpenTo {
         group.map_or(OpenTo::Owner, OpenTo::Group)
     }
 }
 
-/// Listens at a socket of the run directory, in place of one that a killed daemon left.
+/// Listens at a socket in the run directory, and replaces one that a killed daemon left.
 ///
 /// # Errors
-/// [`Error::SocketInUse`], [`Error::UnsafeDirectory`], or what the kernel said.
+/// [`Error::SocketInUse`], [`Error::UnsafeDirectory`], or the kernel's error.
 pub fn listen(path: &Path, open_to: OpenTo) -> Result<UnixListener, Error> {
     ensure(path.parent().unwrap_or(Path::new("/")), 0o755)?;
     if UnixStream::connect(path).is_ok() {
@@ -100,7 +100,7 @@ pub fn listen(path: &Path, open_to: OpenTo) -> Result<UnixListener, Error> {
             Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e),
             _ => {}
         }
-        // No other user may connect in the moment before the mode is set.
+        // The umask keeps other users from connecting before the mode is set.
         let mask = umask(Mode::from_bits_truncate(0o177));
         let bound = UnixListener::bind(path);
         umask(mask);
@@ -120,15 +120,15 @@ pub fn listen(path: &Path, open_to: OpenTo) -> Result<UnixListener, Error> {
     bind().map_err(|e| Error::io(format!("listen at {}", path.display()), e))
 }
 
-/// Creates the directory (and its parents) with this mode if it does not exist.
+/// Creates the directory and its parents with this mode if it does not exist.
 ///
 /// # Errors
-/// [`Error::UnsafeDirectory`] if others could replace what is in it.
+/// [`Error::UnsafeDirectory`] if others could replace its contents.
 pub(crate) fn ensure(dir: &Path, mode: u32) -> Result<(), Error> {
     if fs::symlink_metadata(dir).is_err() {
         let create = || {
             DirBuilder::new().recursive(true).mode(mode).create(dir)?;
-            // The umask may have taken some of it away.
+            // The umask may have removed some bits of the mode.
             fs::set_permissions(dir, Permissions::from_mode(mode))
         };
         create().map_err(|e| Error::io(format!("create the directory {}", dir.display()), e))?;
@@ -136,10 +136,10 @@ pub(crate) fn ensure(dir: &Path, mode: u32) -> Result<(), Error> {
     check(dir)
 }
 
-/// Whether only root or the caller may change what is in `dir`.
+/// Checks that only root or the caller may change the contents of `dir`.
 ///
 /// # Errors
-/// [`Error::UnsafeDirectory`] if not.
+/// [`Error::UnsafeDirectory`] if others may.
 pub(crate) fn check(dir: &Path) -> Result<(), Error> {
     let metadata = fs::symlink_metadata(dir)
         .map_err(|e| Error::io(format!("look at the directory {}", dir.display()), e))?;

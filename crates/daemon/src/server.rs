@@ -1,17 +1,17 @@
-//! A daemon's Unix sockets: requests in, replies out, without ever waiting for a client.
+//! A daemon's Unix sockets: reads requests and writes replies without ever waiting for a client.
 //!
-//! Bounds, since every local user whom the operator lets in may try to fill the memory or to block
-//! the others:
+//! It has limits, since any local user whom the operator lets in may try to exhaust the memory or
+//! to block other clients:
 //!
-//! - Each client has at most one request in work. Its next one is read when the reply is written,
-//!   so a client that pipelines requests and reads nothing holds one reply.
+//! - Each client has at most one request in progress. Its next one is read after the reply is
+//!   written, so a client that pipelines requests and does not read holds only one reply.
 //! - A round takes at most one request of each client.
-//! - Requests of more than [`LINE_MAX`] (a table of subscribers) are read of one client at a time,
-//!   and only where changes are allowed.
-//! - There are at most [`CLIENTS_MAX`] clients. For one more the oldest client goes of the user
-//!   who has most of them, so one user does not keep others out.
-//! - Clients of the socket that is open to all users ([`Access::Claim`]) are counted by themselves,
-//!   send at most [`CLAIM_MAX`] bytes, and rest for [`CLAIM_PAUSE`] after each reply.
+//! - A request of more than [`LINE_MAX`] (a table of subscribers) is read from one client at a
+//!   time, and only where changes are allowed.
+//! - There are at most [`CLIENTS_MAX`] clients. A further one replaces the oldest client of the
+//!   user who has most of them, so one user cannot keep others out.
+//! - Clients of the socket that is open to all users ([`Access::Claim`]) are counted separately,
+//!   send at most [`CLAIM_MAX`] bytes, and must pause for [`CLAIM_PAUSE`] after each reply.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -28,22 +28,22 @@ use crate::run_dir::OpenTo;
 use crate::wire::Answer;
 use crate::{Error, run_dir};
 
-/// Clients at a time.
+/// The most clients at a time.
 const CLIENTS_MAX: usize = 16;
 
-/// A request that fits is read of every client at any time, in bytes.
+/// A request of at most this many bytes is read from every client at any time.
 const LINE_MAX: usize = 64 << 10;
 
 /// The longest request of a client that may only make claims, in bytes.
 const CLAIM_MAX: usize = 16 << 10;
 
-/// So long nothing is read of such a client after a reply.
+/// How long nothing is read from such a client after a reply.
 const CLAIM_PAUSE: Span = Span::millis(20);
 
-/// How much is read of a client in one round, in bytes.
+/// The most bytes that are read from a client in one round.
 const READ_MAX: usize = 1 << 20;
 
-/// How long a client may take over the rest of a request, or over reading a reply.
+/// How long a client may take to send the rest of a request, or to read a reply.
 const PATIENCE: Span = Span::secs(60);
 
 /// What a client may ask for.
@@ -62,15 +62,15 @@ pub enum Access {
 pub struct Peer {
     /// The number of the connection.
     id: u64,
-    /// The process's user and number, as the kernel knows them.
+    /// The user id of the client's process, as reported by the kernel.
     pub uid: u32,
-    /// See `uid`; 0 for a process of another PID namespace.
+    /// The process id, as reported by the kernel; 0 for a process in another PID namespace.
     pub pid: i32,
-    /// What it may ask for.
+    /// What the client may ask for.
     pub access: Access,
 }
 
-/// The sockets; their files are removed when this drops.
+/// The sockets and their clients; the files of the sockets are removed on drop.
 pub(crate) struct Server {
     listeners: Vec<Listener>,
     clients: Vec<Client>,
@@ -88,25 +88,25 @@ struct Client {
     peer: Peer,
     stream: UnixStream,
     input: Vec<u8>,
-    /// This many bytes of `input` hold no end of a line.
+    /// This many bytes at the begin of `input` contain no end of a line.
     searched: usize,
     output: Vec<u8>,
-    /// It sends nothing more.
+    /// Whether the client has closed its sending side.
     has_ended: bool,
-    /// A request is in work.
+    /// Whether a request of the client is in progress.
     is_owed: bool,
-    /// When bytes last went in or out.
+    /// When bytes were last read or written.
     moved_at: Time,
-    /// Until then nothing is read of it.
+    /// Nothing is read from the client before this time.
     rests_until: Time,
 }
 
 impl Server {
-    /// Listens for requests of at most `request_max` bytes at `path`, for its owner and, if given,
-    /// the members of a group.
+    /// Listens at `path` for requests of at most `request_max` bytes. The socket is open to its
+    /// owner and, if given, to the members of a group.
     ///
     /// # Errors
-    /// [`Error::SocketInUse`], or what the kernel said.
+    /// [`Error::SocketInUse`], or the kernel's error.
     pub(crate) fn bind(
         path: &Path,
         group: Option<Gid>,
@@ -121,31 +121,31 @@ impl Server {
         })
     }
 
-    /// Listens at `path` too, for requests that only read, by the members of `group`.
+    /// Also listens at `path`, for requests that only read, by the members of `group`.
     ///
     /// # Errors
-    /// As [`Server::bind`].
+    /// See [`Server::bind`].
     pub(crate) fn bind_status(&mut self, path: &Path, group: Gid) -> Result<(), Error> {
         self.listeners.push(Listener::bind(path, OpenTo::Group(group), Access::Read)?);
         Ok(())
     }
 
-    /// Listens at `path` too, for claims of every local user.
+    /// Also listens at `path`, for claims of every local user.
     ///
     /// # Errors
-    /// As [`Server::bind`].
+    /// See [`Server::bind`].
     pub(crate) fn bind_web(&mut self, path: &Path) -> Result<(), Error> {
         self.listeners.push(Listener::bind(path, OpenTo::Everybody, Access::Claim)?);
         Ok(())
     }
 
-    /// When a client that rests may be read again that has something to read.
+    /// When the first pausing client that has something to read may be read again.
     pub(crate) fn deadline(&self, now: Time) -> Option<Time> {
         let resting = self.clients.iter().filter(|c| c.rests_until > now && !c.has_ended);
         resting.map(|c| c.rests_until).min()
     }
 
-    /// What to wait for: new clients, requests, or (true) room for the rest of a reply.
+    /// The descriptors to wait for: new clients, requests, or (true) space for the rest of a reply.
     pub(crate) fn waits_for(&self, now: Time) -> impl Iterator<Item = (BorrowedFd<'_>, bool)> {
         let large = self.large_client();
         let clients = self.clients.iter().filter_map(move |client| {
@@ -160,13 +160,13 @@ impl Server {
         clients.chain(self.listeners.iter().map(|l| (l.socket.as_fd(), false)))
     }
 
-    /// Whether a request waits that has been read already.
+    /// Whether there is a request that is read but not taken yet.
     pub(crate) fn has_requests(&self, now: Time) -> bool {
         let mut clients = self.clients.iter().filter(|c| now >= c.rests_until);
         clients.any(|c| !c.is_owed && c.output.is_empty() && c.has_line())
     }
 
-    /// The requests that are next, at most one of each client, each of which is to be answered.
+    /// Takes the next requests, at most one of each client. Each must be answered.
     pub(crate) fn take_requests(&mut self, now: Time) -> Vec<(Peer, Vec<u8>)> {
         self.accept(now);
         let large = self.large_client();
@@ -195,14 +195,14 @@ impl Server {
         requests
     }
 
-    /// Says how far a request is that is still to be answered.
+    /// Sends the progress of a request that is still to be answered.
     pub(crate) fn tell(&mut self, peer: Peer, line: &Answer, now: Time) {
         let Some(client) = self.clients.iter_mut().find(|c| c.peer.id == peer.id) else { return };
-        // A client that does not read misses steps; they are not collected.
+        // A client that does not read misses some progress reports; they are not queued.
         if client.output.is_empty() {
             client.output.extend_from_slice(line.as_bytes());
             client.moved_at = now;
-            // A client that is gone is noticed when the next requests are taken.
+            // The end of a client is noticed when the next requests are taken.
             let _ = client.flush(now);
         }
     }
@@ -221,7 +221,7 @@ impl Server {
         self.clients.retain(|c| !c.is_done());
     }
 
-    /// Takes a request back that could not be answered now: it is read again later.
+    /// Puts back a request that could not be answered now, so that it is taken again later.
     pub(crate) fn put_back(&mut self, peer: Peer, line: Vec<u8>) {
         if let Some(client) = self.clients.iter_mut().find(|c| c.peer.id == peer.id) {
             client.is_owed = false;
@@ -270,7 +270,7 @@ impl Server {
         });
     }
 
-    /// Of the clients that have no request in work, and may only make claims or not.
+    /// The oldest client without a request in progress, of the user with most clients of this type.
     fn oldest_of_the_greediest(&self, claims: bool) -> Option<usize> {
         let alike = |client: &Client| (client.peer.access == Access::Claim) == claims;
         let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
@@ -292,7 +292,7 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // The next start replaces it if this fails.
+        // If this fails, the next start replaces the file.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -302,7 +302,7 @@ impl Client {
         self.has_ended && !self.is_owed && self.output.is_empty() && !self.has_line()
     }
 
-    /// It owes us the rest of a request, or does not read a reply, for too long.
+    /// Whether the client has not sent the rest of a request, or not read a reply, for too long.
     fn is_stuck(&self, now: Time) -> bool {
         let owes = !self.is_owed && !self.input.is_empty() && !self.has_line();
         (owes || !self.output.is_empty()) && now.since(self.moved_at) > PATIENCE
@@ -316,10 +316,10 @@ impl Client {
         self.input[self.searched..].contains(&b'\n')
     }
 
-    /// Reads what is there, until there is a whole line.
+    /// Reads available bytes, until there is a whole line.
     ///
     /// # Errors
-    /// When the connection is of no more use.
+    /// If the connection can no longer be used.
     fn read(&mut self, max: usize, now: Time) -> io::Result<()> {
         let mut buffer = [0; 16 << 10];
         let mut read = 0;
@@ -352,7 +352,7 @@ impl Client {
         Some(std::mem::replace(&mut self.input, rest))
     }
 
-    /// Writes as much as goes without waiting.
+    /// Writes as much as possible without waiting.
     fn flush(&mut self, now: Time) -> io::Result<()> {
         let mut written = 0;
         while written < self.output.len() {
@@ -367,7 +367,7 @@ impl Client {
         }
         self.output.drain(..written);
         if self.output.is_empty() {
-            // A long reply or request does not keep its memory.
+            // Releases the memory of a long reply or request.
             self.output.shrink_to(LINE_MAX);
             self.input.shrink_to(LINE_MAX);
         }
@@ -391,7 +391,7 @@ mod tests {
         (dir, server, path)
     }
 
-    /// Everything a server holds for its clients, in bytes.
+    /// The memory that a server uses for its clients, in bytes.
     fn held(server: &Server) -> usize {
         server.clients.iter().map(|c| c.input.capacity() + c.output.capacity()).sum()
     }
@@ -484,7 +484,7 @@ mod tests {
         }
         assert_eq!(server.clients.len(), CLIENTS_MAX);
         assert_eq!(streams[0].read(&mut [0; 1]).unwrap(), 0, "it was closed");
-        // As if all but two came from another user.
+        // Makes all clients except two appear to be from another user.
         for client in &mut server.clients[2..] {
             client.peer.uid = 12_345;
         }

@@ -1,9 +1,9 @@
-//! The frame of every daemon: one thread, woken by the service's deadline and, between deadlines, by
-//! signals, changed files and requests.
+//! The main loop of every daemon: one thread, woken at the service's deadline and, between deadlines, by signals,
+//! changed files and requests.
 //!
-//! Order of a daemon's life: locks, signals, sockets, [`Service`] started, ready; then the loop; then
-//! [`Service::end`]. So the signals are blocked before anything exists that would have to be removed,
-//! and clients that come early wait instead of failing.
+//! A daemon's life: locks are taken, signals blocked, sockets opened, the [`Service`] started, readiness reported; then
+//! the loop; then [`Service::end`]. So the signals are blocked before anything exists that would have to be removed,
+//! and clients that connect early wait and do not fail.
 
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
@@ -22,47 +22,47 @@ use crate::systemd::{self, Watchdog};
 use crate::wire::{Answer, Request};
 use crate::{Error, Lock, run_dir};
 
-/// Editors write a file in several steps; it is read once they are done.
+/// Editors write a file in several steps; the file is read this long after the last change.
 const SETTLE: Span = Span::millis(200);
 
-/// How often a client hears how far its request is, and other clients are answered meanwhile.
+/// How often a client gets a progress report, and other clients are answered meanwhile.
 const SAY_PERIOD: Span = Span::millis(200);
 
-/// What a daemon does that is its own.
+/// The part of a daemon that is specific to it.
 pub trait Service {
-    /// What can be asked of it beyond [`Request`].
+    /// Requests other than [`Request`].
     type Request: DeserializeOwned;
 
     /// Whether every local user may send requests for which [`Access::Claim`] is enough.
     const TAKES_CLAIMS: bool = false;
 
-    /// What clients need for a request.
+    /// The access that a client needs for a request.
     fn access_for(request: &Self::Request) -> Access;
 
-    /// When it wants to be woken next.
+    /// When the service must be woken next.
     fn deadline(&self) -> Time;
 
-    /// Its deadline has come.
+    /// Called when the deadline has passed.
     ///
     /// # Errors
-    /// Ends the daemon; what the service can recover from is its own business.
+    /// An error ends the daemon; the service must handle errors from which it can recover.
     fn handle_tick(&mut self, now: Time) -> Result<(), Error>;
 
-    /// What becomes readable between deadlines when there is something for
-    /// [`Service::handle_ready`]; nothing if the service does not say so.
+    /// File descriptors that become readable when [`Service::handle_ready`] should be called before
+    /// the deadline; none by default.
     fn waits_for(&self) -> Vec<BorrowedFd<'_>> {
         Vec::new()
     }
 
-    /// What it waits for may be readable.
+    /// Called when one of these descriptors may be readable.
     ///
     /// # Errors
-    /// As for [`Service::handle_tick`].
+    /// As in [`Service::handle_tick`].
     fn handle_ready(&mut self, _now: Time) -> Result<(), Error> {
         Ok(())
     }
 
-    /// Answers a request; one that takes long says how far it is.
+    /// Answers a request; a long one reports its progress.
     fn handle_request(
         &mut self,
         request: Self::Request,
@@ -71,14 +71,14 @@ pub trait Service {
         progress: &mut Progress<'_>,
     ) -> Answer;
 
-    /// A client has sent something other than a request.
+    /// Called when a client has sent something other than a request.
     fn handle_malformed(&mut self, _peer: Peer) {}
 
-    /// Reads the configuration again and takes over what changed; `dry_run` only says what would
-    /// change, `force` does also what looks like a mistake. A wrong configuration changes nothing.
+    /// Reads the configuration again and applies the differences. `dry_run` only reports what would change; `force`
+    /// also applies what looks like a mistake. A configuration with mistakes changes nothing.
     ///
     /// # Errors
-    /// Why the old one stays in force.
+    /// The reason why the old one stays in force.
     fn reload(
         &mut self,
         dry_run: bool,
@@ -87,19 +87,19 @@ pub trait Service {
         progress: &mut Progress<'_>,
     ) -> Result<String, String>;
 
-    /// The files of the configuration, whose change makes it reload.
+    /// The files of the configuration; a change of one triggers a reload.
     fn watched(&self) -> Watched;
 
-    /// What it knows and does, as a value.
+    /// The service's status.
     fn status(&mut self, now: Time) -> Answer;
 
     /// Metrics as OpenMetrics text, with `top` members by name.
     ///
     /// # Errors
-    /// Why they cannot be made.
+    /// The reason why they cannot be made.
     fn metrics(&mut self, top: usize, now: Time) -> Result<String, String>;
 
-    /// Removes everything from the kernel, as a command wants; [`Service::end`] follows.
+    /// Removes everything from the kernel, on behalf of a command; [`Service::end`] follows.
     ///
     /// # Errors
     /// What could not be removed.
@@ -107,43 +107,43 @@ pub trait Service {
         self.end()
     }
 
-    /// Removes from the kernel what ends with the daemon; called once more after an error or a request to stop.
+    /// Removes from the kernel what must end with the daemon; called again after an error or a request to stop.
     ///
     /// # Errors
     /// What could not be removed.
     fn end(&mut self) -> Result<(), String>;
 }
 
-/// What the frame has to know of a daemon.
+/// What the main loop must know of a daemon.
 #[derive(Clone, Debug)]
 pub struct Spec {
-    /// The instance: names sockets and lock.
+    /// The instance, which names the sockets and the lock.
     pub name: String,
-    /// Devices that no other daemon may control meanwhile.
+    /// Devices that no other daemon may control at the same time.
     pub devices: Vec<String>,
-    /// Directory of sockets and locks.
+    /// The directory of sockets and locks.
     pub run_dir: PathBuf,
-    /// Who may use the control socket beside its owner.
+    /// The group that may use the control socket, besides its owner.
     pub admin_group: Option<Gid>,
-    /// Who may read status and metrics.
+    /// The group that may read status and metrics.
     pub user_group: Option<Gid>,
     /// The longest request, in bytes.
     pub request_max: usize,
-    /// Where metrics are served over HTTP, if anywhere.
+    /// Where to serve metrics over HTTP, if anywhere.
     pub metrics: Option<MetricsAt>,
-    /// Exit when stdin ends.
+    /// Whether to exit when stdin ends.
     pub until_stdin_closes: bool,
     /// The monotonic clock.
     pub clock: fn() -> Time,
 }
 
-/// Reports the progress of something that takes long. Meanwhile other clients are asked to try again.
+/// Reports the progress of a long operation. Meanwhile other clients are told to try again.
 pub struct Progress<'f> {
     server: &'f mut Server,
     watchdog: &'f mut Watchdog,
     clock: fn() -> Time,
     said_at: Time,
-    /// Who asked for it; `None` if the daemon starts or reloads by itself.
+    /// The client that asked for it; `None` if the daemon starts or reloads by itself.
     peer: Option<Peer>,
     is_start: bool,
 }
@@ -151,7 +151,7 @@ pub struct Progress<'f> {
 /// Runs a daemon until a signal or a request stops it. `start` makes the service, and attaches it.
 ///
 /// # Errors
-/// What keeps the daemon from starting, or ended it.
+/// The error that kept the daemon from starting, or ended it.
 pub fn run<S: Service, E: From<Error>>(
     spec: &Spec,
     start: impl FnOnce(&mut Progress<'_>) -> Result<S, E>,
@@ -251,7 +251,7 @@ impl<S: Service> Frame<'_, S> {
                 let answer = self.answer(peer, &line, now);
                 self.server.answer(peer, &answer, now);
             }
-            // Another configuration may name other files.
+            // The new configuration may name other files.
             if std::mem::take(&mut self.has_reloaded) {
                 events.watch(self.service.watched());
             }
@@ -336,7 +336,7 @@ fn progress<'f>(
 }
 
 impl Progress<'_> {
-    /// `done` of `of` items are done.
+    /// Reports that `done` of `of` items are done.
     pub fn show(&mut self, done: usize, of: usize) {
         let now = (self.clock)();
         if now.since(self.said_at) < SAY_PERIOD {
@@ -345,7 +345,7 @@ impl Progress<'_> {
         self.said_at = now;
         self.watchdog.beat(now);
         if self.is_start {
-            // From now on it has ten more seconds before systemd gives up.
+            // systemd waits another ten seconds from now on before it gives up.
             systemd::notify(&format!(
                 "STATUS=starting: {done} of {of}\nEXTEND_TIMEOUT_USEC=10000000"
             ));
@@ -354,14 +354,14 @@ impl Progress<'_> {
             self.server.tell(peer, &Answer::progress(done, of), now);
         }
         for (peer, line) in self.server.take_requests(now) {
-            // It waits until the daemon can answer.
+            // The client waits until the daemon can answer.
             self.server.tell(peer, &Answer::progress(done, of), now);
             self.server.put_back(peer, line);
         }
     }
 }
 
-/// A request of the frame, or of the service.
+/// A request that every daemon has, or one of the service.
 enum Parsed<R> {
     Common(Request),
     Own(R),

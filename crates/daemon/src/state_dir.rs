@@ -18,8 +18,8 @@ pub struct StateDir {
     path: PathBuf,
 }
 
-/// The exclusive right to change a state directory, whatever the run directory and the network
-/// namespace; given back when it drops, and by a process that is killed.
+/// The exclusive right to change a state directory, in all run directories and network namespaces;
+/// released on drop, and when the process is killed.
 #[derive(Debug)]
 pub struct StateLock {
     _held: Flock<File>,
@@ -31,7 +31,7 @@ impl StateDir {
         StateDir { path: path.to_owned() }
     }
 
-    /// Where a file of the directory lies.
+    /// The path of a file in the directory.
     pub fn path_of(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }
@@ -39,15 +39,15 @@ impl StateDir {
     /// The file's contents; `None` if there is no such file.
     ///
     /// # Errors
-    /// As [`file::read_own`].
+    /// See [`file::read_own`].
     pub fn read(&self, name: &str, size_max: u64) -> Result<Option<Vec<u8>>, Error> {
         Ok(file::read_own(&self.path_of(name), size_max)?)
     }
 
-    /// Replaces the file: readers see the old or the new contents, also after a crash.
+    /// Replaces the file: readers see the old or the new contents, even after a crash.
     ///
     /// # Errors
-    /// If others may write to the directory, or the kernel refuses; then the old file stays.
+    /// If others may write to the directory, or the kernel refuses; the old file then stays.
     pub fn write(&self, name: &str, contents: &[u8]) -> Result<(), Error> {
         run_dir::ensure(&self.path, 0o700)?;
         let path = self.path_of(name);
@@ -55,7 +55,7 @@ impl StateDir {
         written.map_err(|e| Error::io(format!("write {}", path.display()), e))
     }
 
-    /// Removes the file, if it is there.
+    /// Removes the file if it exists.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -82,7 +82,7 @@ impl StateDir {
 }
 
 impl StateDir {
-    /// Makes the directory for a user whom the caller becomes; one that exists is left as it is.
+    /// Creates the directory for the user that the caller will become; keeps an existing one as is.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -95,7 +95,7 @@ impl StateDir {
         given.map_err(|e| Error::io(format!("give {} away", self.path.display()), e.into()))
     }
 
-    /// Takes the right to change the directory, which is created if it does not exist.
+    /// Acquires the right to change the directory, which is created if it does not exist.
     ///
     /// # Errors
     /// [`Error::StateInUse`] if another process has it.
@@ -103,7 +103,7 @@ impl StateDir {
         run_dir::ensure(&self.path, 0o700)?;
         let attempted = || format!("lock {}", self.path.display());
         let mut dir = File::open(&self.path).map_err(|e| Error::io(attempted(), e))?;
-        // A process that was killed may not have given it back yet.
+        // The kernel may not have released the lock of a process that was just killed.
         for _ in 0..TRIES_MAX {
             match Flock::lock(dir, FlockArg::LockExclusiveNonblock) {
                 Ok(locked) => return Ok(StateLock { _held: locked }),
@@ -115,7 +115,7 @@ impl StateDir {
         Err(Error::StateInUse { path: self.path.clone() })
     }
 
-    /// Syncs the names of its files to the disk, and its own.
+    /// Syncs the directory's entries, and the directory's own entry, to the disk.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -128,7 +128,7 @@ impl StateDir {
         Ok(())
     }
 
-    /// Whether an open file is the one of this name, not one that was removed or replaced since.
+    /// Whether an open file is still the one with this name, and was not removed or replaced.
     pub fn holds(&self, name: &str, file: &File) -> bool {
         is_at(file, &self.path_of(name))
     }

@@ -32,17 +32,17 @@ pub(crate) struct Watchdog {
 }
 
 impl Watchdog {
-    /// As the environment says.
+    /// Reads the period from the environment.
     pub(crate) fn from_environment() -> Watchdog {
         let number = |key: &str| env::var(key).ok().and_then(|text| text.parse::<u64>().ok());
         let is_ours = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
         let period = number("WATCHDOG_USEC").filter(|_| is_ours);
-        // Three times in the time after which the service manager gives up.
+        // A third of the time after which the service manager gives up.
         let period = period.map(|us| Span::nanos(us.saturating_mul(1_000) / 3));
         Watchdog { period, next_at: Time::ZERO }
     }
 
-    /// Says so if it is time.
+    /// Notifies the service manager if it is time.
     pub(crate) fn beat(&mut self, now: Time) {
         let Some(period) = self.period else { return };
         if now >= self.next_at {

@@ -1,4 +1,4 @@
-//! Requests and replies: one JSON object per line, each with a tag that says what it is.
+//! Requests and replies: one JSON object per line, each with a tag that names its kind.
 //!
 //! A request has the key `request`. Those of [`Request`] are understood by every daemon; the others
 //! belong to the service. A reply has the key `reply`: see [`Reply`].
@@ -9,32 +9,32 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
-    /// Answered by a value: the service's status.
+    /// The reply is a value: the service's status.
     Status,
-    /// Read the configuration again.
+    /// Reads the configuration again.
     Reload {
-        /// Check it and say what would change, without changing it.
+        /// Only check it and report what would change.
         #[serde(default)]
         dry_run: bool,
-        /// Also if that looks like a mistake, such as a file that lost much of its contents.
+        /// Apply it even if it looks like a mistake, such as a file that lost much of its contents.
         #[serde(default)]
         force: bool,
     },
-    /// Remove everything from the kernel and exit.
+    /// Removes everything from the kernel and exits.
     Off,
-    /// Answered by a value: OpenMetrics text.
+    /// The reply is a value: OpenMetrics text.
     Metrics {
-        /// Add this many of the busiest members (subscribers, connections), by name.
+        /// Include this many of the busiest members (subscribers, connections), by name.
         #[serde(default)]
         top: usize,
     },
 }
 
 impl Request {
-    /// The tags, to tell these requests from those of a service.
+    /// The tags that distinguish these requests from those of a service.
     pub(crate) const TAGS: [&str; 4] = ["status", "reload", "off", "metrics"];
 
-    /// Whether it changes something, so that clients with read access may not send it.
+    /// Whether the request changes something, so that clients with read access may not send it.
     pub(crate) fn changes_something(self) -> bool {
         match self {
             Request::Status | Request::Metrics { .. } | Request::Reload { dry_run: true, .. } => {
@@ -49,26 +49,26 @@ impl Request {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "reply", rename_all = "snake_case")]
 pub enum Reply<T> {
-    /// What was asked for.
+    /// The requested value.
     Value {
-        /// The service documents its schema.
+        /// The value; the service documents its schema.
         value: T,
     },
-    /// It was done.
+    /// The request was carried out.
     Done {
-        /// What was done.
+        /// A description of what was done.
         message: String,
     },
-    /// It was refused, or failed; nothing was changed.
+    /// The request was refused or failed; nothing was changed.
     Error {
-        /// Why.
+        /// The reason.
         message: String,
     },
-    /// It takes long; the reply follows.
+    /// The request takes long; the reply follows.
     Progress {
-        /// Items done.
+        /// The number of items that are done.
         done: usize,
-        /// Items in all.
+        /// The number of all items.
         of: usize,
     },
 }
@@ -78,12 +78,12 @@ pub enum Reply<T> {
 pub struct Answer(String);
 
 impl Answer {
-    /// A value.
+    /// A reply with a value.
     pub fn value(value: &impl Serialize) -> Answer {
         Answer::of(&Reply::Value { value })
     }
 
-    /// Something was done, or not.
+    /// A reply that something was done, or failed.
     pub fn outcome(outcome: Result<String, String>) -> Answer {
         match outcome {
             Ok(message) => Answer::of(&Reply::<()>::Done { message }),
@@ -91,7 +91,7 @@ impl Answer {
         }
     }
 
-    /// A refusal.
+    /// A reply that refuses a request.
     pub fn error(message: impl Into<String>) -> Answer {
         Answer::of(&Reply::<()>::Error { message: message.into() })
     }
@@ -100,7 +100,7 @@ impl Answer {
         Answer::of(&Reply::<()>::Progress { done, of })
     }
 
-    /// The line, with its end.
+    /// The line, including its end.
     pub fn as_bytes(&self) -> &[u8] {
         self.0.as_bytes()
     }

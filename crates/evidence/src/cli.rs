@@ -31,6 +31,11 @@ pub enum Command {
     /// root).
     #[command(after_help = "Examples:\n  sudo fairweir validate-tcp")]
     ValidateTcp(ValidateArgs),
+    /// Play random links with the default control in the lab and in the simulator and write
+    /// docs/results/validation-control.md (needs root).
+    #[command(after_help = "Examples:\n  sudo fairweir validate-control\n  \
+                            sudo fairweir validate-control --seed 7001..7040")]
+    ValidateControl(ValidateControlArgs),
 }
 
 /// The sets of figures.
@@ -130,6 +135,14 @@ pub struct ValidateArgs {
     /// Play only this case in the lab, such as cubic-40ms or step-10; repeatable. Without it, every
     /// case that was not played yet.
     pub(crate) case: Vec<String>,
+}
+
+/// `fairweir validate-control`.
+#[derive(Debug, Args)]
+pub struct ValidateControlArgs {
+    /// The scenarios of `fairweir campaign`: a number or an inclusive range. What was played is kept in evidence/.
+    #[arg(long, value_name = "N", default_value = "70001..70046")]
+    pub(crate) seed: Seeds,
 }
 
 const FIGURES_EXAMPLES: &str = "Examples:

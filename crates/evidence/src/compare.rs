@@ -1,9 +1,9 @@
-//! `fairweir compare`: one scenario in both worlds, and how they differ.
+//! `fairweir compare`: one scenario in the lab and in the simulator, and the differences.
 //!
-//! The emulated home plays it once for each control, the simulator with several seeds; what the
-//! simulator says is the mean. Under a control that sets the shares, the worlds agree if allocation
-//! error and utilisation differ by at most [`AGREEMENT`]; without one the shares are an accident of
-//! timing, and the worlds agree if the same group wins.
+//! The emulated home plays the scenario once for each control, the simulator plays it with several
+//! seeds and reports the mean. Under a control that sets the shares, the worlds agree if allocation
+//! error and utilisation differ by at most [`AGREEMENT`]. Without such a control the shares are an
+//! accident of timing, and the worlds agree if the same group wins.
 
 use std::io::{self, Write};
 
@@ -16,25 +16,25 @@ use serde::Serialize;
 use crate::Players;
 use crate::cli::CompareArgs;
 
-/// How much allocation error and utilisation may differ.
+/// The largest difference of allocation error and of utilisation.
 const AGREEMENT: f64 = 0.02;
-/// A winner by less than that part of the capacity is none.
+/// A winner must be ahead by this part of the capacity; otherwise there is no winner.
 const TIE: f64 = 0.05;
 
 const HEADINGS: [&str; 6] = ["", "lab", "sim", "over seeds", "difference", "allowed"];
 
-/// One control in both worlds.
+/// The results of one control in both worlds.
 #[derive(Debug, Serialize)]
 struct Comparison {
     scenario: String,
     control: Control,
-    /// Whether the emulated link kept time well enough to be believed; if not, `agrees` says
-    /// nothing.
+    /// Whether the emulated link kept time well enough to be trusted; if not, `agrees` has no
+    /// meaning.
     valid: bool,
     agrees: bool,
     measures: Vec<Measure>,
     lab: Report,
-    /// One for each seed.
+    /// One report for each seed.
     sim: Vec<Report>,
 }
 
@@ -47,9 +47,9 @@ struct Measure {
     sim: Option<f64>,
     /// Smallest and largest over the seeds.
     sim_range: Option<(f64, f64)>,
-    /// `sim` less `lab`.
+    /// `sim` minus `lab`.
     difference: Option<f64>,
-    /// The most that it may be, where it counts.
+    /// The largest allowed difference, where it counts.
     allowed: Option<f64>,
 }
 
@@ -61,7 +61,7 @@ pub(crate) fn run(args: &CompareArgs, players: &dyn Players) -> anyhow::Result<(
     };
     let sims = runs(&controls, std::slice::from_ref(&args.seed), scenario)?;
     let labs = runs(&controls, &[], scenario)?;
-    // First, since what the lab lacks is known at once.
+    // The lab comes first, since anything that it lacks shows at once.
     let emulated = players.emulate(scenario, &labs)?;
     let job = |(&run, label)| Job { scenario, run, label, keeps_series: false };
     let jobs: Vec<Job<'_>> = sims.iter().zip(labels(&sims)).map(job).collect();
@@ -127,7 +127,7 @@ impl Measure {
     }
 }
 
-/// Which group has most; `None` if two have about as much.
+/// The group that has most; `None` if two have about the same.
 fn winner(rates: &[Measure], of: impl Fn(&Measure) -> Option<f64>) -> Option<usize> {
     let mut by_rate: Vec<(f64, usize)> =
         rates.iter().enumerate().map(|(i, rate)| (of(rate).unwrap_or(0.0), i)).collect();

@@ -1,4 +1,4 @@
-//! Documents of which a command writes a part, between two marks.
+//! Documents in which a command writes one part, between two marks.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,19 +6,19 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use fairweir_config::output;
 
-/// The lines around the part of the command.
+/// The marks around the command's part.
 const MARKS: (&str, &str) = ("<!-- figures: begin -->\n", "<!-- figures: end -->\n");
 /// The folder of pictures next to a document.
 const PICTURES: &str = "pictures";
 
-/// A document in which the command writes its own part.
+/// A document that contains the command's part.
 pub(crate) struct Document<'p> {
     path: &'p Path,
     text: String,
 }
 
 impl<'p> Document<'p> {
-    /// Reads it, so that a wrong one is reported before everything is played.
+    /// Reads the document, so that a wrong one is reported before everything is played.
     ///
     /// # Errors
     /// If it cannot be read, or has no marks.
@@ -41,7 +41,7 @@ impl<'p> Document<'p> {
             .with_context(|| format!("cannot write {}", self.path.display()))
     }
 
-    /// Writes a picture next to it.
+    /// Writes a picture into the document's folder of pictures.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -57,7 +57,7 @@ impl<'p> Document<'p> {
         Ok(folder)
     }
 
-    /// Keeps pictures next to it, under the name of the collection.
+    /// Copies pictures into the document's folder of pictures, under the name of the collection.
     ///
     /// # Errors
     /// If a picture cannot be read or written.
@@ -73,7 +73,7 @@ impl<'p> Document<'p> {
     }
 }
 
-/// The text with something else between the marks; `None` if they are not there.
+/// The text with `section` between the marks; `None` if the marks are missing.
 fn rewritten(text: &str, section: &str) -> Option<String> {
     let (before, rest) = text.split_once(MARKS.0)?;
     let (_, after) = rest.split_once(MARKS.1)?;

@@ -11,7 +11,7 @@
 //! | `golden` | a file of results that the simulator must give again |
 //! | `compare` | one scenario in the lab and in the simulator, and how they differ |
 //! | `measured` | every scenario in the lab: `docs/results/measured.md` and its pictures |
-//! | `validation` | single downloads in both: `docs/results/validation.md` |
+//! | `validation` | single downloads in both: `docs/results/validation.md`; the default control on random links in both |
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ mod validation;
 
 pub use cli::Command;
 
-/// How the binary plays scenarios.
+/// The binary's ways to play scenarios.
 pub trait Players {
     /// Reads a scenario file and applies the overrides.
     ///
@@ -47,20 +47,20 @@ pub trait Players {
     /// order of the jobs.
     ///
     /// # Errors
-    /// The first one of a job, or that the user interrupted it.
+    /// The first error of a job, or that the user interrupted it.
     fn simulate(&self, jobs: &[Job<'_>], parallel: Option<usize>) -> anyhow::Result<Vec<Report>>;
 
     /// Plays all runs of a scenario in the lab; the reports are in the order of the runs.
     ///
     /// # Errors
-    /// The first one of a run, or that the user interrupted it.
+    /// The first error of a run, or that the user interrupted it.
     fn emulate(&self, scenario: &Scenario, runs: &[Run]) -> anyhow::Result<Vec<Report>>;
 }
 
 /// Runs a command.
 ///
 /// # Errors
-/// What could not be read, played or written.
+/// If something could not be read, played or written.
 pub fn run(command: &Command, players: &dyn Players) -> anyhow::Result<()> {
     match command {
         Command::Campaign(args) => campaign::run(args, players),
@@ -69,10 +69,11 @@ pub fn run(command: &Command, players: &dyn Players) -> anyhow::Result<()> {
         Command::Figures(command) => figures::run(command, players),
         Command::Evidence(args) => measured::run(&args.scenario),
         Command::ValidateTcp(args) => validation::run(&args.case),
+        Command::ValidateControl(args) => validation::control::run(&args.seed),
     }
 }
 
-/// Which of `count` sorted values, counted from 1, is the least that a part `q` of all does not exceed.
+/// Position (counted from 1) of the least of `count` sorted values that a part `q` of all does not exceed.
 fn rank(count: usize, q: f64) -> usize {
     ((count as f64 * q).ceil() as usize).max(1)
 }
@@ -80,7 +81,7 @@ fn rank(count: usize, q: f64) -> usize {
 /// The root of the repository: the working directory.
 ///
 /// # Errors
-/// If the working directory is another one.
+/// If the working directory is not the repository's root.
 fn root() -> anyhow::Result<PathBuf> {
     let root = std::env::current_dir().context("cannot tell the working directory")?;
     if !root.join("scenarios").is_dir() || !root.join("docs/results/measured.md").is_file() {

@@ -1,4 +1,4 @@
-//! What tests play with.
+//! The players that tests use.
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;

@@ -1,4 +1,4 @@
-//! `fairweir check`: prints how a configuration is read, or what is wrong with it.
+//! `fairweir check`: prints a configuration as fairweir reads it, or its mistakes.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -21,6 +21,7 @@ use crate::sender;
 use crate::table::{self, Align};
 use fairweir_config::host::{Config, Role, UploadChoice};
 use fairweir_config::{FileKind, text};
+use fairweir_linux::Router;
 
 pub(crate) fn run(args: &CheckArgs) -> anyhow::Result<()> {
     if args.file.extension().is_some_and(|extension| extension == "csv") {
@@ -73,11 +74,12 @@ fn check_host(args: &CheckArgs, role: Role) -> anyhow::Result<()> {
         Some(capacity) => write!(out, ", upload shared at {capacity}")?,
         None => write!(out, ", upload shared")?,
     }
-    if let Some(lan) = &host.lan {
-        write!(out, ", lan {lan}")?;
+    if !host.lan.is_empty() {
+        write!(out, ", lan {}", host.lan.join(" "))?;
     }
+    let wans: Vec<String> = host.wans().cloned().collect();
     match &host.dev {
-        Some(wan) if role == Role::Router => writeln!(out, ", wan {wan}\n")?,
+        Some(_) if role == Role::Router => writeln!(out, ", wan {}\n", wans.join(" "))?,
         Some(dev) => writeln!(out, ", dev {dev}\n")?,
         None => writeln!(out, ", no dev (give --dev)\n")?,
     }
@@ -85,7 +87,13 @@ fn check_host(args: &CheckArgs, role: Role) -> anyhow::Result<()> {
     for warning in &config.warnings {
         writeln!(out, "warning: {warning}")?;
     }
-    note_missing(out, [&host.lan, &host.dev].into_iter().flatten())?;
+    note_missing(out, host.lan.iter().chain(&wans))?;
+    if role == Role::Router
+        && let Err(e @ fairweir_linux::Error::Elsewhere { .. }) =
+            Router::refuse_if_elsewhere(&host.lan, &wans)
+    {
+        writeln!(out, "warning: {e}")?;
+    }
     Ok(())
 }
 
@@ -105,7 +113,7 @@ fn print_groups(out: &mut impl Write, config: &Config, role: Role) -> io::Result
     Ok(())
 }
 
-/// The quotas and schedules, as they are read.
+/// The quotas and schedules as they were read, in words.
 fn plans(config: &Config) -> BTreeMap<&str, Vec<String>> {
     let said = |plan: &Plan| {
         let quota = plan.quota.map(|quota| format!("quota {quota}"));
@@ -114,15 +122,15 @@ fn plans(config: &Config) -> BTreeMap<&str, Vec<String>> {
     config.plans.iter().map(|(path, plan)| (path.as_str(), said(plan))).collect()
 }
 
-/// Lines of the table, and the parts of the leaves that are not in it yet.
+/// The rows of the table so far, and the shares of the leaves that have no row yet.
 struct Rows {
     parts: std::vec::IntoIter<Rate>,
     rows: Vec<Vec<String>>,
 }
 
 impl Rows {
-    /// Adds a line for each of `branches`, which are beneath `path`, and for what is beneath them;
-    /// returns the part of all.
+    /// Adds a row for each of `branches`, which are beneath `path`, and for the groups beneath
+    /// them; returns the sum of their shares.
     fn add(&mut self, branches: &[Branch], path: &str) -> Rate {
         let mut sum = Rate::ZERO;
         for Branch { group, beneath } in branches {
@@ -150,13 +158,13 @@ impl Rows {
     }
 }
 
-/// What each group has of [`WHOLE`] if all want more, whatever rates they are limited to.
+/// Each group's share of [`WHOLE`] if all demand more, ignoring rate limits.
 fn by_weight(policy: &Policy) -> Vec<Rate> {
     let demands = vec![None; policy.groups().len()];
     policy.weights().without_rates().divide(WHOLE, Claims { demands: &demands, taken: &[] })
 }
 
-/// The rate that is divided to show the parts by weight alone.
+/// The rate that is divided to compute the shares by weight alone.
 const WHOLE: Rate = Rate::mbit(1_000_000);
 
 fn as_json(kind: FileKind, config: &Config) -> serde_json::Value {
@@ -165,6 +173,7 @@ fn as_json(kind: FileKind, config: &Config) -> serde_json::Value {
         "files": config.files,
         "lan": config.host.lan,
         "dev": config.host.dev,
+        "beside": config.host.beside,
         "control": config.host.control.unwrap_or_default(),
         "capacity_bps": config.host.capacity,
         "strict_priority": config.host.strict_priority,

@@ -1,7 +1,7 @@
-//! `fairweir demo`: plays a video beside downloads with real TCP in network namespaces, with the page open on it.
+//! `fairweir demo`: plays a video beside downloads with real TCP in network namespaces, and shows it on the page.
 //!
-//! Everything is in a temporary directory and in namespaces of its own; nothing of this machine is changed, and
-//! the page goes with the demo.
+//! Everything is in a temporary directory and in namespaces of its own. Nothing of this machine is changed, and the
+//! page ends with the demo.
 
 use std::env;
 use std::fs::{Permissions, set_permissions};
@@ -28,10 +28,10 @@ use crate::{lab, play};
 
 const SCENARIO: &str = include_str!("../../../scenarios/demo.toml");
 
-/// Shorter ones end before there is much to see.
+/// Allowed durations. A shorter demo would end before there is much to see.
 const DURATION: std::ops::RangeInclusive<Span> = Span::secs(10)..=Span::secs(3_600);
 
-/// Who shows the page: the user of the package, or the one without privileges that every system has.
+/// The user that runs the page: the package's user; if there is none, the unprivileged user of every system.
 const USER: &str = "fairweir";
 const UNPRIVILEGED: u32 = 65_534;
 
@@ -39,7 +39,7 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
     let scenario = scenario(args.duration)?;
     lab::check_root("use `fairweir sim run` with a file of scenarios/, which opens no page")?;
     let dir = TempDir::with_prefix("fairweir-demo-").context("cannot make a directory")?;
-    // The page's user passes through it to the sockets.
+    // The page's user must be able to pass through the directory to reach the sockets.
     set_permissions(dir.path(), Permissions::from_mode(0o711))?;
     let (user, group) = page_user()?;
     let page = Page::start(dir.path(), args.port, &user)?;
@@ -78,7 +78,7 @@ fn scenario(duration: Span) -> anyhow::Result<Scenario> {
     Ok(Scenario::parse_with(&Text::new(SCENARIO, "scenarios/demo.toml"), &[set], &none)?)
 }
 
-/// A user without privileges, and the name of its group.
+/// The name of a user without privileges, and the name of its group.
 fn page_user() -> anyhow::Result<(String, String)> {
     let users = [User::from_name(USER)?, User::from_uid(Uid::from_raw(UNPRIVILEGED))?];
     for user in users.into_iter().flatten().filter(|user| !user.uid.is_root()) {
@@ -91,7 +91,7 @@ fn page_user() -> anyhow::Result<(String, String)> {
     )
 }
 
-/// The page's process, which ends with this program.
+/// The page's process. It ends with this program.
 struct Page {
     child: Child,
     _stdin: ChildStdin,
@@ -105,7 +105,7 @@ impl Page {
         command.args(["page", "--until-stdin-closes", "--user", user, "--port", &port.to_string()]);
         command.arg("--run-dir").arg(dir.join(RUN_DIR)).arg("--page-dir").arg(dir.join(PAGE_DIR));
         command.arg("--state-dir").arg(dir.join("history"));
-        // In a group of its own: Ctrl-C reaches this program, which ends it. What it says matters if it fails.
+        // In its own process group: Ctrl-C reaches only this program, which ends the page. Stderr shows a failure.
         command.stdin(Stdio::piped()).stdout(Stdio::null()).process_group(0);
         let mut child = command.env("RUST_LOG", "warn").spawn().context("cannot start the page")?;
         let stdin = child.stdin.take().context("invariant: its standard input is a pipe")?;
@@ -132,7 +132,7 @@ impl Page {
     }
 }
 
-/// How long the page may take to start.
+/// How often to check whether the page has started before giving up.
 const TRIES: u32 = 100;
 const TRY_PAUSE: Duration = Duration::from_millis(100);
 
@@ -143,8 +143,8 @@ impl Drop for Page {
     }
 }
 
-/// Opens the link in the browser of the person who started this, if there is a desktop. Root's browser is
-/// not started for another user.
+/// Opens the link in the browser of the person who started this, if there is a desktop. When root
+/// runs this for another user, root's browser is not started.
 fn open_browser(link: &str) -> bool {
     if env::var_os("DISPLAY").is_none() && env::var_os("WAYLAND_DISPLAY").is_none() {
         return false;
@@ -160,7 +160,7 @@ fn open_browser(link: &str) -> bool {
     command.arg(link).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     match command.spawn() {
         Ok(mut child) => {
-            // It ends when the browser has the link, or never.
+            // The child ends when the browser has the link, or never; a thread waits for it.
             std::thread::spawn(move || child.wait());
             true
         }

@@ -1,4 +1,4 @@
-//! Interfaces by name.
+//! Checks network interfaces by name.
 
 use std::io::{self, Write};
 
@@ -7,7 +7,7 @@ use fairweir_linux::link;
 use crate::exit::Usage;
 use fairweir_config::nearest;
 
-/// No interface has this name now.
+/// Error: no interface has this name now.
 #[derive(Debug, thiserror::Error)]
 #[error("no interface `{dev}`{near}; available: {available}")]
 pub(crate) struct NoInterface {
@@ -16,10 +16,10 @@ pub(crate) struct NoInterface {
     available: String,
 }
 
-/// Checks that there is an interface `dev`. A daemon may be started again until there is.
+/// Checks that interface `dev` exists. A daemon can be restarted until it does.
 ///
 /// # Errors
-/// [`NoInterface`], which lists those that exist.
+/// [`NoInterface`], which lists the existing interfaces.
 pub(crate) fn check_exists(dev: &str) -> anyhow::Result<()> {
     let names: Vec<String> = link::all()?.into_iter().map(|link| link.name).collect();
     if names.iter().any(|name| name == dev) {
@@ -34,7 +34,7 @@ pub(crate) fn check_exists(dev: &str) -> anyhow::Result<()> {
     Err(NoInterface { dev: dev.to_owned(), near, available }.into())
 }
 
-/// The same for a name on the command line of a command that ends: it is wrong.
+/// Like [`check_exists`], for a command that runs once: a missing interface is a usage error.
 ///
 /// # Errors
 /// [`Usage`].
@@ -45,7 +45,7 @@ pub(crate) fn check_named(dev: &str) -> anyhow::Result<()> {
     })
 }
 
-/// Notes the interfaces that are not here: the file may be for another machine.
+/// Prints a note for each interface that does not exist here: the file may be for another machine.
 pub(crate) fn note_missing<'d>(
     out: &mut impl Write,
     devices: impl IntoIterator<Item = &'d String>,
@@ -58,5 +58,5 @@ pub(crate) fn note_missing<'d>(
     Ok(())
 }
 
-/// The most names in a message.
+/// The most interface names in an error message.
 const SHOWN_MAX: usize = 20;

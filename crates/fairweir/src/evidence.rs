@@ -1,4 +1,4 @@
-//! The commands of `fairweir_evidence`: lends them the simulator and the lab.
+//! Runs the commands of `fairweir_evidence`, and gives them access to the simulator and the lab.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ pub(crate) fn run(command: &Command) -> anyhow::Result<()> {
 }
 
 struct Binary {
-    /// Set by SIGINT and SIGTERM.
+    /// Set when SIGINT or SIGTERM arrives.
     cancel: Arc<AtomicBool>,
 }
 

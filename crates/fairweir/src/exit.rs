@@ -1,7 +1,7 @@
-//! What the process exits with: one table for all commands, and how errors lead to it, by their types.
+//! Exit codes of the process: one table for all commands, and the mapping from error types to codes.
 //!
-//! systemd does not restart a daemon that exits with 2: only an edit can help. See
-//! `RestartPreventExitStatus=` in `dist/`. The others may pass without one: an interface appears, another program ends.
+//! systemd does not restart a daemon that exits with 2, because only an edit can help. See `RestartPreventExitStatus=`
+//! in `dist/`. The other causes may disappear without an edit: an interface appears, another program ends.
 
 use std::error::Error;
 use std::io::ErrorKind;
@@ -15,17 +15,17 @@ use crate::words::chained;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
     Done = 0,
-    /// Something failed that may work later, or elsewhere.
+    /// The command failed, but may work later or on another machine.
     Failed = 1,
-    /// The command line or a file must be edited first; clap's code for wrong usage too.
+    /// The command line or a file must be edited first; clap uses the same code for wrong usage.
     Usage = 2,
-    /// As `systemctl status` has it.
+    /// The same code as in `systemctl status`.
     NotRunning = 3,
     NotPermitted = 4,
     Occupied = 5,
 }
 
-/// Every code, with its meaning for people.
+/// Every code, with an explanation for people.
 pub(crate) const TABLE: [(Exit, &str); 6] = [
     (Exit::Done, "done"),
     (Exit::Failed, "failed"),
@@ -35,7 +35,7 @@ pub(crate) const TABLE: [(Exit, &str); 6] = [
     (Exit::Occupied, "another program or daemon occupies the place"),
 ];
 
-/// The table in one sentence.
+/// The table, as one sentence.
 pub(crate) fn sentence() -> String {
     let codes = TABLE.map(|(exit, meaning)| format!("{} {meaning}", exit.code()));
     format!("Exit codes: {}.", codes.join(", "))
@@ -46,7 +46,7 @@ impl Exit {
         self as u8
     }
 
-    /// What `error` is, by the outermost cause that decides.
+    /// The exit code for `error`: the outermost cause that has a code decides.
     pub(crate) fn of(error: &anyhow::Error) -> Exit {
         error.chain().find_map(of_cause).unwrap_or(Exit::Failed)
     }
@@ -57,7 +57,7 @@ impl Exit {
 #[error("{0}")]
 pub(crate) struct Usage(pub(crate) String);
 
-/// Marks an error as one of the command line or of a configuration.
+/// Marks an error as a mistake in the command line or in a configuration.
 pub(crate) fn usage(error: anyhow::Error) -> anyhow::Error {
     match Exit::of(&error) {
         Exit::Usage => error,
@@ -65,7 +65,7 @@ pub(crate) fn usage(error: anyhow::Error) -> anyhow::Error {
     }
 }
 
-/// An error in other words than those of its causes, which still decide the exit code.
+/// An error with a text of its own instead of that of its causes, and with their exit code.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what}")]
 pub(crate) struct Reworded {
@@ -108,9 +108,9 @@ fn of_daemon(error: &fairweir_daemon::Error) -> Option<Exit> {
         Error::AlreadyRunning { .. } | Error::StateInUse { .. } | Error::SocketInUse { .. } => {
             Some(Exit::Occupied)
         }
-        // Its cause decides.
+        // The cause of this error decides.
         Error::Io { .. } => None,
-        // It is told as the error of the file itself, which is then no cause of it.
+        // The file's error is shown in place of this one, and is therefore not in its chain of causes.
         Error::File(error) => of_cause(error),
         Error::UnsafeDirectory { .. }
         | Error::NoAnswer { .. }
@@ -128,7 +128,7 @@ fn of_kernel(kind: ErrorKind) -> Option<Exit> {
     }
 }
 
-/// Whether the runs that were asked for cannot be played.
+/// Whether the error says that the requested runs cannot be played.
 #[cfg(feature = "lab")]
 fn is_of_runs(cause: &(dyn Error + 'static)) -> bool {
     cause.is::<fairweir_scenario::play::BadRuns>()

@@ -1,4 +1,4 @@
-//! What is fuzzed: properties of the page's requests and of the rows of its history.
+//! Fuzz targets of this crate: properties of the page's requests and of the rows of its history.
 
 use crate::page::fuzz::{history, requests};
 
@@ -6,10 +6,10 @@ use crate::page::fuzz::{history, requests};
 #[path = "../../../fuzz/corpus.rs"]
 mod corpus;
 
-/// A name, and what is done with an input: it panics if a property does not hold.
+/// The name of a target, and its function, which panics if a property does not hold for the input.
 pub type Target = (&'static str, fn(&[u8]));
 
-/// The readers of this crate.
+/// The targets of this crate.
 pub const TARGETS: &[Target] = &[("history", history), ("requests", requests)];
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! `fairweir generate`: completions and man pages, made from the command line's own definition.
+//! `fairweir generate`: completions and man pages, generated from the definition of the command line.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -41,10 +41,10 @@ fn write_pages(dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Each page's name and text, the whole command's first.
+/// The name and text of each man page; the page of the whole command is first.
 fn pages() -> io::Result<Vec<(String, Vec<u8>)>> {
     let mut command = cli::command();
-    // Gives each subcommand its whole usage: `fairweir isp add`.
+    // Gives each subcommand its full usage line, such as `fairweir isp add`.
     command.build();
     let mut pages = Vec::new();
     add_pages(&command, &[], &mut pages)?;
@@ -61,7 +61,7 @@ fn add_pages(
     let mut page = Vec::new();
     let titled = command.clone().name(name.clone());
     clap_mangen::Man::new(titled).title(name.to_uppercase()).render(&mut page)?;
-    // What clap calls extra begins with examples.
+    // The `extra` section of clap begins with the examples.
     let mut page =
         String::from_utf8_lossy(&page).replace("\n.SH EXTRA\nExamples:\n", "\n.SH EXAMPLES\n");
     page.push_str(&sections(command, &name, above));
@@ -69,7 +69,7 @@ fn add_pages(
     documented(command).try_for_each(|below| add_pages(below, &path, pages))
 }
 
-/// The sections that clap does not write.
+/// The man page sections that clap does not write.
 fn sections(command: &Command, name: &str, above: &[&str]) -> String {
     let mut page = String::from(".SH \"EXIT STATUS\"\n");
     for (exit, meaning) in TABLE {
@@ -99,12 +99,12 @@ fn sections(command: &Command, name: &str, above: &[&str]) -> String {
     page
 }
 
-/// A term and its text.
+/// A term and its explanation.
 fn entry(term: &str, text: &str) -> String {
     format!(".TP\n\\fB{term}\\fR\n{text}\n").replace('-', "\\-")
 }
 
-/// Paths that options have by default, and what is there.
+/// The paths that options have by default, and what is at each.
 fn files(command: &Command) -> impl Iterator<Item = (String, String)> {
     command.get_arguments().filter(|arg| !arg.is_hide_set()).filter_map(|arg| {
         let path = arg.get_default_values().first()?.to_str()?;
@@ -149,7 +149,7 @@ fn rows(command: &Command, above: &str, text: &mut String) {
     documented(command).for_each(|below| rows(below, &path, text));
 }
 
-/// The subcommands that people use: not `help`, which every command has, nor what is hidden.
+/// The subcommands for people: without `help`, which every command has, and without hidden ones.
 fn documented(command: &Command) -> impl Iterator<Item = &Command> {
     command.get_subcommands().filter(|c| c.get_name() != "help" && !c.is_hide_set())
 }
@@ -158,7 +158,7 @@ fn documented(command: &Command) -> impl Iterator<Item = &Command> {
 mod tests {
     use super::*;
 
-    /// Names of all commands, as `path` on the command line has them, joined by `-`.
+    /// Collects the names of all commands: `path` as on the command line, joined by `-`.
     fn names(command: &Command, above: &str, into: &mut Vec<String>) {
         let name = format!("{above}{}", command.get_name());
         documented(command).for_each(|below| names(below, &format!("{name}-"), into));

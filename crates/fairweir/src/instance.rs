@@ -1,4 +1,4 @@
-//! Names of the daemons' instances: interface names as arguments, also in the form of a systemd instance name.
+//! Instance names of daemons: interface names as arguments, also in the escaped form of systemd.
 //!
 //! In unit names systemd writes `-` as `\x2d`, so the interface `br-lan` belongs to the device unit
 //! `sys-subsystem-net-devices-br\x2dlan.device` and to the instance `fairweir@br\x2dlan.service`.
@@ -8,16 +8,16 @@
 
 use fairweir_config::value::parse_dev;
 
-/// The instance of `fairweir proxy`, which a router and the page ask even if this binary cannot run it.
+/// The instance of `fairweir proxy`. A router and the page ask it even if this binary is built without the proxy.
 pub(crate) const PROXY: &str = "proxy";
 
-/// The ISP's policer.
+/// The instance of the ISP's policer.
 pub(crate) const ISP: &str = "isp";
 
 /// The instance of the market's server.
 pub(crate) const MARKET: &str = "market";
 
-/// The instance of the agent of a household, which the page asks.
+/// The instance of a household's market agent, which the page asks.
 pub(crate) const MARKET_AGENT: &str = "market-agent";
 
 /// An interface name, escaped or not.
@@ -47,17 +47,17 @@ fn unescaped(text: &str) -> String {
     String::from_utf8(bytes).unwrap_or_else(|_| text.to_owned())
 }
 
-/// The byte that an escape at the beginning of `text` stands for.
+/// The byte for which an escape at the beginning of `text` stands.
 fn escaped_byte(text: &[u8]) -> Option<u8> {
     let digits = text.get(..ESCAPE_LEN)?.strip_prefix(b"\\x")?;
     let digits = std::str::from_utf8(digits).ok()?;
     digits.bytes().all(|b| b.is_ascii_hexdigit()).then(|| u8::from_str_radix(digits, 16).ok())?
 }
 
-/// `\xNN`.
+/// The length of `\xNN`.
 const ESCAPE_LEN: usize = 4;
 
-/// Distinguishes the runs of a daemon: counters begin at zero with each.
+/// A new id for a run of a daemon; counters start at zero with each run.
 pub(crate) fn new_run() -> String {
     let number = getrandom::u64().expect("invariant: Linux has getrandom(2)");
     format!("{number:016x}")
@@ -74,7 +74,7 @@ mod tests {
             ("br-lan", "br-lan"),
             (r"br\x2dlan", "br-lan"),
             (r"wl\x2d\x2da", "wl--a"),
-            // The limit of 15 bytes applies to the name, not to its escape.
+            // The limit of 15 bytes applies to the name, not to the escaped form.
             (r"a\x2db\x2dc\x2dd\x2de\x2df\x2dg", "a-b-c-d-e-f-g"),
             (r"a\x2", r"a\x2"),
             (r"a\x+1", r"a\x+1"),

@@ -57,7 +57,7 @@ fn play(LabRunArgs { play: args, valid_only }: &LabRunArgs) -> anyhow::Result<()
     play::hand_over(args, &scenario, &runs, reports)
 }
 
-/// The lab makes network namespaces and loads BPF programs; `otherwise` is what to do without root.
+/// Checks for root: the lab makes network namespaces and loads BPF programs. `otherwise` is the alternative.
 pub(crate) fn check_root(otherwise: &str) -> anyhow::Result<()> {
     if !geteuid().is_root() {
         let what = format!("the lab needs root: run it with sudo, or {otherwise}");
@@ -66,10 +66,10 @@ pub(crate) fn check_root(otherwise: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Plays all runs, seed after seed, the controls side by side; the reports come in their order.
+/// Plays all runs: seed after seed, the controls of a seed in parallel. The reports are in the order of the runs.
 ///
 /// # Errors
-/// The first run's that failed.
+/// The error of the first run that failed.
 #[cfg(feature = "evidence")]
 pub(crate) fn play_all(
     scenario: &Scenario,
@@ -96,7 +96,7 @@ fn play_runs(
     played
 }
 
-/// Plays a scenario once, however slow the machine is, with a daemon that others may watch.
+/// Plays a scenario once, even if the machine is too slow, with a daemon that others can watch.
 ///
 /// # Errors
 /// If it cannot be played, or was cancelled.
@@ -113,11 +113,11 @@ pub(crate) fn play_watched(
     Ok(played?)
 }
 
-/// How often a void play is repeated.
+/// How often a run that is void (not valid) is repeated.
 const REPEATS: u32 = 1;
-/// The same if only valid ones are accepted.
+/// How often a void run is repeated if only valid ones are accepted.
 const REPEATS_FOR_VALID: u32 = 3;
-/// How long a busy machine is waited for.
+/// How long to wait for a busy machine to become idle.
 const IDLE_WAIT: Duration = Duration::from_secs(60);
 
 fn options(

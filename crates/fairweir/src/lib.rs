@@ -1,7 +1,7 @@
 //! fairweir: share a download by weight, from the receiving end.
 //!
-//! The one binary: the daemon of the receiving host, the commands that talk to it, and the two worlds
-//! in which scenarios are played. All of it is in this library, so that it can be fuzzed too.
+//! The only binary: the daemon of the receiving host, the commands that talk to it, and the simulator and the lab, in
+//! which scenarios are played. All the code is in this library, so that it can also be fuzzed.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     not(all(feature = "demo", feature = "market", feature = "proxy", feature = "top")),
@@ -67,10 +67,10 @@ mod words;
 
 use cli::{Cli, Subcommand};
 
-/// What the binary does.
+/// Runs the command line.
 pub fn main() -> ExitCode {
     let first = env::args_os().nth(1).and_then(|argument| argument.into_string().ok());
-    // The lab's processes are this binary under other names; people never start them.
+    // The lab starts this binary under other names; people never do.
     #[cfg(feature = "lab")]
     if let Some(agent) = first.as_ref().filter(|name| fairweir_lab::is_agent(name)) {
         return fairweir_lab::agent_main(agent);
@@ -98,21 +98,21 @@ pub fn main() -> ExitCode {
             return cli::mistakes::answer(&error, &args).unwrap_or_else(|e| ended(Err(e.into())));
         }
     };
-    // Of the features that it tries, doctor prints what matters.
+    // doctor reports itself which of the features that it tries matter, so the log needs only warnings.
     let level = if matches!(cli.command, Subcommand::Doctor(_)) { "warn" } else { "info" };
     log_to_stderr(cli.verbose, level);
     ended(run(cli.command))
 }
 
-/// The exit code, after the error was printed.
+/// Prints the error, if there is one, and returns the exit code.
 fn ended(outcome: anyhow::Result<()>) -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        // The reader of the output closed it, as `head` does.
+        // The reader closed the output early, as `head` does.
         Err(e) if is_broken_pipe(&e) => ExitCode::SUCCESS,
         Err(e) => {
             let (words, code) = (in_words(&e), exit::Exit::of(&e).code());
-            // All mistakes of a file, each on its line.
+            // Prints all mistakes of a file, each on its own line.
             let of_file = e.chain().find_map(|cause| cause.downcast_ref::<ConfigError>());
             match of_file.map(|error| error.all().collect::<Vec<_>>()).unwrap_or_default() {
                 several if several.len() > 1 => {
@@ -120,7 +120,7 @@ fn ended(outcome: anyhow::Result<()>) -> ExitCode {
                 }
                 _ => eprintln!("fairweir: {}", text::escaped(&words)),
             }
-            // Who asked for JSON reads it, unless a part of the answer is there already.
+            // A caller that asked for JSON gets the error as JSON, unless a part of the output is already written.
             if env::args_os().any(|arg| arg == "--json") && !text::has_written() {
                 let error = serde_json::json!({ "error": words, "exit_code": code });
                 let _ = writeln!(text::stdout(), "{error}");
@@ -174,7 +174,7 @@ fn run(command: Subcommand) -> anyhow::Result<()> {
     }
 }
 
-/// `RUST_LOG` decides; without it `level`, `-v` DEBUG, `-vv` TRACE.
+/// Log levels: `RUST_LOG` if set, otherwise `level`; `-v` means DEBUG, `-vv` TRACE.
 fn log_to_stderr(verbose: u8, level: &str) {
     let level = match verbose {
         0 => level,
@@ -186,12 +186,12 @@ fn log_to_stderr(verbose: u8, level: &str) {
         .with_env_filter(filter)
         .with_ansi(io::stderr().is_terminal())
         .with_writer(io::stderr)
-        // It would report to stderr that stderr is closed, and panic.
+        // Otherwise the logger would report on stderr that stderr is closed, and panic.
         .log_internal_errors(false)
         .init();
 }
 
-/// The chain of causes, and what an error adds on further lines (the log of the BPF verifier) last.
+/// The chain of causes in one line; further lines of an error (the log of the BPF verifier) come last.
 fn in_words(error: &anyhow::Error) -> String {
     let words = words::chained(error);
     let refused = exit::Exit::of(error) == exit::Exit::NotPermitted;

@@ -1,7 +1,7 @@
-//! The socket of a divider: hosts that say by which weights their download is to be divided. See
-//! `fairweir_core::agreement`.
+//! The socket of a divider: hosts send the weights by which to divide their download. See `fairweir_core::agreement`.
 //!
-//! The kernel bounds what strangers and each client may say, and nothing is stored of who has not proven its address.
+//! The kernel limits how much strangers and each client can send. Nothing is stored about a host that has not proven
+//! its address.
 
 use std::fmt::Debug;
 use std::io;
@@ -20,7 +20,7 @@ use tracing::{info, warn};
 /// The most datagrams that are handled before other events.
 const BURST_MAX: usize = 256;
 
-/// See the module. `K` names who is known.
+/// The socket and its divider; see the module. `K` identifies a known client.
 pub(crate) struct Listener<K> {
     clients: u32,
     socket: Option<(UdpSocket, Admission)>,
@@ -29,7 +29,7 @@ pub(crate) struct Listener<K> {
 }
 
 impl<K: Ord + Clone + Debug> Listener<K> {
-    /// Without a socket; about `clients` may have an agreement at a time without counting as strangers.
+    /// Makes a listener without a socket. About `clients` hosts can have agreements and not be strangers.
     ///
     /// # Errors
     /// If the kernel has no random bytes.
@@ -44,7 +44,7 @@ impl<K: Ord + Clone + Debug> Listener<K> {
         self.socket.as_ref().map(|(socket, _)| socket.as_fd())
     }
 
-    /// Listens at `device`, or no more, and ends agreements that were not renewed.
+    /// Opens the socket at `device`, or closes it if there is no device; ends agreements that were not renewed.
     pub(crate) fn handle_tick(
         &mut self,
         device: Option<&str>,
@@ -75,7 +75,7 @@ impl<K: Ord + Clone + Debug> Listener<K> {
         }
     }
 
-    /// Answers the datagrams that wait.
+    /// Answers the waiting datagrams.
     pub(crate) fn handle_ready(&mut self, side: &mut impl Subscribers<Id = K>, now: Time) {
         let Some((socket, admission)) = &self.socket else { return };
         let mut bytes = [0; MESSAGE_MAX + 1];
@@ -83,7 +83,7 @@ impl<K: Ord + Clone + Debug> Listener<K> {
             let asked = match datagram::receive(socket, &mut bytes) {
                 Ok(asked) => asked,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
-                // As of a client that does not listen to the answer.
+                // An error of an earlier answer, for example because that client does not listen.
                 Err(_) => continue,
             };
             let (said, epoch) = (&bytes[..asked.length], self.divider.epoch());
@@ -94,18 +94,18 @@ impl<K: Ord + Clone + Debug> Listener<K> {
                 warn!("a client counts as a stranger: {e}");
             }
             if let Some(answer) = answer {
-                // If it is lost, the client asks again.
+                // If the answer is lost, the client asks again.
                 let _ = datagram::answer(socket, &asked, &answer.bytes());
             }
         }
     }
 
-    /// Who divides how.
+    /// The current agreements with hosts.
     pub(crate) fn divider(&self) -> &Divider<K> {
         &self.divider
     }
 
-    /// Why hosts cannot ask.
+    /// The reason if hosts cannot ask.
     pub(crate) fn error(&self) -> Option<&String> {
         self.error.as_ref()
     }

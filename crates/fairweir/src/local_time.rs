@@ -1,4 +1,4 @@
-//! The time by the clock on the wall.
+//! Local time.
 
 use std::fs;
 
@@ -7,12 +7,12 @@ use jiff::civil::{Date, date};
 use jiff::tz::TimeZone;
 use jiff::{Span, Timestamp};
 
-/// Where OpenWrt has the rule of its zone, such as `CET-1CET,M3.5.0,M10.5.0/3`.
+/// The file with OpenWrt's time zone rule, such as `CET-1CET,M3.5.0,M10.5.0/3`.
 const OPENWRT_ZONE: &str = "/etc/TZ";
 
 const EPOCH: Date = date(1970, 1, 1);
 
-/// The time zone of this machine: that of TZ, of /etc/localtime, or of OpenWrt; without any UTC.
+/// The time zone of this machine: from TZ, /etc/localtime, or OpenWrt's file; otherwise UTC.
 pub(crate) fn zone() -> TimeZone {
     let system = TimeZone::try_system().ok();
     let rule = || TimeZone::posix(fs::read_to_string(OPENWRT_ZONE).ok()?.trim()).ok();
@@ -52,7 +52,7 @@ mod tests {
 
     use super::*;
 
-    /// Berlin; New York; Havana, whose day of the change begins at one; Lord Howe, by half an hour.
+    /// Berlin; New York; Havana, where the spring change is at midnight; Lord Howe, which changes by half an hour.
     const ZONES: [&str; 4] = [
         "CET-1CEST,M3.5.0,M10.5.0/3",
         "EST5EDT,M3.2.0,M11.1.0",
@@ -91,7 +91,7 @@ mod tests {
             assert_eq!(in_force(&format!("{spring}T00:00")), [600, 1_380]);
             assert_eq!(in_force(&format!("{autumn}T00:00")), [600, 1_500]);
         }
-        // From half past one to half past three, where three follows two.
+        // The window is 01:30 to 03:30. In spring 02:00 is skipped; in autumn an hour is repeated.
         assert_eq!(minutes_in(&berlin, &night, "2026-03-29T00:00"), 60);
         assert_eq!(minutes_in(&berlin, &night, "2026-10-25T00:00"), 180);
     }
@@ -105,7 +105,7 @@ mod tests {
             assert_eq!(months[1] - months[0], 30);
             assert_eq!(end_s(Period::Month, local(end - 1, zone), zone), Some(end));
             assert_eq!(end_s(Period::Month, local(end - 29 * 86_400, zone), zone), Some(end));
-            // What is counted to the second goes to the right month.
+            // Bytes that are counted each second are assigned to the right month.
             let mut usage = Usage::default();
             for second in end - 5..end + 5 {
                 usage.handle_clock(Period::Month, local(second, zone), Span::secs(1));
@@ -117,7 +117,7 @@ mod tests {
     }
 
     proptest! {
-        /// At any time of 60 years each period ends when the next begins, and never later than it can last.
+        /// For any time of 60 years, a period ends when the next begins, and lasts at most its greatest length.
         #[test]
         fn a_period_ends_where_the_next_begins(
             at_s in 0..1_900_000_000u64, zone in 0..ZONES.len(), per in 0..3usize,

@@ -1,4 +1,4 @@
-//! The binary; what it does is in the library.
+//! The binary; all code is in the library.
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;

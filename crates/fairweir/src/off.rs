@@ -1,8 +1,8 @@
-//! `fairweir off`: stops daemons and removes what is left, or says what lives on.
+//! `fairweir off`: stops daemons and removes what they leave behind, or reports what still runs.
 //!
-//! A daemon that is slow, or that is still starting, is waited for. One that does not answer for
-//! [`PATIENCE`] is only killed with `--force`: its traffic passes unshaped by then, since its
-//! heartbeat is too old.
+//! It waits for a daemon that is slow or still starting. A daemon that does not answer for
+//! [`PATIENCE`] is killed only with `--force`. Its heartbeat is too old by then, so its traffic
+//! already passes unshaped.
 
 use std::fs;
 use std::io::{self, Write};
@@ -27,10 +27,10 @@ use crate::words::chained;
 use fairweir_config::host::Role;
 use fairweir_config::text;
 
-/// How long a daemon may take to answer, and to end.
+/// How long a daemon may take to answer, and then to end.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The same if it may be killed.
+/// The same limit with `--force`.
 const PATIENCE_FORCED: Duration = Duration::from_secs(2);
 
 const PAUSE: Duration = Duration::from_millis(20);
@@ -85,7 +85,7 @@ pub(crate) fn run(args: &OffDevArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What lives on, and why; the first reason decides the exit code.
+/// What could not be stopped, and why. The first error decides the exit code.
 #[derive(Default)]
 struct Failures {
     exit: Option<Exit>,
@@ -104,7 +104,7 @@ impl Failures {
     }
 }
 
-/// `fairweir DAEMON off`, for the instance of that name.
+/// `fairweir DAEMON off`, for the instance `name`.
 pub(crate) fn one(args: &OffArgs, name: &str) -> anyhow::Result<()> {
     each(&args.run_dir.run_dir, &[name.to_owned()], args.force)
 }
@@ -120,7 +120,7 @@ pub(crate) fn of_role(role: Role, args: &OffDevArgs) -> anyhow::Result<()> {
     each(run_dir, &names, args.force)
 }
 
-/// Stops these instances and removes what they left.
+/// Stops these instances and removes what they left behind.
 fn each(run_dir: &Path, names: &[String], force: bool) -> anyhow::Result<()> {
     let out = &mut text::stdout();
     let mut is_done = false;
@@ -153,21 +153,21 @@ fn each(run_dir: &Path, names: &[String], force: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Instances that run, start, or left a socket.
+/// Instances that are running or starting, or that left a socket behind.
 fn names(run_dir: &Path, dev: Option<&str>) -> anyhow::Result<Vec<String>> {
     if let Some(dev) = dev {
         return Ok(vec![instance_of(run_dir, dev)?]);
     }
     let mut names = instances(run_dir)?;
     names.extend(Lock::held(run_dir)?.into_iter().map(|(name, _)| name));
-    // A device's lock belongs to an instance, whose own lock is in the list too, or to `init`.
+    // A device's lock is held by `init` or by an instance whose own lock is also in the list.
     names.retain(|name| !Lock::is_device(name));
     names.sort();
     names.dedup();
     Ok(names)
 }
 
-/// Stops the instance, if it runs, and says how.
+/// Stops the instance if it is running, and describes what was done.
 fn stop(run_dir: &Path, name: &str, force: bool) -> anyhow::Result<Vec<String>> {
     let patience = if force { PATIENCE_FORCED } else { PATIENCE };
     let deadline = Instant::now() + patience;
@@ -181,7 +181,7 @@ fn stop(run_dir: &Path, name: &str, force: bool) -> anyhow::Result<Vec<String>> 
                 ) => {}
             Err(e) => return Err(e.into()),
         }
-        // Nothing listens: it is gone, starts, or ends.
+        // Nothing listens: the daemon has ended, is starting, or is ending.
         match Lock::acquire(run_dir, name) {
             Ok(_lock) => return Ok(remove_socket(run_dir, name)?.into_iter().collect()),
             Err(Error::AlreadyRunning { pid, .. }) if Instant::now() >= deadline => {
@@ -193,7 +193,7 @@ fn stop(run_dir: &Path, name: &str, force: bool) -> anyhow::Result<Vec<String>> 
     }
 }
 
-/// Asks it to end, and waits until it has.
+/// Asks the daemon to end, and waits until it has.
 fn end(run_dir: &Path, name: &str, mut client: Client, force: bool) -> anyhow::Result<Vec<String>> {
     if client.is_elsewhere() {
         bail!("the daemon runs in another network namespace; run `fairweir off` there");
@@ -208,7 +208,7 @@ fn end(run_dir: &Path, name: &str, mut client: Client, force: bool) -> anyhow::R
             remove_socket(run_dir, name)?;
             return Ok(lines);
         }
-        // Its reply was lost because it ended, perhaps: the lock tells.
+        // The reply may be lost because the daemon ended; the lock shows whether it did.
         Err(e @ Error::Broken { .. }) => e.to_string(),
         Err(e) => return Err(anyhow!(e).context(format!("the daemon (pid {pid})"))),
     };
@@ -234,7 +234,7 @@ fn kill_or_tell(pid: i32, name: &str, force: bool, why: &str) -> anyhow::Result<
     }
 }
 
-/// A process that has ended holds no lock.
+/// Waits until the lock is free: a process that has ended holds no lock.
 fn wait_for_end(run_dir: &Path, name: &str, pid: i32) -> anyhow::Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -249,7 +249,7 @@ fn wait_for_end(run_dir: &Path, name: &str, pid: i32) -> anyhow::Result<()> {
     }
 }
 
-/// Removes a socket without a listener, and says so.
+/// Removes a socket at which no process listens; returns a message if there was one.
 ///
 /// # Errors
 /// If the kernel refuses.
@@ -262,17 +262,17 @@ pub(crate) fn remove_socket(run_dir: &Path, name: &str) -> anyhow::Result<Option
     }
 }
 
-/// Removes what a killed proxy left; no proxy begins or ends meanwhile.
+/// Removes what a killed proxy left behind. The lock keeps proxies from starting meanwhile.
 fn clean_proxy(run_dir: &Path) -> anyhow::Result<Vec<String>> {
     let _lock = Lock::acquire(run_dir, PROXY)?;
     let removed = Divert::sweep()?;
     Ok(removed.into_iter().map(|removed| format!("{}: removed {removed}", PROXY)).collect())
 }
 
-/// Removes what a killed daemon left at the device; no daemon begins or ends meanwhile.
+/// Removes what a killed daemon left at the device. The lock keeps daemons from starting meanwhile.
 ///
 /// # Errors
-/// If a daemon controls it, or the kernel refuses.
+/// If a daemon controls the device, or the kernel refuses.
 pub(crate) fn clean(run_dir: &Path, dev: &str) -> anyhow::Result<Vec<String>> {
     let _lock = Lock::device(run_dir, dev)?;
     let removed = sweep(dev)?;

@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(crate) fn run(args: &OverviewArgs) -> anyhow::Result<()> {
     let run_dir = &args.run_dir.run_dir;
     if args.dev.is_some() || args.json {
-        // What this command printed before there were several daemons.
+        // Options from when this command printed the status of a single daemon.
         eprintln!(
             "fairweir: `fairweir host status` and `fairweir router status` replace `fairweir status` with options"
         );
@@ -65,10 +65,10 @@ pub(crate) fn run(args: &OverviewArgs) -> anyhow::Result<()> {
     }
 }
 
-/// The instance of the page.
+/// The page's instance name.
 const PAGE: &str = "page";
 
-/// The instance as commands have it.
+/// The instance's name as in commands.
 fn called(name: &str) -> String {
     match device_of(name) {
         Some(dev) => format!("{} {dev}", &name[..name.len() - dev.len() - 1]),
@@ -77,7 +77,7 @@ fn called(name: &str) -> String {
     }
 }
 
-/// What the daemon says of itself.
+/// The daemon's own description of its state.
 fn state(args: &OverviewArgs, name: &str) -> anyhow::Result<String> {
     let mut client = Client::connect(&args.run_dir.run_dir, name, Access::Read, PATIENCE)?;
     let status: Value = client.ask(&Request::Status)?;

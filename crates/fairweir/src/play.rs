@@ -1,4 +1,4 @@
-//! What `fairweir lab` and `fairweir sim` have in common: what is asked for, and what comes out.
+//! Common parts of `fairweir lab` and `fairweir sim`: reading the scenario and writing the results.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -39,7 +39,7 @@ pub(crate) fn read_file(path: &Path, set: &[Override]) -> anyhow::Result<Scenari
 /// `lab check` and `sim check`.
 ///
 /// # Errors
-/// What is wrong with the scenario.
+/// If the scenario is not valid; the error says why.
 pub(crate) fn check(args: &ScenarioCheckArgs) -> anyhow::Result<()> {
     let scenario = read(&args.scenario)?;
     let out = &mut text::stdout();
@@ -69,25 +69,25 @@ pub(crate) fn check(args: &ScenarioCheckArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Makes the output directory before anything is played: a failure after minutes would be too late.
+/// Creates the output directory before playing: a failure after minutes would be too late.
 ///
 /// # Errors
-/// If it cannot be made, or nothing can be written there.
+/// If the directory cannot be created or written to.
 pub(crate) fn make_directory(args: &PlayArgs) -> anyhow::Result<()> {
     let Some(dir) = &args.out else { return Ok(()) };
     output::make_dir(dir).with_context(|| format!("cannot make {}", dir.display()))?;
     access(dir, AccessFlags::W_OK).with_context(|| format!("cannot write to {}", dir.display()))
 }
 
-/// Whether anybody will see rates over time.
+/// Whether any requested output shows rates over time.
 pub(crate) fn wants_series(args: &PlayArgs) -> bool {
     args.series || args.out.is_some()
 }
 
-/// Writes and prints what was asked for.
+/// Writes and prints the requested output.
 ///
 /// # Errors
-/// If it cannot be written.
+/// If the output cannot be written.
 pub(crate) fn hand_over(
     args: &PlayArgs,
     scenario: &Scenario,
@@ -109,7 +109,7 @@ pub(crate) fn hand_over(
     Ok(())
 }
 
-/// A picture of all controls with the first seed, and the numbers of everything.
+/// Writes a chart of all controls with the first seed, and the numbers of all runs.
 fn write_files(
     dir: &Path,
     scenario: &Scenario,
@@ -133,7 +133,7 @@ fn write_files(
     Ok(())
 }
 
-/// Set by SIGINT or SIGTERM, so that everything is taken down in order.
+/// A flag that SIGINT or SIGTERM sets, so that everything can be taken down in order.
 ///
 /// # Errors
 /// If the kernel refuses.
@@ -142,7 +142,7 @@ pub(crate) fn cancelled_by_signal() -> anyhow::Result<Arc<AtomicBool>> {
     let mut heard = SigSet::empty();
     heard.add(Signal::SIGINT);
     heard.add(Signal::SIGTERM);
-    // Threads that start later inherit the block, so the one below is the only one who hears.
+    // Threads that start later inherit the blocked signals, so only the thread below receives them.
     heard.thread_block().context("cannot block signals")?;
     let set = Arc::clone(&cancel);
     thread::spawn(move || {

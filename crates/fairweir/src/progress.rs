@@ -1,4 +1,4 @@
-//! How far things are that take long, on stderr.
+//! Shows the progress of long operations on stderr.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::Mutex;
@@ -6,36 +6,36 @@ use std::time::{Duration, Instant};
 
 use fairweir_core::units::{Span, Time};
 
-/// The most runs that are named; more are counted.
+/// The most runs that are shown by name; with more, only a count is shown.
 const NAMED_MAX: usize = 6;
-/// Lines of a log for runs that are counted.
+/// The number of log lines when runs are counted.
 const LOG_LINES: u64 = 10;
 
-/// One line of a terminal, or some lines of a log.
+/// The progress of runs, on one line of a terminal or on several lines of a log.
 pub(crate) struct Progress {
     /// The label of each run, and its duration on the scenario's clock.
     runs: Vec<(String, Span)>,
-    /// Nothing is said of what ends before.
+    /// Nothing is printed before this time, so short operations print nothing.
     since: Instant,
     state: Mutex<State>,
 }
 
 struct State {
-    /// Of each run that has begun.
+    /// The progress of each run in percent, once it has begun.
     percents: Vec<Option<u64>>,
-    /// The last line.
+    /// The last printed line.
     said: String,
 }
 
 impl Progress {
-    /// Of runs with these labels and durations; prints nothing before `quiet` has passed.
+    /// Shows runs with these labels and durations; prints nothing before `quiet` has passed.
     pub(crate) fn new(runs: Vec<(String, Span)>, quiet: Duration) -> Progress {
         let percents = vec![None; runs.len()];
         let state = Mutex::new(State { percents, said: String::new() });
         Progress { runs, since: Instant::now() + quiet, state }
     }
 
-    /// A run is there on the scenario's clock.
+    /// Reports that a run has reached `at` on the scenario's clock.
     pub(crate) fn show(&self, run: usize, at: Time) {
         let percent = (100.0 * at.as_secs_f64() / self.runs[run].1.as_secs_f64()) as u64;
         let percent = percent.min(100);
@@ -59,7 +59,7 @@ impl Progress {
         }
     }
 
-    /// Nothing follows.
+    /// Ends the display.
     pub(crate) fn end(&self) {
         let state = self.state.lock().unwrap_or_else(|e| e.into_inner());
         if state.said.starts_with('\r') {
@@ -73,7 +73,7 @@ impl Progress {
         texts.collect::<Vec<_>>().join("  ")
     }
 
-    /// All runs together, in steps of some percent.
+    /// The progress of all runs together, rounded to `step` percent.
     fn counted(&self, state: &State, step: u64) -> String {
         let sum: u64 = state.percents.iter().flatten().sum();
         let percent = sum / self.runs.len().max(1) as u64;
@@ -83,23 +83,23 @@ impl Progress {
 
 /// Progress is reported only after this time: most work is done sooner.
 const QUIET: Duration = Duration::from_secs(2);
-/// How often a log gets a line.
+/// How often a line is written to a log.
 const LOG_PERIOD: Duration = Duration::from_secs(5);
 
-/// How many of many are done: one line of a terminal, or some lines of a log.
+/// How many items of a total are done, on one line of a terminal or on several lines of a log.
 pub(crate) struct Count {
-    /// What is done with what, such as `loaded` and `subscribers`.
+    /// The verb and the noun of the message, such as `loaded` and `subscribers`.
     words: [&'static str; 2],
     next_at: Mutex<(Instant, bool)>,
 }
 
 impl Count {
-    /// Of something that begins now.
+    /// Starts counting now.
     pub(crate) fn new(verb: &'static str, noun: &'static str) -> Count {
         Count { words: [verb, noun], next_at: Mutex::new((Instant::now() + QUIET, false)) }
     }
 
-    /// `done` of `of` are done.
+    /// Reports that `done` of `of` items are done.
     pub(crate) fn show(&self, done: usize, of: usize) {
         let mut state = self.next_at.lock().unwrap_or_else(|e| e.into_inner());
         if Instant::now() < state.0 {
@@ -115,7 +115,7 @@ impl Count {
         *state = (Instant::now() + period, line.starts_with('\r'));
     }
 
-    /// Nothing follows.
+    /// Ends the display.
     pub(crate) fn end(&self) {
         let state = self.next_at.lock().unwrap_or_else(|e| e.into_inner());
         if state.1 {

@@ -6,7 +6,7 @@ use fairweir_config::text;
 
 use crate::exit::Usage;
 
-/// Asks on stderr and reads answers from stdin; an empty answer takes what is suggested.
+/// Asks on stderr and reads answers from stdin; an empty answer selects the suggestion.
 pub(crate) struct Questions {
     pub(crate) are_asked: bool,
 }
@@ -40,7 +40,7 @@ impl Questions {
         crate::instance::parse(&name).map_err(|e| Usage(e).into())
     }
 
-    /// Whether it may be done.
+    /// Asks for permission.
     ///
     /// # Errors
     /// If there is no answer.
@@ -57,7 +57,7 @@ impl Questions {
         }
     }
 
-    /// One of `names` by its number, or `None`.
+    /// Asks for one of `names` by its number; `None` if no name is chosen.
     pub(crate) fn choose(
         &mut self,
         question: &str,

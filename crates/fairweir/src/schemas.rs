@@ -1,8 +1,8 @@
-//! Schemas of what commands print with `--json`: `fairweir generate schemas` prints docs/reference/json.schema.json.
+//! Schemas of the commands' `--json` output: `fairweir generate schemas` prints docs/reference/json.schema.json.
 //!
-//! Objects are closed: a key that the schema does not have, or that is missing, is a fault. Tests hold everything that
-//! they have printed against it. What other modules serialise is described by its own type; what they put together
-//! by hand, by the types here, which are only schemas.
+//! Objects are closed: an unknown or missing key violates the schema. Tests validate all the JSON that they print.
+//! Output that other modules serialise is described by their own types. Output that they build by hand is described by
+//! the types here, which serve only as schemas.
 
 #![allow(dead_code, reason = "most types are only schemas")]
 
@@ -13,13 +13,13 @@ use fairweir_core::receiver::Control;
 use schemars::generate::SchemaSettings;
 use schemars::transform::{RecursiveTransform, Transform};
 use schemars::{JsonSchema, Schema, SchemaGenerator};
-use serde_json::{Map, Value, json};
+use serde_json::{Map, json};
 
 use crate::page::history::Point;
 use crate::page::history::suggest::Suggested;
 use crate::{host, isp, page, proxy, sender};
 
-/// A command, the version of its schema, which rises with each change, and the schema.
+/// The command, the version of its schema, which increases with each change, and the schema.
 type Row = (&'static str, u32, fn(&mut SchemaGenerator) -> Schema);
 
 const COMMANDS: &[Row] = &[
@@ -42,17 +42,18 @@ const COMMANDS: &[Row] = &[
     ("isp show", 1, of::<isp::wire::SubscriberStatus>),
     ("isp status", 1, of::<isp::wire::Status>),
     ("isp top", 1, of::<isp::wire::Busiest>),
+    ("isp unpoliced", 1, of::<isp::wire::UnpolicedStatus>),
     ("lab check", 1, of::<ScenarioFile>),
-    ("market agent status", 1, of::<AgentStatus>),
+    ("market agent status", 2, of::<AgentStatus>),
     ("market codes", 1, of::<Vec<Code>>),
-    ("market households", 1, of::<Vec<Household>>),
+    ("market households", 2, of::<Vec<Household>>),
     ("market pause", 1, of::<Moved>),
     ("market prune", 1, of::<Pruned>),
-    ("market remove", 1, of::<Household>),
+    ("market remove", 2, of::<Household>),
     ("market resume", 1, of::<Moved>),
-    ("market show", 1, of::<Shown>),
-    ("market status", 1, of::<MarketStatus>),
-    ("market why", 1, of::<AgentStatus>),
+    ("market show", 2, of::<Shown>),
+    ("market status", 2, of::<MarketStatus>),
+    ("market why", 2, of::<AgentStatus>),
     ("page status", 1, of::<page::ask::PageStatus>),
     ("proxy status", 1, of::<proxy::report::Status>),
     ("proxy top", 1, of::<proxy::report::Status>),
@@ -60,9 +61,9 @@ const COMMANDS: &[Row] = &[
     ("router devices", 1, of::<host::who::Who>),
     ("router status", 1, of::<host::wire::Status>),
     ("router test", 1, of::<host::trial::Comparison>),
-    ("sender", 1, of::<Bundles>),
-    ("sender status", 1, of::<sender::report::Status>),
-    ("sender top", 1, of::<sender::report::Status>),
+    ("sender", 2, of::<Bundles>),
+    ("sender status", 2, of::<sender::report::Status>),
+    ("sender top", 2, of::<sender::report::Status>),
     ("sim check", 1, of::<ScenarioFile>),
     ("suggest", 1, of::<Vec<Suggested>>),
 ];
@@ -71,7 +72,7 @@ fn of<T: JsonSchema>(schemas: &mut SchemaGenerator) -> Schema {
     schemas.subschema_for::<T>()
 }
 
-/// All schemas, as one document: `$defs`, and below `commands` which one is whose.
+/// All schemas as one document: the types in `$defs`, and the schema of each command in `commands`.
 pub(crate) fn document() -> String {
     let settings = SchemaSettings::draft2020_12().for_serialize();
     let mut schemas = settings.with_transform(RecursiveTransform(close)).into_generator();
@@ -97,7 +98,7 @@ fn close(schema: &mut Schema) {
     }
 }
 
-/// With every command: what is printed if it fails.
+/// What any command prints if it fails.
 #[derive(JsonSchema)]
 struct Error {
     error: String,
@@ -109,8 +110,11 @@ struct HostFile {
     /// `host` or `router`.
     kind: String,
     files: Vec<String>,
-    lan: Option<String>,
+    /// The interfaces towards a router's devices.
+    lan: Vec<String>,
     dev: Option<String>,
+    /// Further interfaces through which a router reaches the Internet.
+    beside: Vec<String>,
     control: Control,
     capacity_bps: Option<u64>,
     strict_priority: bool,
@@ -162,6 +166,8 @@ struct Radius {
     listen: String,
     clients: Vec<String>,
     plan: Option<String>,
+    plan_by: Vec<String>,
+    stale_after_s: Option<f64>,
 }
 
 #[derive(JsonSchema)]
@@ -184,7 +190,7 @@ struct Leases {
     plan: String,
 }
 
-/// As in the file; rates and times are texts.
+/// A plan as in the file: rates and times are strings.
 #[derive(JsonSchema)]
 struct Plan {
     name: String,
@@ -272,7 +278,7 @@ struct StuntsOfFile {
     weight: u32,
 }
 
-/// Of a dry run.
+/// The output of a dry run.
 #[derive(JsonSchema)]
 struct Bundles {
     bundles: Vec<sender::report::BundleStatus>,
@@ -320,7 +326,7 @@ struct DeviceOfFile {
 struct AgentFile {
     kind: String,
     files: Vec<String>,
-    /// What the numbers of `always` and `importance` are of, in this order.
+    /// The kinds of use to which the numbers in `always` and `importance` belong, in this order.
     kinds: Vec<String>,
     always: [u8; 4],
     times: Vec<TimeOfWeek>,
@@ -330,7 +336,7 @@ struct AgentFile {
 #[derive(JsonSchema)]
 struct TimeOfWeek {
     name: String,
-    /// From Monday.
+    /// Monday is first.
     days: [bool; 7],
     from_min: u32,
     to_min: u32,
@@ -361,7 +367,7 @@ struct Finding {
     detail: String,
     since: Option<String>,
     lost_without: String,
-    /// What `--fix` would do.
+    /// What `--fix` would do; null if it can do nothing.
     fix: Option<String>,
 }
 
@@ -381,12 +387,15 @@ struct Code {
     until_s: u64,
 }
 
+/// An amount in micro-credits, as decimal digits.
+type Credits = String;
+
 #[derive(JsonSchema)]
 struct Household {
     contract: Option<String>,
-    /// Its pseudonym.
+    /// The pseudonym of the household's gateway.
     gateway: String,
-    balance: Value,
+    balance: Credits,
     rate_bps: Option<u64>,
     peak_bps: Option<u64>,
     bids_ahead: usize,
@@ -397,23 +406,39 @@ struct Household {
 struct Shown {
     #[schemars(flatten)]
     household: Household,
-    /// As in the API: docs/reference/market.openapi.json.
-    bids: Vec<Value>,
+    bids: Vec<Bid>,
     statements: Vec<Dated>,
+}
+
+#[derive(JsonSchema)]
+struct Bid {
+    slot: u64,
+    spend: Credits,
+    /// Of two bids for a slot, the one with the higher number counts.
+    sequence: u64,
 }
 
 #[derive(JsonSchema)]
 struct Dated {
     slot: u64,
-    /// As in the API.
-    statement: Value,
+    statement: Statement,
+}
+
+#[derive(JsonSchema)]
+struct Statement {
+    opening: Credits,
+    spent: Credits,
+    received: Credits,
+    /// The amount that the cap added, or removed if negative, in micro-credits.
+    moved: i64,
+    closing: Credits,
 }
 
 #[derive(JsonSchema)]
 struct Moved {
     changed: bool,
     open_slot: u64,
-    /// When that slot begins, in seconds since 1970.
+    /// When the slot `open_slot` begins, in seconds since 1970.
     begins_s: u64,
 }
 
@@ -421,22 +446,50 @@ struct Moved {
 struct Pruned {
     events: i64,
     statements: i64,
-    /// The first that is kept.
+    /// The first slot that is kept.
     first_slot: u64,
 }
 
-/// What is not described closer is as in the API.
 #[derive(JsonSchema)]
 struct MarketStatus {
     address: Option<String>,
-    enforcement: Value,
+    /// How the rates are enforced, in words.
+    enforcement: String,
     doubt: Option<String>,
-    rules: Value,
+    rules: Option<Rules>,
     open_slot: u64,
     paused: bool,
     gateways: usize,
     credits_micro: u64,
-    last: Value,
+    last: Option<Closed>,
+}
+
+#[derive(JsonSchema)]
+struct Rules {
+    terms: Terms,
+    share: Credits,
+    cap: Credits,
+    slot_s: u64,
+    close_before_s: u64,
+    /// When slot 0 begins, in seconds since 1970.
+    epoch_s: u64,
+}
+
+#[derive(JsonSchema)]
+struct Terms {
+    /// `float`, `even` or `plain`.
+    mode: String,
+    /// In bit/s.
+    capacity: u64,
+    floor_percent: u64,
+}
+
+#[derive(JsonSchema)]
+struct Closed {
+    slot: u64,
+    /// The price of each Mbit/s above the floor.
+    price: Credits,
+    root: String,
 }
 
 #[derive(JsonSchema)]
@@ -448,12 +501,46 @@ struct AgentStatus {
     rate_bps: Option<u64>,
     until_s: Option<u64>,
     is_refused: bool,
-    told: Value,
-    balance: Value,
-    bids: Value,
-    placed: Value,
-    cap: Value,
-    preferences: Value,
-    plan: Value,
+    told: Vec<Told>,
+    balance: Option<Credits>,
+    bids: Option<Vec<Bid>>,
+    /// The number of bids that the market accepted.
+    placed: u64,
+    cap: Option<Credits>,
+    preferences: Preferences,
+    plan: Vec<Planned>,
     why: Vec<String>,
+}
+
+/// A daemon's reply when it was told its guaranteed rate.
+#[derive(JsonSchema)]
+struct Told {
+    daemon: String,
+    said: String,
+    is_followed: bool,
+}
+
+#[derive(JsonSchema)]
+struct Preferences {
+    /// The kinds of use to which the numbers in the other members belong, in this order.
+    kinds: [String; 4],
+    always: [u8; 4],
+    times: Vec<TimeOfWeek>,
+    boosted_for_s: [u64; 4],
+    holiday_for_s: u64,
+}
+
+#[derive(JsonSchema)]
+struct Planned {
+    slot: u64,
+    /// When the slot begins, in seconds since 1970.
+    begins_s: u64,
+    /// The same time as local time.
+    begins: String,
+    spend: Credits,
+    rate_bps: u64,
+    /// The price of each Mbit/s above the floor, in credits.
+    price: f64,
+    /// The use for which the rate is bought, in words.
+    wanted: String,
 }

@@ -1,16 +1,16 @@
-//! Signals that a command takes note of, because something is attached that it has to remove first.
+//! Signals that a command handles itself, because it must first remove what it has attached.
 
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
-/// Signals that would end the process while something is attached.
+/// Blocked signals that would otherwise end the process while something is attached.
 pub(crate) struct Signals {
     held: SigSet,
     heard: SignalFd,
 }
 
 impl Signals {
-    /// Holds them until this drops.
+    /// Blocks these signals until the value drops.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -24,7 +24,7 @@ impl Signals {
         Ok(Signals { held, heard: SignalFd::with_flags(&held, flags)? })
     }
 
-    /// Whether one came since the last call.
+    /// Whether a signal has arrived since the last call.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -35,7 +35,7 @@ impl Signals {
 
 impl Drop for Signals {
     fn drop(&mut self) {
-        // The process ends soon, at the latest with what it writes.
+        // An error does not matter: the process ends soon in any case.
         let _ = self.held.thread_unblock();
     }
 }

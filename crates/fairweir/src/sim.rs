@@ -12,9 +12,9 @@ use crate::cli::{PlayArgs, SimCommand};
 use crate::play;
 use crate::progress::Progress;
 
-/// Packets that one core simulates per second, for the estimate of the duration.
+/// Packets that one core simulates per second, to estimate the duration.
 const PACKETS_PER_S: u64 = 2_000_000;
-/// A longer estimate is announced.
+/// An estimate of more seconds than this is announced.
 const ANNOUNCED_ABOVE_S: u64 = 60;
 /// Progress is shown after this time.
 const QUIET: Duration = Duration::from_secs(2);
@@ -38,10 +38,10 @@ fn play(args: &PlayArgs) -> anyhow::Result<()> {
     play::hand_over(args, scenario, &runs, reports)
 }
 
-/// Plays all jobs over all cores, or `parallel` at a time; the reports are in the order of the jobs.
+/// Plays all jobs on all cores, or `parallel` jobs at a time. The reports are in the order of the jobs.
 ///
 /// # Errors
-/// The first error of a job; it ends the others.
+/// The first error of a job; the other jobs are then ended.
 pub(crate) fn play_all(
     jobs: &[Job<'_>],
     parallel: Option<usize>,
@@ -58,7 +58,7 @@ pub(crate) fn play_all(
     played
 }
 
-/// Says before the start if that many packets will take long.
+/// Announces the estimated duration before the start, if simulating `packets` will take long.
 fn announce(packets: u64, cores: usize) {
     let seconds = packets / PACKETS_PER_S / cores as u64;
     if seconds > ANNOUNCED_ABOVE_S {
@@ -67,7 +67,7 @@ fn announce(packets: u64, cores: usize) {
     }
 }
 
-/// `about 2 h 10 min`.
+/// A duration in words, such as `about 2 h 10 min`.
 fn in_words(seconds: u64) -> String {
     let minutes = seconds.div_ceil(60);
     match (minutes / 60, minutes % 60) {

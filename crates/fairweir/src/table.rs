@@ -7,16 +7,16 @@ use fairweir_config::text::on_one_line;
 /// How a column is aligned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Align {
-    /// Words.
+    /// For words.
     Left,
-    /// Numbers.
+    /// For numbers.
     Right,
 }
 
 /// Prints `rows` under their headings, each column as wide as its widest cell.
 ///
 /// # Errors
-/// Whatever `out` says, a broken pipe for example.
+/// Errors of `out`, such as a broken pipe.
 pub(crate) fn print(
     out: &mut impl Write,
     headings: &[(&str, Align)],

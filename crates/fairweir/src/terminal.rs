@@ -1,4 +1,4 @@
-//! What live views share.
+//! Common parts of the live views.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use ratatui::text::{Line, Span};
 
 /// A view of a daemon that is redrawn until the user leaves.
 pub(crate) trait Live {
-    /// How often the daemon is asked.
+    /// How often the view asks the daemon.
     const PERIOD: Duration;
 
     /// Asks the daemon.
@@ -21,7 +21,7 @@ pub(crate) trait Live {
 
     fn draw(&mut self, frame: &mut Frame<'_>);
 
-    /// A key that does not end the view, or another event of the terminal.
+    /// Handles a key that does not end the view, or another terminal event.
     fn handle_event(&mut self, _: &Event) {}
 }
 
@@ -49,14 +49,14 @@ pub(crate) fn show<V: Live>(view: &mut V) -> anyhow::Result<()> {
     ran
 }
 
-/// A rate as a bar of `width` cells, which are `scale` bit/s, with a mark at the rate that is due.
+/// A rate as a bar of `width` cells, which stand for `scale` bit/s, with a mark at the rate `due`.
 pub(crate) fn bar(rate: Rate, due: Rate, scale: u64, width: usize) -> Line<'static> {
     let cells = |rate: Rate| {
         (u128::from(rate.as_bps()) * width as u128 / u128::from(scale.max(1))) as usize
     };
     let full = cells(rate).min(width);
     let mark = cells(due).min(width.saturating_sub(1));
-    // Blue and yellow are distinguishable with every common colour deficiency.
+    // Blue and yellow can be told apart with every common colour vision deficiency.
     let is_due = rate.as_bps().abs_diff(due.as_bps()) <= due.as_bps() / 10;
     let color = if is_due { Color::Blue } else { Color::Yellow };
     let cell = |i: usize| match (i == mark && due > Rate::ZERO, i < full) {

@@ -6,19 +6,19 @@ use std::time::Duration;
 use fairweir_core::units::{Span, Time};
 use nix::time::{ClockId, clock_gettime};
 
-/// A clock that shows zero at its epoch, and before it.
+/// A clock that shows zero at its epoch and before.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     epoch: Time,
 }
 
 impl Clock {
-    /// A clock whose epoch lies so far in the future.
+    /// A clock whose epoch is `span` in the future.
     pub(crate) fn starting_in(span: Span) -> Clock {
         Clock { epoch: monotonic() + span }
     }
 
-    /// The clock of another process, by its epoch.
+    /// A clock with the epoch of another process's clock.
     pub(crate) fn with_epoch(nanos: u64) -> Clock {
         Clock { epoch: Time::from_nanos(nanos) }
     }
@@ -32,7 +32,7 @@ impl Clock {
         Time::ZERO + monotonic().since(self.epoch)
     }
 
-    /// Sleeps until it shows `t`.
+    /// Sleeps until the clock shows `t`.
     pub(crate) fn sleep_until(self, t: Time) {
         let due = self.epoch + t.since(Time::ZERO);
         thread::sleep(Duration::from(due.since(monotonic())));
@@ -40,7 +40,7 @@ impl Clock {
 }
 
 fn monotonic() -> Time {
-    // The clock exists since Linux 2.6; without it nothing here could work.
+    // The clock exists since Linux 2.6; nothing here could work without it.
     let now = clock_gettime(ClockId::CLOCK_MONOTONIC).expect("invariant: CLOCK_MONOTONIC exists");
     Time::from_nanos(now.tv_sec() as u64 * 1_000_000_000 + now.tv_nsec() as u64)
 }

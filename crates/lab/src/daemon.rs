@@ -1,4 +1,4 @@
-//! The real `fairweir host` or `fairweir router` in the home of the lab, and `fairweir host` on its devices.
+//! The real `fairweir host` or `fairweir router` in the lab's home, and `fairweir host` on its devices.
 
 use std::fs;
 use std::io;
@@ -21,7 +21,7 @@ use crate::watch::{STATUS, ask};
 const READY_WITHIN: Duration = Duration::from_secs(10);
 const READY_CHECK: Duration = Duration::from_millis(50);
 
-/// Who may watch and change the daemon.
+/// Access to the daemon for watching and changing it.
 #[derive(Clone, Debug)]
 pub struct Watchers {
     /// The directory of its socket.
@@ -37,7 +37,7 @@ pub(crate) struct Daemon {
     pub(crate) run_dir: PathBuf,
 }
 
-/// Where a daemon runs, and as what.
+/// Where a daemon runs, and in which role.
 pub(crate) struct Place<'p> {
     pub(crate) netns: &'p Netns,
     /// `host` or `router`.
@@ -46,12 +46,12 @@ pub(crate) struct Place<'p> {
     pub(crate) dev: &'static str,
     pub(crate) control: Control,
     pub(crate) configuration: String,
-    /// Its files, for itself alone.
+    /// The daemon's private directory.
     pub(crate) dir: PathBuf,
 }
 
 impl<'p> Place<'p> {
-    /// The daemon of the home: of a host, or of the router of its devices.
+    /// The home's daemon: that of a host, or that of the router in front of the devices.
     pub(crate) fn home(
         home: &'p Home,
         layout: &Layout<'_>,
@@ -68,14 +68,19 @@ impl<'p> Place<'p> {
         }
     }
 
-    /// The daemons of the devices that have a control. They divide the link where the router does not.
+    /// The daemons of the devices that have a control. A device divides the link itself where the router does
+    /// not, or asks the router where the ISP divides by agreement; if no router asks the ISP, no device does either.
     pub(crate) fn devices(
         home: &'p Home,
         layout: &Layout<'_>,
         at_home: Control,
         dir: &Path,
     ) -> Vec<Place<'p>> {
-        let divider = if at_home == Control::None { "auto" } else { "off" };
+        let is_agreed = layout.scenario.agreed().is_some();
+        if is_agreed && at_home == Control::None {
+            return Vec::new();
+        }
+        let divider = if is_agreed || at_home == Control::None { "auto" } else { "off" };
         let all = layout.scenario.devices.iter().zip(&home.devices).zip(layout.scenario.hosts());
         let place = |((device, netns), groups): ((&Device, _), Vec<usize>)| {
             let control = device.control.at_home().filter(|c| *c != Control::None)?;
@@ -129,11 +134,11 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// How much CPU time all its threads have used.
+    /// CPU time used by all its threads.
     pub(crate) fn cpu_time(&self) -> Result<Duration, Error> {
         let path = format!("/proc/{}/stat", self.process.id());
         let stat = fs::read_to_string(&path).map_err(|e| Error::io(format!("read {path}"), e))?;
-        // The name in the second field may hold spaces; behind its bracket come the others.
+        // The name in the second field may contain spaces; the other fields follow its closing bracket.
         let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
         let ticks = fields.split_whitespace().skip(UTIME - 3).take(2);
         let ticks: u64 = ticks.filter_map(|field| field.parse::<u64>().ok()).sum();
@@ -142,8 +147,8 @@ impl Daemon {
     }
 }
 
-/// Starts the proxy on the router of `place`, if a device is behind it, and waits until the router has sent it the
-/// list of devices.
+/// Starts the proxy on the router of `place`, if a device is behind it, and waits until the router has sent the
+/// list of devices to it.
 pub(crate) fn start_proxy(
     executable: &Path,
     place: &Place<'_>,
@@ -160,7 +165,7 @@ pub(crate) fn start_proxy(
     let log = place.dir.join("proxy.log");
     let mut process = Process::start("the proxy", command, place.netns, log)?;
     let socket = run_dir.join("proxy.sock");
-    // The class after those of the devices is the proxy's own.
+    // The class that follows those of the devices is the proxy's own.
     wait_until_ready(&mut process, || Ok(ask(&socket, STATUS)?["classes"][1].is_object()))?;
     Ok(Some(process))
 }
@@ -168,7 +173,7 @@ pub(crate) fn start_proxy(
 /// Number of the field `utime` in `/proc/PID/stat`; `stime` follows. Source: proc_pid_stat(5).
 const UTIME: usize = 14;
 
-/// Waits until a daemon says that it is ready.
+/// Waits until a daemon reports that it is ready.
 pub(crate) fn wait_until_ready(
     process: &mut Process,
     is_ready: impl Fn() -> io::Result<bool>,

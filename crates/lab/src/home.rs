@@ -1,4 +1,4 @@
-//! The namespaces of an emulated home, their devices and routes.
+//! The network namespaces of an emulated home, with their devices and routes.
 
 use std::fs;
 use std::net::IpAddr;
@@ -10,6 +10,7 @@ use fairweir_linux::link;
 use fairweir_linux::netns::Netns;
 use fairweir_scenario::{IPV6_MTU_MIN, Scenario};
 use ipnet::IpNet;
+use nix::sys::socket::{AddressFamily, SockFlag, SockProtocol, SockType, socket};
 
 use crate::Error;
 use crate::layout::{
@@ -18,12 +19,12 @@ use crate::layout::{
 
 /// The interface of a device behind the bridge.
 pub(crate) const DEVICE_INTERFACE: &str = "eth0";
-/// The ISP's device towards the home.
+/// The ISP's interface towards the home.
 pub(crate) const ISP_DEVICE: &str = "lan0";
-/// The kernel's own queue before a TUN device drops silently when it is short.
+/// Queue length of a TUN device; if it is short, the kernel drops packets without any sign.
 const TUN_QUEUE_PACKETS: u32 = 20_000;
 
-/// An emulated home; it vanishes when dropped and the last process inside has ended.
+/// An emulated home; it vanishes when it is dropped and the last process inside has ended.
 pub(crate) struct Home {
     pub(crate) internet: Netns,
     pub(crate) home: Netns,
@@ -61,19 +62,19 @@ impl Home {
         Ok(made)
     }
 
-    /// The namespace in which flows of a group end.
+    /// The namespace in which the flows of a group are received.
     pub(crate) fn of_group(&self, scenario: &Scenario, group: usize) -> &Netns {
         let device = scenario.device_of.get(group).and_then(|&device| self.devices.get(device));
         device.unwrap_or(&self.home)
     }
 
-    /// Makes the home a router with a bridge.
+    /// Turns the home into a router with a bridge.
     fn add_router(&self, mtu: u32) -> Result<(), Error> {
         self.home.run(|| -> Result<(), Error> {
             link::create_bridge(LAN_DEVICE)?;
             link::set_mtu(LAN_DEVICE, mtu)?;
             link::set_up(LAN_DEVICE)?;
-            // What the proxy takes comes by it, and not through a bridge's own hooks, which only some kernels have.
+            // Packets for the proxy are delivered through `lo`, since only some kernels offer a bridge's own hooks.
             link::set_up("lo")?;
             let _ = sysctl("bridge/bridge-nf-call-iptables", "0");
             for (lan, router) in of_link(LAN, mtu, |(lan, _)| *lan) {
@@ -124,6 +125,20 @@ impl Home {
         let clone = |fd: &OwnedFd| fd.try_clone().map_err(|e| Error::io("share a TUN device", e));
         Ok((clone(&self.net0)?, clone(&self.acc0)?))
     }
+
+    /// Packet sockets for what arrives at the home, for the line.
+    pub(crate) fn arrivals(&self) -> Result<Vec<OwnedFd>, Error> {
+        self.home.run(arrivals)
+    }
+}
+
+/// Receives the IP packets that arrive in this namespace, except those dropped by its ingress hooks.
+fn arrivals() -> Result<Vec<OwnedFd>, Error> {
+    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+    let open = |protocol| socket(AddressFamily::Packet, SockType::Datagram, flags, protocol);
+    let sockets = [SockProtocol::EthIp, SockProtocol::EthIpv6].map(open);
+    let sockets: Result<_, _> = sockets.into_iter().collect();
+    sockets.map_err(|e| Error::io("look at what comes to the home", e))
 }
 
 fn set_up_internet(servers: &[IpAddr], mtu: u32) -> Result<OwnedFd, Error> {
@@ -180,7 +195,7 @@ fn tun(name: &str, mtu: u32) -> Result<OwnedFd, Error> {
     Ok(tun)
 }
 
-/// Those whose family a link with this MTU carries: the kernel has no IPv6 below 1280 bytes.
+/// The elements whose family a link with this MTU carries: the kernel has no IPv6 below 1280 bytes.
 fn of_link<T, const N: usize>(
     all: [T; N],
     mtu: u32,
@@ -190,12 +205,12 @@ fn of_link<T, const N: usize>(
     all.into_iter().filter(carried)
 }
 
-/// Lets windows grow as large as any scenario needs, and lets no connection learn of another's
-/// past, so that a run does not depend on the one before.
+/// Lets windows grow as large as any scenario needs, and keeps metrics of earlier connections from being
+/// used, so that a run does not depend on the one before.
 fn tune_tcp(scenario: &Scenario) -> Result<(), Error> {
     let rate = scenario.link.capacity.max(scenario.end());
-    // Twice what a second of the link carries. Not more: the larger the buffer may become, the
-    // coarser are the units in which a window is advertised.
+    // Twice the bytes that the link carries in a second. Not more: a larger maximum buffer makes the units
+    // coarser in which a window is advertised.
     let bytes = (rate * Span::secs(2)).as_u64().clamp(BUFFER_DEFAULT, BUFFER_MAX);
     sysctl("ipv4/tcp_rmem", &format!("4096 131072 {bytes}"))?;
     sysctl("ipv4/tcp_wmem", &format!("4096 65536 {bytes}"))?;
@@ -203,11 +218,11 @@ fn tune_tcp(scenario: &Scenario) -> Result<(), Error> {
     sysctl("ipv4/tcp_no_metrics_save", "1")
 }
 
-/// Linux's own maximum of `tcp_rmem`, and the most that a scenario gets.
+/// Linux's own maximum of `tcp_rmem`, and below, the maximum for a scenario.
 const BUFFER_DEFAULT: u64 = 6 << 20;
 const BUFFER_MAX: u64 = 32 << 20;
 
-/// This part of the TCP packets that come to this namespace is lost.
+/// Drops this part of the TCP packets that arrive in this namespace, at random.
 fn lose(loss_ppm: u32) -> Result<(), Error> {
     let table = format!(
         "table inet loss {{\nchain in {{\ntype filter hook prerouting priority -400;\n\
@@ -216,13 +231,13 @@ fn lose(loss_ppm: u32) -> Result<(), Error> {
     Ok(run_nft(&table)?)
 }
 
-/// Sets a sysctl of the calling thread's namespace.
+/// Sets a sysctl in the calling thread's namespace.
 fn sysctl(name: &str, value: &str) -> Result<(), Error> {
     let path = format!("/proc/sys/net/{name}");
     fs::write(&path, value).map_err(|e| Error::io(format!("write {value} to {path}"), e))
 }
 
-/// An address with the prefix length of its neighbour's.
+/// An address with the prefix length of its neighbour's network.
 fn net_of(address: IpAddr, neighbour: IpNet) -> IpNet {
     IpNet::new_assert(address, neighbour.prefix_len())
 }

@@ -1,4 +1,4 @@
-//! Waiting until other programs leave the CPU alone: a play while a build runs is late, and void.
+//! Waits until other programs leave the CPU idle: a play during a build runs late and is void.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 
 use crate::Error;
 
-/// Waits until the machine is idle for a second, or `longest` has passed. `report` is called once, with the busy
-/// part of the CPU in percent, if it has to wait at all.
+/// Waits until the machine is idle for a second, or `longest` has passed. If it has to wait at all, `report` is
+/// called once, with the busy part of the CPU in percent.
 ///
 /// # Errors
-/// [`Error::Io`] if the kernel does not say how busy it is, [`Error::Interrupted`] if cancelled.
+/// [`Error::Io`] if the kernel does not report the CPU's use, [`Error::Interrupted`] if cancelled.
 pub fn wait_until_idle(
     longest: Duration,
     cancel: &AtomicBool,
@@ -37,14 +37,14 @@ pub fn wait_until_idle(
     Ok(())
 }
 
-/// How long one look at the CPU takes.
+/// Duration of one measurement of the CPU's use.
 const LOOK: Duration = Duration::from_millis(250);
-/// Looks in a row at an idle CPU: a second.
+/// Number of consecutive idle measurements that are required: a second.
 const IDLE_LOOKS: u32 = 4;
-/// The most that other programs use of the CPU of an idle machine, in percent.
+/// Maximum CPU use by other programs on a machine that counts as idle, in percent.
 const BUSY_MAX: u64 = 15;
 
-/// What the CPUs have done since the machine started, in ticks of all CPUs.
+/// The CPUs' busy and total time since the machine started, in ticks, summed over all CPUs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Ticks {
     idle: u64,
@@ -58,7 +58,7 @@ impl Ticks {
         Ticks::parse(&text).ok_or_else(|| read(std::io::ErrorKind::InvalidData.into()))
     }
 
-    /// The first line of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal.
+    /// Parses the first line of /proc/stat: user, nice, system, idle, iowait, irq, softirq, steal.
     fn parse(text: &str) -> Option<Ticks> {
         let line = text.lines().next()?.strip_prefix("cpu ")?;
         let ticks: Vec<u64> = line.split_whitespace().take(8).flat_map(str::parse).collect();

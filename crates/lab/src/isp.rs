@@ -1,7 +1,7 @@
 //! The real `fairweir isp` at the ISP's interface towards the home.
 //!
-//! It polices behind the link, so it belongs before a link that is no bottleneck. What passes is
-//! read off its own counters over its socket, every 50 ms, by a thread.
+//! It polices after the emulated link, so that link must not be the bottleneck. A thread reads the
+//! daemon's counters over its socket every 50 ms, to record what passes.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -11,21 +11,21 @@ use std::process::Command;
 use fairweir_core::phantom::{BundleSpec, Class, Share};
 use fairweir_core::units::{Bytes, Span, Time};
 use fairweir_linux::netns::Netns;
-use fairweir_scenario::Police;
 use fairweir_scenario::report::Counted;
+use fairweir_scenario::{By, Police};
 use serde_json::Value;
 
 use crate::Error;
 use crate::clock::Clock;
 use crate::daemon::wait_until_ready;
 use crate::home::ISP_DEVICE;
-use crate::layout::{Layout, WAN, quoted};
+use crate::layout::{LAN, Layout, WAN, quoted};
 use crate::process::Process;
 use crate::watch::{self, STATUS, ask};
 
 /// The one subscriber.
 const SUBSCRIBER: &str = "home";
-/// How often its counters are read.
+/// Interval at which its counters are read.
 const READ_PERIOD: Span = Span::millis(50);
 
 /// A running daemon.
@@ -43,7 +43,8 @@ impl Isp {
         layout: &Layout<'_>,
         dir: &Path,
     ) -> Result<Option<Isp>, Error> {
-        let Some(police) = layout.scenario.police.iter().find(|police| police.by_daemon) else {
+        let Some(police) = layout.scenario.police.iter().find(|police| police.by != By::Model)
+        else {
             return Ok(None);
         };
         let config = dir.join("isp.toml");
@@ -63,12 +64,19 @@ impl Isp {
         Ok(Some(daemon))
     }
 
-    /// Reads its counters from now on.
+    /// Waits until the daemon divides by one class for each of these groups, and one for the rest.
+    pub(crate) fn wait_until_agreed(&mut self, groups: usize) -> Result<(), Error> {
+        let request = counters();
+        wait_until_ready(&mut self.process, || {
+            let known = ask(&self.socket, &request)?["client"]["classes"].as_array().map(Vec::len);
+            Ok(known.is_some_and(|known| known > groups))
+        })
+    }
+
+    /// Starts to read its counters.
     pub(crate) fn watch(&self, clock: Clock) -> Watch {
-        let request = format!("{{\"request\":\"counters\",\"name\":\"{SUBSCRIBER}\"}}");
-        Watch(watch::Watch::start(clock, READ_PERIOD, &self.socket, &request, |answer| {
-            counted(&answer)
-        }))
+        let read = |answer| counted(&answer);
+        Watch(watch::Watch::start(clock, READ_PERIOD, &self.socket, &counters(), read))
     }
 }
 
@@ -76,10 +84,15 @@ impl Isp {
 pub(crate) struct Watch(watch::Watch<Counted>);
 
 impl Watch {
-    /// Ends it; what it read, and when.
+    /// Ends the thread; returns the counters that it read, with times.
     pub(crate) fn finish(self) -> Result<Vec<(Time, Counted)>, Error> {
         self.0.finish().map_err(|e| Error::io("read the counters of the ISP's daemon", e))
     }
+}
+
+/// The request for its counters and for the subscribers that asked it to divide.
+fn counters() -> String {
+    format!("{{\"request\":\"counters\",\"name\":\"{SUBSCRIBER}\"}}")
 }
 
 fn counted(answer: &Value) -> Counted {
@@ -91,7 +104,7 @@ fn counted(answer: &Value) -> Counted {
     }
 }
 
-/// What the daemon is told.
+/// The daemon's configuration.
 fn configuration(layout: &Layout<'_>, police: &Police) -> String {
     let spec = &police.spec;
     let mut text = format!(
@@ -108,8 +121,14 @@ fn configuration(layout: &Layout<'_>, police: &Police) -> String {
             "bundle = {{ free = {free}, stunts = {stunts}, download = \"{target}bit\" }}"
         );
     }
-    write_share(&mut text, "plan", &spec.share, layout, police);
-    let addresses = WAN.map(|(wan, _)| format!("\"{}\"", wan.addr())).join(", ");
+    let mut addresses = WAN.map(|(wan, _)| format!("\"{}\"", wan.addr())).to_vec();
+    if police.by == By::Agreement {
+        let _ = writeln!(text, "upload = \"{}bit\"\nshare = \"client\"", spec.rate.as_bps());
+        addresses.extend(LAN.map(|(lan, _)| format!("\"{lan}\"")));
+    } else {
+        write_share(&mut text, "plan", &spec.share, layout, police);
+    }
+    let addresses = addresses.join(", ");
     let _ = writeln!(
         text,
         "[[subscriber]]\nname = \"{SUBSCRIBER}\"\naddresses = [{addresses}]\nplan = \"{SUBSCRIBER}\""
@@ -138,7 +157,7 @@ fn write_share(
         if word == "weighted" {
             let _ = writeln!(text, "weight = {weight}");
         }
-        // In the scenario a class is known by a DSCP, here by the addresses of its servers.
+        // The scenario identifies a class by DSCP; here it is its servers' addresses.
         if !matches.is_empty() {
             let members = police.flows.iter().zip(&police.class_of).filter(|(_, c)| *c == name);
             let servers = members.map(|(flow, _)| format!("\"ip:{}\"", layout.servers[*flow].ip()));

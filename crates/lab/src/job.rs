@@ -1,7 +1,7 @@
-//! What the lab tells its agents, as JSON.
+//! What the lab tells its agents, in JSON.
 //!
-//! Flows, and what their applications measured ([`fairweir_scenario::app::Outcome`]), go through serde
-//! as they are: times in nanoseconds and rates in bit/s, so what is read is exactly what was
+//! Flows, and the results of their applications ([`fairweir_scenario::app::Outcome`]), are serialised
+//! with serde as they are: times in nanoseconds and rates in bit/s, so the reader gets exactly what was
 //! written.
 
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use fairweir_scenario::app::App;
 use fairweir_scenario::{DemandStep, ETHERNET_HEADER, Flow};
 use serde::{Deserialize, Serialize};
 
-/// What the processes that send and receive a flow have to know.
+/// What the processes that send and receive a flow need to know.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Job {
     /// Where the flow is served.
@@ -22,44 +22,44 @@ pub(crate) struct Job {
     pub(crate) flow: Flow,
     /// The largest IP packet.
     pub(crate) mtu: u32,
-    /// Of the flow's application.
+    /// Seed for the flow's application.
     pub(crate) seed: u64,
     /// The only certificate that a client of QUIC trusts, as DER.
     pub(crate) certificate: Option<Vec<u8>>,
-    /// The place of its connections in a bundle, if the server itself answers signals: over QUIC.
+    /// The role of the flow's connections in a bundle, if the server itself handles signals (over QUIC).
     pub(crate) seat: Option<Seat>,
 }
 
-/// What the connections of a flow are in a bundle.
+/// The role of a flow's connections in a bundle.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Seat {
-    /// Its number in the scenario.
+    /// The bundle's number in the scenario.
     pub(crate) bundle: usize,
     pub(crate) spec: BundleSpec,
     pub(crate) part: Part,
-    /// The number of its group among those with a target.
+    /// The number of the flow's group among the groups with a target.
     pub(crate) free_group: Option<usize>,
-    /// How many have a target.
+    /// Number of groups with a target.
     pub(crate) free_groups: usize,
-    /// Of the run.
+    /// The duration of the run.
     pub(crate) duration: Span,
 }
 
-/// What each of them is.
+/// The part that each of the connections plays.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) enum Part {
-    /// It has this rate at these times, and what lies on a line between.
+    /// The target is this rate at these times, interpolated linearly in between.
     Trace(Vec<(Time, Rate)>),
-    /// It has as much as this number of connections of the bundle.
+    /// The target is the rate of this number of the bundle's connections.
     Connections(Weight),
-    /// It answers for others.
+    /// The connection handles signals for others.
     Stunt { weight: Weight, min_rate: Rate },
 }
 
-/// What the server says when every port is open.
+/// Sent by the server when every port is open.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Ready {
-    /// Its certificate for QUIC as DER, if it needs one.
+    /// The server's QUIC certificate as DER, if a flow needs one.
     pub(crate) certificate: Option<Vec<u8>>,
 }
 
@@ -76,14 +76,14 @@ impl Job {
         self.flow.stop
     }
 
-    /// Payload of a full packet of the flow's connections.
+    /// Payload bytes in a full packet of the flow's connections.
     pub(crate) fn segment(&self) -> u64 {
         self.flow.segment(self.mtu).as_u64()
     }
 
-    /// From when on how much payload per second each connection has to send; `None` is without end.
+    /// Payload bytes per second that each connection has to send from each time on; `None` is unlimited.
     pub(crate) fn goodputs(&self) -> Vec<(Time, Option<u64>)> {
-        // A demand counts L2 bytes of all connections; a sender counts payload of its own.
+        // A demand counts L2 bytes of all connections; a sender counts payload of its own connection.
         let (segment, wire) = (self.segment(), u64::from(self.mtu) + ETHERNET_HEADER);
         let connections = u64::from(self.flow.connections);
         let goodput = |step: &DemandStep| {
@@ -93,7 +93,7 @@ impl Job {
         self.flow.demands.iter().map(|step| (step.at, goodput(step))).collect()
     }
 
-    /// The application, which decides what happens when: the same as in the simulator.
+    /// The flow's application, which decides what happens when; the same as in the simulator.
     pub(crate) fn app(&self) -> App {
         App::new(&self.flow, self.seed, self.flow.segment(self.mtu))
     }

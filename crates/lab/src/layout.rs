@@ -1,4 +1,4 @@
-//! Addresses, ports and names of everything in a scenario, and what the daemon is told.
+//! Addresses, ports and names of everything in a scenario, and the daemons' configurations.
 
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -19,23 +19,23 @@ use socket2::{Domain, Socket, Type};
 use crate::Error;
 use crate::job::{Job, Part, Seat};
 
-/// Each flow has a process of its own.
+/// Maximum number of flows; each flow has its own process.
 const FLOWS_MAX: usize = 256;
-/// The addresses of one network.
+/// Maximum number of devices: all have addresses in one network.
 const DEVICES_MAX: usize = 200;
-/// Flow `i` is served at this port plus `i`, so that a port tells the flow.
+/// Flow `i` is served at this port plus `i`, so that the port identifies the flow.
 const FIRST_PORT: u16 = 5001;
-/// The device in the home at which downloads arrive.
+/// The home's interface at which downloads arrive.
 pub(crate) const WAN_DEVICE: &str = "wan";
-/// The bridge of the devices, where the home is a router.
+/// The bridge to the devices, if the home is a router.
 pub(crate) const LAN_DEVICE: &str = "br-lan";
-/// All sites are served here.
+/// The port at which all sites are served.
 pub(crate) const SITE_PORT: u16 = 443;
 
-/// A scenario with addresses.
+/// A scenario together with its addresses.
 pub(crate) struct Layout<'s> {
     pub(crate) scenario: &'s Scenario,
-    /// One for each flow, in its order.
+    /// The servers' addresses, in the order of the flows.
     pub(crate) servers: Vec<SocketAddr>,
 }
 
@@ -58,7 +58,7 @@ impl<'s> Layout<'s> {
         Layout { scenario, servers }
     }
 
-    /// The address of every server and reflector, once.
+    /// The addresses of all servers and reflectors, without duplicates.
     pub(crate) fn server_addresses(&self) -> Vec<IpAddr> {
         let mut addresses: Vec<IpAddr> = self.servers.iter().map(SocketAddr::ip).collect();
         addresses.extend(self.shared_hosts().into_iter().map(|(_, address)| address));
@@ -70,7 +70,7 @@ impl<'s> Layout<'s> {
         addresses
     }
 
-    /// Names and addresses of the hosts from which the sites load; none without sites.
+    /// Names and addresses of the hosts from which the sites load; empty without sites.
     pub(crate) fn shared_hosts(&self) -> Vec<(String, IpAddr)> {
         let most =
             sites(self.scenario).map(|(flow, site)| (site.hosts, flow.ip)).max_by_key(|m| m.0);
@@ -84,8 +84,8 @@ impl<'s> Layout<'s> {
         FIRST_PORT
     }
 
-    /// What the agents are told. The seeds are those of the simulator without control, so that both
-    /// worlds see the same pages, sizes and pauses.
+    /// The agents' jobs. The seeds are those of the simulator without control, so that both worlds see the
+    /// same pages, sizes and pauses.
     pub(crate) fn jobs(&self) -> Vec<Job> {
         let seeds = app::seeds(self.scenario, self.scenario.seed);
         let flows = self.scenario.flows.iter().zip(&self.servers).zip(seeds);
@@ -99,7 +99,7 @@ impl<'s> Layout<'s> {
         jobs
     }
 
-    /// Whether the server itself answers the signals of a bundle, not the daemon.
+    /// Whether the server itself, not the daemon, handles the signals of a bundle.
     pub(crate) fn is_of_quic(&self, bundle: &Bundle) -> bool {
         let mut flows = self.scenario.flows.iter();
         flows.any(|flow| flow.kind == Kind::Quic && bundle.groups().any(|g| g == flow.group))
@@ -135,12 +135,13 @@ impl<'s> Layout<'s> {
     /// The configuration of the daemon in the home: of a host, or of a router with devices.
     pub(crate) fn configuration(&self, control: Control) -> String {
         let scenario = self.scenario;
+        let divider = if scenario.agreed().is_some() { "auto" } else { "off" };
         if scenario.devices.is_empty() {
             let groups: Vec<usize> = (0..scenario.groups.len()).collect();
-            return self.host_configuration(control, &groups, "off");
+            return self.host_configuration(control, &groups, divider);
         }
         let mut text = format!(
-            "version = 1\n[router]\nlan = \"{LAN_DEVICE}\"\nwan = \"{WAN_DEVICE}\"\n{}",
+            "version = 1\n[router]\nlan = \"{LAN_DEVICE}\"\nwan = \"{WAN_DEVICE}\"\ndivider = \"{divider}\"\n{}",
             self.settings(control)
         );
         let factor = factor(scenario.devices.iter().map(|device| device.weight));
@@ -164,7 +165,7 @@ impl<'s> Layout<'s> {
             .then(|| format!("version = 1\n[proxy]\nlan = [\"{LAN_DEVICE}\"]\nrouter = true\n"))
     }
 
-    /// The configuration of a host that receives these groups. As in the simulator no router divides for it.
+    /// The configuration of a host that receives these groups. As in the simulator, no router divides for it.
     pub(crate) fn host_configuration(
         &self,
         control: Control,
@@ -193,7 +194,7 @@ impl<'s> Layout<'s> {
         text
     }
 
-    /// The keys that hosts and routers have alike.
+    /// The configuration keys that hosts and routers share.
     fn settings(&self, control: Control) -> String {
         let (scenario, mut text) = (self.scenario, String::new());
         if control.needs_capacity() {
@@ -229,7 +230,7 @@ impl<'s> Layout<'s> {
     }
 }
 
-/// A trace at each second of a run.
+/// The points of a trace, one for each second of a run.
 pub(crate) fn trace_points<'t>(
     scenario: &Scenario,
     trace: &'t Trace,
@@ -247,13 +248,13 @@ pub(crate) fn sites(scenario: &Scenario) -> impl Iterator<Item = (&Flow, &Browse
     })
 }
 
-/// No daemon has this control.
+/// The error for a control that no daemon implements.
 pub(crate) const NOT_EMULATED: Error = Error::NotPlayed("the control `crab-printed`");
 
-/// Refuses what only the simulator plays, and what this kernel cannot.
+/// Refuses scenarios with features that only the simulator has, or that this kernel lacks.
 ///
 /// # Errors
-/// [`Error::NotPlayed`] or [`Error::NoCongestionControl`]: the first such thing.
+/// [`Error::NotPlayed`] or [`Error::NoCongestionControl`], for the first such feature.
 pub fn refuse_unplayable(scenario: &Scenario) -> Result<(), Error> {
     if scenario.flows.len() > FLOWS_MAX {
         return Err(Error::NotPlayed("more than 256 flows"));
@@ -261,9 +262,11 @@ pub fn refuse_unplayable(scenario: &Scenario) -> Result<(), Error> {
     if scenario.devices.len() > DEVICES_MAX {
         return Err(Error::NotPlayed("more than 200 devices"));
     }
-    if !scenario.devices.is_empty() && (!scenario.police.is_empty() || !scenario.bundles.is_empty())
-    {
-        return Err(Error::NotPlayed("[[police]] or [[bundle]] beside [[device]]"));
+    let is_policed = !scenario.police.is_empty() && scenario.agreed().is_none();
+    if !scenario.devices.is_empty() && (is_policed || !scenario.bundles.is_empty()) {
+        return Err(Error::NotPlayed(
+            "[[police]] without an agreement, or [[bundle]], beside [[device]]",
+        ));
     }
     if cfg!(not(feature = "tls")) {
         let needs_tls = |flow: &Flow| matches!(flow.kind, Kind::Quic | Kind::Browser(_));
@@ -275,7 +278,7 @@ pub fn refuse_unplayable(scenario: &Scenario) -> Result<(), Error> {
         if !scenario.police.is_empty() || !scenario.bundles.is_empty() {
             return Err(Error::NotPlayed("[[police]] or [[bundle]] beside sites"));
         }
-        // Which site a packet is for is known only afterwards.
+        // To which site a packet belongs is known only afterwards.
         if matches!(scenario.link.queue, Discipline::Wfq | Discipline::Drr) {
             return Err(Error::NotPlayed("sites behind a link that serves by group"));
         }
@@ -320,14 +323,14 @@ pub fn refuse_unplayable(scenario: &Scenario) -> Result<(), Error> {
             | Kind::Browser(_) => {
                 refuse_unknown(flow.congestion_control.name())?;
             }
-            // QUIC brings its own.
+            // QUIC has its own congestion control.
             Kind::Ping { .. } | Kind::Udp | Kind::Quic => {}
         }
     }
     Ok(())
 }
 
-/// The kernel answers the signals of TCP, and the server those of QUIC.
+/// Refuses bundles of both TCP and QUIC: the kernel handles TCP's signals, and the server those of QUIC.
 fn refuse_mixed(scenario: &Scenario, bundle: &Bundle) -> Result<(), Error> {
     let flows = || scenario.flows.iter().filter(|flow| bundle.groups().any(|g| g == flow.group));
     if !flows().any(|flow| flow.kind == Kind::Quic) {
@@ -342,7 +345,7 @@ fn refuse_mixed(scenario: &Scenario, bundle: &Bundle) -> Result<(), Error> {
     }
 }
 
-/// Whether the servers send TCP timestamps, which a network namespace decides for all of them.
+/// Whether the servers send TCP timestamps; a network namespace has one setting for all servers.
 pub(crate) fn uses_timestamps(scenario: &Scenario) -> bool {
     clocks(scenario).next().is_none() || clocks(scenario).any(|clock| clock.is_some())
 }
@@ -352,7 +355,7 @@ fn clocks(scenario: &Scenario) -> impl Iterator<Item = Option<Span>> {
     tcp_flows(scenario).map(|flow| flow.timestamps)
 }
 
-/// Whether connections use ECN, which a network namespace decides for all of them.
+/// Whether connections use ECN; a network namespace has one setting for all connections.
 pub(crate) fn uses_ecn(scenario: &Scenario) -> bool {
     tcp_flows(scenario).any(|flow| flow.ecn)
 }
@@ -362,7 +365,7 @@ fn tcp_flows(scenario: &Scenario) -> impl Iterator<Item = &Flow> {
     scenario.flows.iter().filter(is_tcp)
 }
 
-/// Asks the kernel for a congestion control, which loads its module.
+/// Requests a congestion control from the kernel, which loads its module.
 fn refuse_unknown(congestion_control: &'static str) -> Result<(), Error> {
     let socket =
         Socket::new(Domain::IPV4, Type::STREAM, None).map_err(|e| Error::io("open a socket", e))?;
@@ -404,28 +407,28 @@ pub(crate) fn device_address(lan: IpNet, device: usize) -> IpAddr {
     }
 }
 
-/// By what weights are multiplied. The daemon adds a default group of weight 1, which has next to no
-/// traffic here: against larger weights it takes next to nothing where shares are given for good.
+/// Factor by which weights are multiplied. The daemon adds a default group of weight 1, with almost no traffic
+/// here: beside larger weights it takes almost nothing where shares are reserved.
 fn factor(weights: impl Iterator<Item = Weight>) -> u32 {
     Weight::MAX / weights.map(Weight::as_u32).max().unwrap_or(1)
 }
 
-/// Networks of all servers. 198.18.0.0/15 is for benchmarks (RFC 2544).
+/// The networks of all servers. 198.18.0.0/15 is for benchmarks (RFC 2544).
 pub(crate) const INTERNET: [IpNet; 2] = [
     IpNet::V4(ipnet::Ipv4Net::new_assert(Ipv4Addr::new(198, 18, 0, 0), 16)),
     IpNet::V6(ipnet::Ipv6Net::new_assert(Ipv6Addr::new(0xfd77, 1, 0, 0, 0, 0, 0, 0), 64)),
 ];
 
-/// The home, as the servers see it.
+/// The home's networks, as seen by the servers.
 pub(crate) const INTERNET_PEERS: [IpNet; 2] = [WAN[0].0, WAN[1].0];
 
-/// Who answers the daemon's probe, of each family.
+/// The addresses that answer the daemon's probe, one for each family.
 pub(crate) const REFLECTORS: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::new(198, 18, 255, 254)),
     IpAddr::V6(Ipv6Addr::new(0xfd77, 1, 0, 0, 0, 0, 0, 0xffff)),
 ];
 
-/// Of the host `i` that sites share.
+/// The address of host `i` among the hosts that sites share.
 fn shared_address(i: u32, ip: Ip) -> IpAddr {
     let i = i as u16 + 1;
     match ip {

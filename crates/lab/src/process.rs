@@ -1,4 +1,4 @@
-//! Processes of the lab: they end when their standard input is closed, and are killed if not.
+//! Processes of the lab: they end when their standard input is closed, or else are killed.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Write};
@@ -12,25 +12,25 @@ use fairweir_linux::netns::Netns;
 
 use crate::Error;
 
-/// The time that a process has to end by itself before it is killed.
+/// How long a process may take to end by itself before it is killed.
 const END_WITHIN: Duration = Duration::from_secs(3);
 const END_CHECK: Duration = Duration::from_millis(10);
-/// The most bytes of a process's standard error that an error shows.
+/// Maximum bytes of a process's standard error that an error message shows.
 const WORDS_MAX: usize = 1_000;
 
-/// A running process; it ends when dropped.
+/// A running process; it is ended when dropped.
 #[derive(Debug)]
 pub(crate) struct Process {
     name: String,
     child: Child,
     stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
-    /// Where its standard error goes.
+    /// The file with its standard error.
     log: PathBuf,
 }
 
 impl Process {
-    /// Starts a process in a namespace; its standard error goes to the file `log`.
+    /// Starts a process in a namespace, with its standard error in the file `log`.
     pub(crate) fn start(
         name: &str,
         mut command: Command,
@@ -38,7 +38,7 @@ impl Process {
         log: PathBuf,
     ) -> Result<Process, Error> {
         let file = File::create(&log).map_err(|e| Error::io("make a log file", e))?;
-        // In a group of its own, so that Ctrl-C reaches the lab alone, which ends all in order.
+        // In its own process group, so that Ctrl-C reaches only the lab, which ends all in order.
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(file).process_group(0);
         let child = netns.run(move || command.spawn());
         let mut child = child.map_err(|e| Error::io(format!("start {name}"), e))?;
@@ -58,7 +58,7 @@ impl Process {
         told.map_err(|_| self.ended())
     }
 
-    /// Reads a line of its standard output; blocks.
+    /// Reads a line from its standard output; blocks.
     pub(crate) fn hear(&mut self) -> Result<String, Error> {
         let mut line = String::new();
         match self.stdout.read_line(&mut line) {
@@ -67,7 +67,7 @@ impl Process {
         }
     }
 
-    /// An error if it has ended, other than with success.
+    /// Returns an error if it has ended without success.
     pub(crate) fn check(&mut self) -> Result<(), Error> {
         match self.child.try_wait() {
             Ok(Some(status)) if !status.success() => Err(self.ended()),
@@ -80,7 +80,7 @@ impl Process {
         matches!(self.child.try_wait(), Ok(Some(_)))
     }
 
-    /// What it said at last on its standard error.
+    /// The last output on its standard error.
     pub(crate) fn last_words(&self) -> String {
         let words = fs::read_to_string(&self.log).unwrap_or_default();
         let words = words.trim();
@@ -89,7 +89,7 @@ impl Process {
         words[start..].to_owned()
     }
 
-    /// The error that it has ended.
+    /// The error to report when it has ended.
     pub(crate) fn ended(&mut self) -> Error {
         let status = self.end().map_or_else(|e| e.to_string(), |s| s.to_string());
         let words = self.last_words();
@@ -97,7 +97,7 @@ impl Process {
         Error::Ended { name: self.name.clone(), why }
     }
 
-    /// Closes its standard input, waits for its end, and kills it if that takes too long.
+    /// Closes its standard input, waits for it to end, and kills it if that takes too long.
     fn end(&mut self) -> io::Result<std::process::ExitStatus> {
         self.stdin = None;
         let begin = Instant::now();
@@ -114,7 +114,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // A process that cannot be killed is left.
+        // A process that cannot be killed is left running.
         let _ = self.end();
     }
 }

@@ -1,4 +1,4 @@
-//! One scenario with one control, from the set-up to the report.
+//! Runs one scenario with one control, from the set-up to the report.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use fairweir_core::policy::DEFAULT_GROUP;
 use fairweir_core::receiver;
 use fairweir_core::units::{Rate, Span, Time};
 use fairweir_scenario::app;
@@ -32,51 +33,51 @@ use crate::sender::{self, Sender};
 #[cfg(feature = "tls")]
 use crate::sites::Sites;
 
-/// From the moment when everything is there to the clock's zero.
+/// Time between the end of the set-up and the clock's zero.
 const LEAD: Span = Span::millis(300);
-/// What leaves the link just before the end is carried on, so that no process sees the end early.
+/// Time after the end in which packets that left the link are still carried, so that no process ends early.
 const TAIL: Span = Span::millis(300);
 const CHECK: Duration = Duration::from_millis(100);
-/// A run whose link element is later than that is not to be believed. Source: measured, a machine
-/// that keeps up stays below a third of it.
+/// A run whose link is later than this (99th percentile) is void. Source: measured, a machine that keeps
+/// up stays below a third of it.
 const LATENESS_P99_MAX: Span = Span::millis(1);
-/// Runs in parallel disturb each other above this rate on two cores.
+/// Above this rate, parallel runs disturb each other on two cores.
 const PARALLEL_RATE_MAX: Rate = Rate::mbit(30);
 
-/// How to play.
+/// Options for playing scenarios.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The one binary, which is sender, receiver and daemon. It must answer the hidden subcommands
     /// with [`crate::agent_main`].
     pub executable: PathBuf,
-    /// Whether the real daemon runs in the home; without it only `none` and `wfq` make sense.
+    /// Whether the real daemon runs in the home; without it only `none` and `wfq` are meaningful.
     pub with_daemon: bool,
-    /// Who may watch and change that daemon, besides root; the lab alone if `None`.
+    /// Who may watch and change that daemon, in addition to root; `None` is only the lab.
     pub watchers: Option<Watchers>,
-    /// How many controls are played at a time; `None` is two if the link is slow enough, else one.
+    /// Number of controls played in parallel; `None` is two if the link is slow enough, else one.
     pub parallel: Option<usize>,
-    /// How often a void play is repeated, alone.
+    /// How often a void play is repeated, with no other play in parallel.
     pub repeats: u32,
-    /// Set it to end all runs early, with everything taken down.
+    /// Set this to end all runs early and remove everything that they set up.
     pub cancel: Arc<AtomicBool>,
 }
 
-/// Where a run is.
+/// Progress of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress {
-    /// Which run.
+    /// The control of the run.
     pub control: Control,
-    /// Where it is, on the scenario's clock.
+    /// The current time on the scenario's clock.
     pub at: Time,
-    /// How long the scenario takes.
+    /// The scenario's duration.
     pub of: Span,
 }
 
-/// Plays a scenario with several controls, in parallel if the machine can, and what is void again, alone; the
-/// reports come in the order of the controls.
+/// Plays a scenario with several controls, in parallel if the machine is able to. Void plays are repeated one by
+/// one. Returns the reports in the order of the controls.
 ///
 /// # Errors
-/// [`Error`]: the first run's that failed, in the order of the controls.
+/// The [`Error`] of the first run that failed, in the order of the controls.
 pub fn run_all(
     scenario: &Scenario,
     controls: &[Control],
@@ -97,7 +98,7 @@ pub fn run_all(
                 {
                     let report = run_once(scenario, controls[i], options, progress);
                     if report.is_err() {
-                        // The others would most likely fail too, and their reports are not used.
+                        // The other runs would most likely fail too, and their reports are not used.
                         next.store(controls.len(), Ordering::Relaxed);
                     }
                     *reports[i].lock().unwrap_or_else(|e| e.into_inner()) = Some(report);
@@ -106,7 +107,7 @@ pub fn run_all(
         }
     });
     let played = reports.into_iter().map(|r| r.into_inner().unwrap_or_else(|e| e.into_inner()));
-    // Where one is missing there is an error, which `collect` finds if the missing are skipped.
+    // Where a report is missing there is also an error, which `collect` finds when missing ones are skipped.
     let mut reports = played.flatten().collect::<Result<Vec<_>, _>>()?;
     for report in &mut reports {
         for _ in 0..options.repeats {
@@ -121,10 +122,10 @@ pub fn run_all(
     Ok(reports)
 }
 
-/// Plays a scenario with one control, however slow the machine is; the report says whether it is valid.
+/// Plays a scenario with one control, even on a slow machine; the report says whether it is valid.
 ///
 /// # Errors
-/// [`Error`] says what of the set-up failed, or which process ended; everything is taken down.
+/// [`Error`] says which step of the set-up failed or which process ended; everything has been removed.
 pub fn run_once(
     scenario: &Scenario,
     control: Control,
@@ -171,15 +172,15 @@ pub fn run_once(
     Ok(run.score())
 }
 
-/// Everything that is there during a run. The order of the fields is the order in which it goes:
-/// receivers before senders, all before the directory.
+/// Everything that exists during a run. Fields are dropped in this order: receivers before senders, and
+/// all of them before the directory.
 struct Stage {
     #[cfg(feature = "tls")]
     sites: Option<Sites>,
     fetches: Vec<Process>,
-    /// Of the home first, and then of devices.
+    /// The home's daemon first, then those of the devices.
     daemons: Vec<Daemon>,
-    /// Beside the router, if a device is behind it.
+    /// The proxy beside the router, if a device is behind it.
     _proxy: Option<Process>,
     isp: Option<Isp>,
     sender: Option<Sender>,
@@ -209,6 +210,8 @@ impl Stage {
         server.tell(&json(&jobs)?)?;
         let ready: Ready = parsed(&server.hear()?)?;
         jobs.iter_mut().for_each(|job| job.certificate.clone_from(&ready.certificate));
+        // The ISP's daemon starts before the daemons that ask it.
+        let mut isp = Isp::start(&options.executable, &home.isp, layout, dir.path())?;
         let (mut daemons, mut proxy) = (Vec::new(), None);
         if options.with_daemon {
             let executable = &options.executable;
@@ -218,8 +221,12 @@ impl Stage {
             for place in Place::devices(&home, layout, at_home, dir.path()) {
                 daemons.push(Daemon::start(executable, &place, layout, None)?);
             }
+            let asks = layout.scenario.agreed().is_some() && at_home == receiver::Control::Fairweir;
+            if let Some(isp) = isp.as_mut().filter(|_| asks) {
+                let named = layout.scenario.groups.iter().filter(|g| g.name != DEFAULT_GROUP);
+                isp.wait_until_agreed(named.count())?;
+            }
         }
-        let isp = Isp::start(&options.executable, &home.isp, layout, dir.path())?;
         let sender = Sender::start(&options.executable, &home.internet, layout, dir.path())?;
         #[cfg(feature = "tls")]
         let sites = Sites::start(layout, &home, daemons.first(), &options.executable, dir.path())?;
@@ -250,8 +257,8 @@ impl Stage {
         })
     }
 
-    /// Plays from the clock's zero to its end; returns what the link saw, how bundles did, and how
-    /// many cores the daemon used.
+    /// Plays from the clock's zero to its end; returns what happened on the link, the samples of bundles, and
+    /// the number of cores that the daemon used.
     fn play(
         &mut self,
         layout: &Layout<'_>,
@@ -261,7 +268,11 @@ impl Stage {
     ) -> Result<(Outcome, Vec<BundleSamples>, Option<f64>), Error> {
         let clock = Clock::starting_in(LEAD);
         let (net0, acc0) = self.home.tuns()?;
-        let line = Line::start(layout, control, clock, net0, acc0)?;
+        let delivered = match &self.isp {
+            Some(_) => self.home.arrivals()?,
+            None => Vec::new(),
+        };
+        let line = Line::start(layout, control, clock, net0, acc0, delivered)?;
         let watch = self.isp.as_ref().map(|isp| isp.watch(clock));
         let bundles = self.sender.as_ref().map(|sender| sender.watch(clock));
         let epoch = clock.epoch_nanos().to_string();
@@ -314,7 +325,7 @@ impl Stage {
         Ok((outcome, bundled, cores))
     }
 
-    /// Of all daemons together; `None` without any.
+    /// CPU time of all daemons together; `None` if there is no daemon.
     fn cpu_time(&self) -> Result<Option<Duration>, Error> {
         let times: Result<Vec<Duration>, Error> =
             self.daemons.iter().map(Daemon::cpu_time).collect();
@@ -322,7 +333,7 @@ impl Stage {
         Ok((!times.is_empty()).then(|| times.into_iter().sum()))
     }
 
-    /// An error if a process has failed, or the daemon or the server is gone.
+    /// Returns an error if a process has failed, or the daemon or the server has ended.
     fn check(&mut self) -> Result<(), Error> {
         self.fetches.iter_mut().try_for_each(Process::check)?;
         let daemons = self.daemons.iter_mut().map(|d| &mut d.process);
@@ -337,7 +348,7 @@ impl Stage {
         Ok(())
     }
 
-    /// What the applications measured that measure something, in the order of the flows.
+    /// The results of those applications that measure something, in the order of the flows.
     fn outcomes(&mut self, scenario: &Scenario) -> Result<Vec<app::Outcome>, Error> {
         let of_agents = scenario.flows.iter().filter(|f| !matches!(f.kind, Kind::Browser(_)));
         let flows = of_agents.zip(&mut self.fetches);
@@ -346,7 +357,7 @@ impl Stage {
     }
 }
 
-/// Whether the application of such a flow has something to say that the link does not know better.
+/// Whether the application of such a flow measures something that the link does not know better.
 fn measures(kind: &Kind) -> bool {
     match kind {
         Kind::Ping { .. } | Kind::Video(_) | Kind::Web(_) | Kind::Short(_) => true,
@@ -354,8 +365,7 @@ fn measures(kind: &Kind) -> bool {
     }
 }
 
-/// A file with the base name `name` that is the executable: the kernel knows a program by the name
-/// of its file.
+/// A file named `name` that is the executable: the kernel identifies a program by the name of its file.
 fn executable_named(name: &str, executable: &Path, dir: &Path) -> Result<PathBuf, Error> {
     let dir = dir.join("bin");
     let path = dir.join(name);

@@ -1,7 +1,7 @@
 //! The real `fairweir sender` beside the servers of the lab.
 //!
-//! It runs in their network namespace and knows a flow by the port at which it is served. What it
-//! holds is read off its status every 100 ms, by a thread.
+//! It runs in the servers' network namespace and identifies a flow by the port at which it is
+//! served. A thread reads its status every 100 ms.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -24,7 +24,7 @@ use crate::layout::{INTERNET_PEERS, Layout, quoted, trace_points};
 use crate::process::Process;
 use crate::watch::{self, STATUS, ask};
 
-/// How often its status is read.
+/// Interval at which its status is read.
 const READ_PERIOD: Span = Span::millis(100);
 
 /// A running daemon.
@@ -73,7 +73,7 @@ impl Sender {
 pub(crate) struct Watch(watch::Watch<Value>);
 
 impl Watch {
-    /// Ends it; what it read of each bundle of the scenario.
+    /// Ends the thread; returns what it read for each bundle of the scenario.
     pub(crate) fn finish(self, scenario: &Scenario) -> Result<Vec<BundleSamples>, Error> {
         let read = self.0.finish();
         let read = read.map_err(|e| Error::io("read the status of the sender's daemon", e))?;
@@ -81,7 +81,7 @@ impl Watch {
     }
 }
 
-/// The targets of a bundle without delegation.
+/// Samples with only the targets, for bundles without delegation.
 pub(crate) fn undelegated(scenario: &Scenario) -> Vec<BundleSamples> {
     scenario.bundles.iter().map(|bundle| samples(scenario, bundle, &[])).collect()
 }
@@ -105,7 +105,7 @@ fn samples(scenario: &Scenario, bundle: &Bundle, read: &[(Time, Value)]) -> Bund
             continue;
         };
         let free = || told["free"].as_array().into_iter().flatten();
-        // The status no longer has those of connections that have ended.
+        // The status no longer lists connections that have ended.
         if free().next().is_some() {
             signals.fill(Tally::default());
         }
@@ -147,7 +147,7 @@ fn tally(signals: &Value) -> Tally {
     }
 }
 
-/// The bundles whose signals the daemon answers.
+/// The bundles whose signals the daemon handles.
 fn delegated<'p>(layout: &'p Layout<'_>) -> impl Iterator<Item = (&'p Bundle, BundleSpec)> {
     let of_tcp = layout.scenario.bundles.iter().filter(|bundle| !layout.is_of_quic(bundle));
     of_tcp.filter_map(|bundle| Some((bundle, bundle.delegation?)))

@@ -1,5 +1,5 @@
-//! The sites of a scenario in the home and on the internet: nginx serves them, one real browser opens
-//! them, and nginx's log shows afterwards which packets were for which site.
+//! The sites of a scenario, in the home and on the internet: nginx serves them, one real browser opens them, and
+//! nginx's log shows afterwards which packets belonged to which site.
 
 use std::net::IpAddr;
 use std::path::Path;
@@ -20,11 +20,11 @@ use crate::layout::{Layout, SITE_PORT, sites};
 use crate::line::Shared;
 use crate::watch::{STATUS, ask};
 
-/// The time within which the daemon must have heard of the extension, and between two checks.
+/// Time limit for the daemon to hear from the extension; below, the interval between two checks.
 const HEARD_WITHIN: Duration = Duration::from_secs(20);
 const HEARD_CHECK: Duration = Duration::from_millis(100);
-/// A page of which nothing was asked for so long is opened again: on a busy machine Chromium was seen to ask
-/// for one of two pages only; why is not known.
+/// A page without any request for this time is opened again: on a busy machine Chromium sometimes requests only
+/// one of two pages, for an unknown reason.
 const ASKED_WITHIN: Span = Span::secs(3);
 
 /// A page that is to be opened.
@@ -34,21 +34,21 @@ struct Visit {
     site: String,
 }
 
-/// What plays the sites of a scenario; gone when dropped.
+/// The servers and browser that play the sites of a scenario; they end when dropped.
 #[derive(Debug)]
 pub(crate) struct Sites {
-    /// `None` when the run has ended.
+    /// `None` after the run has ended.
     browser: Option<Browser>,
     servers: Servers,
-    /// The next one last.
+    /// The visits to come, in reverse order: the next one is last.
     visits: Vec<Visit>,
-    /// Pages of which nothing has been asked yet, and when they were opened.
+    /// Pages that have not been requested yet, and when they were opened.
     opened: Vec<Visit>,
 }
 
 impl Sites {
-    /// Starts servers and browser, if there is any site; waits until the daemon has heard of the extension,
-    /// if its rules need it.
+    /// Starts the servers and the browser if there is any site. If the daemon's rules need it, waits until the
+    /// daemon has heard from the extension.
     pub(crate) fn start(
         layout: &Layout<'_>,
         home: &Home,
@@ -102,7 +102,7 @@ impl Sites {
         Ok(Some(Sites { browser: Some(browser), servers, visits, opened: Vec::new() }))
     }
 
-    /// Opens the pages that are due, and looks whether all is well.
+    /// Opens the pages that are due, and checks that all processes are running.
     pub(crate) fn handle_time(&mut self, now: Time, home: &Home) -> Result<(), Error> {
         self.servers.check()?;
         let Some(browser) = &mut self.browser else { return Ok(()) };
@@ -124,16 +124,16 @@ impl Sites {
         Ok(())
     }
 
-    /// Ends the browser, so that the servers log what is under way.
+    /// Ends the browser, so that the servers log the requests in progress.
     pub(crate) fn close(&mut self) {
         self.browser = None;
     }
 
-    /// Counts the packets of connections that sites share, each in the group of its site, and returns how the
-    /// pages loaded. What belongs to no site (a connection without a request) is in the group of the probe.
+    /// Counts the packets of connections to shared servers, each in the group of its site, and returns how pages
+    /// loaded. Packets without a site (on connections without a request) count in the group of the probe.
     ///
     /// # Errors
-    /// If a site's page was never loaded.
+    /// If a site's page was never requested.
     pub(crate) fn settle(
         &self,
         scenario: &Scenario,
@@ -176,12 +176,12 @@ impl Sites {
     }
 }
 
-/// What a site's page does, from the hosts that it shares.
+/// The behaviour of a site's page, which loads from the shared hosts.
 fn page(site: &Site, shared: &[(String, IpAddr)], seed: u64) -> site::Page {
     let hosts = shared.iter().take(site.hosts as usize).map(|(name, _)| name.clone()).collect();
     match site.page {
         Page::Endless => site::Page::Endless { hosts, port: SITE_PORT },
-        // The script of the page multiplies it, and its numbers are exact up to 2⁵³.
+        // The script of the page multiplies the seed, and its numbers are exact only up to 2⁵³.
         Page::Images { think } => site::Page::Images {
             hosts,
             seed: seed % (1 << 32),
@@ -190,7 +190,7 @@ fn page(site: &Site, shared: &[(String, IpAddr)], seed: u64) -> site::Page {
     }
 }
 
-/// Requests that leave earlier are not reported by the extension.
+/// Waits until the daemon has heard from the extension, which does not report earlier requests.
 fn wait_until_heard(daemon: &Daemon) -> Result<(), Error> {
     let begun = Instant::now();
     while begun.elapsed() < HEARD_WITHIN {

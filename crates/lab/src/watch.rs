@@ -1,4 +1,4 @@
-//! What a daemon of the lab says while it runs, read off its socket by a thread.
+//! What a daemon of the lab reports while it runs; a thread reads it from its socket.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
@@ -16,18 +16,18 @@ use crate::clock::Clock;
 /// The request for a daemon's status.
 pub(crate) const STATUS: &str = "{\"request\":\"status\"}";
 
-/// How long a daemon may leave every question unanswered. A machine that is in use stands still for a second now
-/// and then; what the daemon did meanwhile is in its next answer.
+/// How long a daemon may leave all questions unanswered. A machine in use sometimes stalls for a second; the
+/// daemon's next answer includes what it did in that time.
 const SILENCE_MAX: Span = Span::secs(5);
 
-/// A thread that asks the same thing again and again, until it is told to stop.
+/// A thread that repeats a request until it is told to stop.
 pub(crate) struct Watch<T> {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<io::Result<Vec<(Time, T)>>>,
 }
 
 impl<T: Send + 'static> Watch<T> {
-    /// Asks from the clock's zero on, once in a `period`; `read` takes from an answer what is kept.
+    /// Sends the request from the clock's zero on, once per `period`; `read` extracts from an answer what is kept.
     pub(crate) fn start(
         clock: Clock,
         period: Span,
@@ -44,10 +44,10 @@ impl<T: Send + 'static> Watch<T> {
         Watch { stop, thread }
     }
 
-    /// Ends it; what it read, and when.
+    /// Ends the thread; returns what it read, and when.
     ///
     /// # Errors
-    /// If the daemon was gone, or did not answer for [`SILENCE_MAX`].
+    /// If the daemon was gone, or gave no answer for [`SILENCE_MAX`].
     pub(crate) fn finish(self) -> io::Result<Vec<(Time, T)>> {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -68,7 +68,7 @@ fn read_until<T>(
         match ask() {
             Ok(answer) => {
                 heard = clock.now();
-                // It was read between question and answer.
+                // The answer was produced at some time between question and answer.
                 all.push((before + heard.since(before) / 2, answer));
             }
             Err(e) if is_late(&e) && clock.now().since(heard) < silence_max => {}
@@ -80,15 +80,15 @@ fn read_until<T>(
     Ok(all)
 }
 
-/// Whether there was no answer in time.
+/// Whether the error means that there was no answer in time.
 fn is_late(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
-/// Asks a daemon something.
+/// Sends a request to a daemon and returns its answer.
 ///
 /// # Errors
-/// If it does not answer within a second, or not in JSON.
+/// If there is no answer within a second, or it is not JSON.
 pub(crate) fn ask(socket: &Path, request: &str) -> io::Result<Value> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(Duration::from_secs(1)))?;
@@ -106,7 +106,7 @@ mod tests {
 
     const PERIOD: Span = Span::millis(100);
 
-    /// A daemon that answers, leaves a question unanswered, and answers again if it `recovers`.
+    /// Watches a daemon that answers, leaves a question unanswered, and answers again if it `recovers`.
     fn watched(recovers: bool, silence_max: Span) -> io::Result<usize> {
         let dir = tempfile::TempDir::new()?;
         let socket = dir.path().join("socket");

@@ -1,11 +1,11 @@
 //! Nanoseconds per packet of the classifier, by test runs in the real kernel (needs root).
 //!
-//! Prints a Markdown table; each figure is the least of several rounds, since whatever disturbs a
-//! round only adds to it, and contains what a test run itself costs (some 50 ns). The ratio is
-//! against a policy that matches nothing, in the same run. Each case sees one packet again and again,
-//! so its caches are warm; a first packet costs more. One packet in four is timed. A test run has no
-//! network device that has checked the TCP checksum, so the program computes it; packets of most
-//! devices come with a checked one.
+//! Prints a Markdown table. Each figure is the minimum of several rounds, since a disturbance only
+//! adds to a round. It contains the cost of a test run itself (about 50 ns). The ratio is to a
+//! policy that matches nothing, in the same run. Each case repeats one packet, so its caches are
+//! warm; a first packet costs more. One packet in four is timed. A test run has no network device
+//! that has checked the TCP checksum, so the program computes it; most devices deliver packets with
+//! a checked one.
 #![allow(clippy::unwrap_used, reason = "a benchmark ends where something is wrong")]
 
 use std::io::Write;
@@ -24,7 +24,7 @@ use fairweir_linux::trial::{Packet, Trial};
 use fairweir_linux::{link, monotonic_now};
 
 const ROUNDS: usize = 9;
-/// All rounds take less than 10 s, after which packets of a stopped clock are no longer timed.
+/// All rounds take less than 10 s: when the clock stops for longer, packets are not timed.
 const RUNS_PER_ROUND: u32 = 100_000;
 const REMOTE: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 7);
 
@@ -39,7 +39,7 @@ fn main() {
     assert!(base > 0, "the kernel measures test runs");
 }
 
-/// Runs in a fresh namespace, whose sockets are all ours; returns the first figure.
+/// Runs in a fresh namespace, so that this process owns all its sockets. Returns the first figure.
 fn table() -> u64 {
     link::add_address("lo", format!("{REMOTE}/32").parse().unwrap()).unwrap();
     let executable = std::env::current_exe().unwrap();
@@ -61,7 +61,7 @@ fn table() -> u64 {
         ("application, and packets are timed", &app),
     ];
     let mut trials: Vec<Trial> = cases.iter().map(|(_, matches)| trial(matches)).collect();
-    // The socket is made under the eyes of the trials, which so know its owner.
+    // The trials are attached when the socket is made, so they know its owner.
     let listener = TcpListener::bind((REMOTE, 443)).unwrap();
     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let mut server = listener.accept().unwrap().0;
@@ -78,7 +78,7 @@ fn table() -> u64 {
         trial.bind(&flow, 0).unwrap();
     }
     let mut next = Segment::next(&stream, &server);
-    // Two packets that are more than a second apart tell the period of the server's clock.
+    // The program finds the period of the server's clock from two packets more than a second apart.
     for apart_ms in [0, 1_100] {
         sleep(Duration::from_millis(apart_ms));
         next.stamp += apart_ms as u32;
@@ -96,7 +96,7 @@ fn table() -> u64 {
         let wanted = usize::from(matches.is_empty());
         assert!(verdict.redirected && verdict.group == Some(wanted), "{name}: {verdict:?}");
     }
-    // The rounds of all cases alternate, so that a disturbance hits none more than the others.
+    // The rounds of the cases alternate, so that a disturbance affects all cases alike.
     let mut least = [u64::MAX; 9];
     for _ in 0..ROUNDS {
         for (trial, least) in trials.iter().zip(&mut least) {
@@ -119,7 +119,7 @@ fn trial(matches: &[String]) -> Trial {
     let matches = matches.iter().map(|m| m.parse().unwrap()).collect();
     let group = Group::new("a", Weight::ONE, matches);
     let mut trial = Trial::new(&Policy::new(vec![group]).unwrap(), false).unwrap();
-    // All rounds together last longer than a heartbeat counts.
+    // All rounds together last longer than a heartbeat is valid.
     trial.enforce(monotonic_now() + Span::secs(60)).unwrap();
     trial
 }
@@ -133,7 +133,7 @@ struct Segment {
 }
 
 impl Segment {
-    /// The one that `client` expects next from `server`.
+    /// The segment that `client` expects next from `server`.
     fn next(client: &TcpStream, server: &TcpStream) -> Segment {
         set(client, libc::TCP_REPAIR, TCP_REPAIR_ON);
         let of_queue = |queue| {
@@ -195,7 +195,7 @@ fn number(stream: &TcpStream, option: i32) -> u32 {
     value
 }
 
-/// Behind the Ethernet and IPv4 headers.
+/// Offset behind the Ethernet and IPv4 headers.
 const TCP_AT: usize = 34;
 /// Source: include/uapi/linux/tcp.h.
 const TCP_REPAIR_ON: i32 = 1;

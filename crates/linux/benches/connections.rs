@@ -1,8 +1,8 @@
 //! What watching connections and bounding their windows costs (needs root): CPU time of a pass over
-//! the connections of a namespace, and of the daemon's part of a tick, five of which make a second.
+//! the connections of a namespace, and of the daemon's part of a tick (five ticks a second).
 //!
-//! A pass looks at every bucket of the kernel's table of connections, of which a machine has the
-//! more the more memory it has, so that even a pass over nothing costs something.
+//! A pass looks at every bucket of the kernel's table of connections. The table grows with the
+//! machine's memory, so even a pass without connections costs something.
 #![allow(clippy::unwrap_used, reason = "a benchmark ends where something is wrong")]
 
 use std::io::Write;
@@ -19,7 +19,7 @@ use nix::time::{ClockId, clock_gettime};
 
 const GROUPS: usize = 24;
 const TICKS: u32 = 25;
-/// 50 a second.
+/// 50 changes per second.
 const CHANGED_PER_TICK: usize = 10;
 
 fn main() {
@@ -99,7 +99,7 @@ fn connect(listener: &TcpListener) -> (TcpStream, TcpStream) {
     (client, listener.accept().unwrap().0)
 }
 
-/// Other windows at every tick.
+/// Windows that differ at every tick.
 fn windows(samples: &[ConnectionSample], tick: u32) -> Windows {
     let window = Bytes::new(20_000 + u64::from(tick) * 1_000);
     let bound = |s: &ConnectionSample| ConnectionWindow { id: s.id, window };
@@ -109,7 +109,7 @@ fn windows(samples: &[ConnectionSample], tick: u32) -> Windows {
     }
 }
 
-/// What this thread has used, in microseconds.
+/// CPU time of this thread, in microseconds.
 fn cpu() -> f64 {
     let used = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap();
     used.tv_sec() as f64 * 1e6 + used.tv_nsec() as f64 * 1e-3

@@ -1,10 +1,10 @@
 //! What the kernel's policer costs: nanoseconds per packet, time to load, memory (needs root).
 //!
-//! Prints Markdown tables. A packet's whole way is measured, from the Ethernet header to the verdict,
-//! by the kernel's own program in a loop, inside one test run, over subscribers and flows in random
-//! order; the loop itself, a few nanoseconds, is contained. Time is the real clock's, and the plans'
-//! rate is half of what the loop offers, or the least that a plan can have. Each figure is the median
-//! of several rounds, which alternate between the algorithms.
+//! Prints Markdown tables. The kernel's own program runs in a loop inside one test run and measures
+//! the whole path of a packet, from the Ethernet header to the verdict, over subscribers and flows
+//! in random order. The figures contain the loop itself, a few nanoseconds. Time is the real
+//! clock's. The rate of a plan is half of what the loop offers, or the least possible rate. Each
+//! figure is the median of several rounds, which alternate between the algorithms.
 #![allow(clippy::unwrap_used, reason = "a benchmark ends where something is wrong")]
 
 use std::net::Ipv4Addr;
@@ -26,9 +26,9 @@ const TURNS: u32 = 1 << 15;
 const ROUNDS: usize = 31;
 const PLAN: PlanId = PlanId(1);
 const SEGMENT: SegmentId = SegmentId(0);
-/// The random bits of a flow's port: sixteen flows of each subscriber.
+/// The random bits of a flow's port: sixteen flows for each subscriber.
 const PORTS: u16 = 0xf000;
-/// Nearly each packet is the first of its flow, as from a scan.
+/// With these random bits nearly each packet is the first of its flow, as in a scan.
 const PORTS_ALL: u16 = 0xffff;
 const COUNTS: [u32; 4] = [1, 1_000, 100_000, 1_000_000];
 
@@ -37,9 +37,9 @@ enum Kind {
     Unknown,
     Bucket,
     Phantom(u8, Signal),
-    /// The same, and all are members of one segment.
+    /// As `Phantom`, with all subscribers as members of one segment.
     Member(u8, Signal),
-    /// Sixteen queues in three classes; with a bundle, the seven of one pay for the single one of another.
+    /// Sixteen queues in three classes. With a bundle, one class's seven queues pay for another's single queue.
     Classes {
         is_bundle: bool,
     },
@@ -135,7 +135,7 @@ impl Case {
             Kind::Classes { is_bundle } => {
                 let spec = classes(rate);
                 phantom = Plan::new(&spec).unwrap();
-                // What it sends: twice its share.
+                // The target is what the free class sends: twice its share.
                 let target = Rate::bps(rate.as_bps() / 8).max(RATE_MIN);
                 let (free, stunts) = ("stream".to_owned(), "backup".to_owned());
                 bundle =
@@ -149,7 +149,7 @@ impl Case {
         self.police.set_plan(PLAN, &algorithm).unwrap();
         if let Kind::Member(queues, signal) = self.kind {
             let pace = plan(rate, queues, signal).pace;
-            // Never full: what is measured is the whole decision.
+            // The segment is never full: the whole decision is measured.
             let all = Rate::bps(rate.as_bps().saturating_mul(8 * u64::from(self.count)));
             self.police.set_segment(SEGMENT, all);
             self.police.extend(SEGMENT, Time::from_nanos(u64::MAX));
@@ -180,7 +180,7 @@ impl Case {
 /// Measures policers side by side and prints a row for each.
 fn compare(mut cases: Vec<Case>) {
     let mut seed = 0;
-    // First until it is known what is offered, then until queues are full and windows go on.
+    // The first run lasts until the offered rate is known, the second until queues are full and windows pass.
     for seconds in [1.0, 2.0] {
         let start = Instant::now();
         let mut rounds = 0;
@@ -215,7 +215,7 @@ fn compare(mut cases: Vec<Case>) {
     }
 }
 
-/// Loads this many subscribers, and prints how long that took and how much memory they take.
+/// Loads this many subscribers; prints the time that it took and the memory per subscriber.
 fn weigh(queues: u8, count: u32) {
     let specs = subscribers(count);
     let start = Instant::now();
@@ -233,7 +233,7 @@ fn plan(rate: Rate, queues: u8, signal: Signal) -> Plan {
     Plan::new(&PlanSpec { rate, rtt_max, signal, share: Share::Flows(queues) }).unwrap()
 }
 
-/// A sixteenth of the random ports is of the stream, seven of its backup.
+/// One sixteenth of the random ports belongs to the stream, seven sixteenths to the backup.
 fn classes(rate: Rate) -> PlanSpec {
     let class = |(name, count, ports): (&str, u8, Option<(u16, u16)>)| {
         let by_port = |(first, last)| {
@@ -258,7 +258,7 @@ fn subscribers(count: u32) -> Vec<SubscriberSpec> {
     (0..count).map(spec).collect()
 }
 
-/// Ethernet, IPv4 and UDP, to 10.0.0.0.
+/// Ethernet, IPv4 and UDP headers, to 10.0.0.0.
 fn frame() -> Vec<u8> {
     let length = FRAME_BYTES as u16;
     let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0, 0x45, 0];

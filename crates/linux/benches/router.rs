@@ -2,10 +2,10 @@
 //! their tables (needs root).
 //!
 //! Prints a Markdown table, for 200 devices with groups by MAC address and 20,000 connections. Each
-//! figure of "one" is the least of several rounds of one packet again and again, so its caches are
-//! warm; "eight" is the mean of eight packets of each connection in turn, as a burst of a download is, and "all"
-//! of one packet of each: a system call comes before each burst, so its caches are cold. All contain what a test
-//! run itself costs, which is nearly all that a frame which is not IP costs.
+//! figure of "one" is the minimum of several rounds that repeat one packet, so its caches are warm.
+//! "eight" is the mean of eight packets of each connection in turn, like a burst of a download; "all" of
+//! one packet of each connection. A system call precedes each burst, so its caches are cold. All figures
+//! contain the cost of a test run itself, which is nearly the whole cost of a frame that is not IP.
 #![allow(clippy::unwrap_used, reason = "a benchmark ends where something is wrong")]
 
 use std::thread::sleep;
@@ -46,7 +46,7 @@ fn main() {
 
 type Row = (Hook, &'static str, fn(&Segment) -> Vec<u8>);
 
-/// A device, with a group for each match within.
+/// A device, with a group for each match in `within`.
 fn device(number: u16, within: &[&str]) -> Branch {
     let group =
         |name: String, matched: &str| Group::new(name, Weight::ONE, vec![matched.parse().unwrap()]);
@@ -70,7 +70,7 @@ fn measure(within: &[&str], rows: &[Row]) {
         trial.run(Hook::LanEgress, &segment.data(), 1).unwrap();
     }
     assert_eq!(trial.connections().unwrap(), usize::from(CONNECTIONS));
-    // Two packets that are more than a second apart tell the period of the server's clock.
+    // The program finds the period of the server's clock from two packets more than a second apart.
     sleep(Duration::from_millis(1_100));
     let segment = Segment { number: 7, stamp: 2_100, asked: 800 };
     trial.run(Hook::LanEgress, &segment.data(), 8).unwrap();
@@ -94,7 +94,7 @@ fn measure(within: &[&str], rows: &[Row]) {
     println!("Tables: {:.1} MB", trial.memory().unwrap().as_u64() as f64 / 1e6);
 }
 
-/// What is sent on a connection of a device with 203.0.113.7 port 443.
+/// A segment of a connection between a device and 203.0.113.7 port 443.
 #[derive(Clone, Copy)]
 struct Segment {
     number: u16,
@@ -134,7 +134,7 @@ impl Segment {
         self.packet(false, 0x10, &[&[1, 1, 8, 10], &stamps[..]].concat(), 1_448)
     }
 
-    /// Payload that the device sends, from the beginning of the connection on, which names no host.
+    /// Payload at the beginning of the connection, from the device, without the name of a host.
     fn request(&self) -> Vec<u8> {
         let stamps = [self.asked.to_be_bytes(), self.stamp.to_be_bytes()].concat();
         self.packet(true, 0x10, &[&[1, 1, 8, 10], &stamps[..]].concat(), 100)
@@ -161,7 +161,7 @@ impl Segment {
         let host = [192, 168, 7, device as u8];
         let port = (20_000 + self.number).to_be_bytes();
         let (server, https) = ([203, 0, 113, 7], 443_u16.to_be_bytes());
-        // The loopback device takes only frames to its own address for its own.
+        // The loopback device accepts only frames with its own destination address.
         let macs = if leaves { [[0; 6], mac] } else { [mac, [0; 6]] };
         let addresses = if leaves { [host, server] } else { [server, host] };
         let ports = if leaves { [port, https] } else { [https, port] };
@@ -185,5 +185,5 @@ impl Segment {
     }
 }
 
-/// Behind the Ethernet and IPv4 headers.
+/// Offset behind the Ethernet and IPv4 headers.
 const TCP_AT: usize = 34;

@@ -1,5 +1,5 @@
-//! What a sender's bundle costs (needs root): switching connections that exist, the daemon's look at them,
-//! and the CPU time per ACK with its congestion controls and with the kernel's own.
+//! What a sender's bundle costs (needs root): switching existing connections, the daemon's pass
+//! over them, and the CPU time per ACK with its congestion controls and with the kernel's own.
 #![allow(clippy::unwrap_used, reason = "a benchmark ends where something is wrong")]
 
 use std::collections::BTreeMap;
@@ -22,10 +22,10 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::socket::{setsockopt, sockopt::TcpCongestion};
 use nix::time::{ClockId, clock_gettime};
 
-/// The first ones are for connections with targets.
+/// Places below this one are for connections with targets.
 const STUNTS_FROM: u32 = 256;
 const PORT: u16 = 7_001;
-/// Two packets.
+/// Bytes of two packets.
 const READ: usize = 2_896;
 const ROUNDS: usize = 25;
 const ROUND: Duration = Duration::from_millis(200);
@@ -87,10 +87,10 @@ fn seats(sender: &mut Sender, kind: Kind) -> BTreeMap<u64, Seat> {
     seats
 }
 
-/// How long it takes to switch connections, look for them, read what they did, and give them back.
+/// How long it takes to switch connections, find them, read their samples, and give them back.
 fn switch(connections: usize) -> [Duration; 4] {
     let listener = loopback();
-    // The other ends are in a table of files of their own: there may be at most 20,000 in one.
+    // A thread with a file table of its own holds the other ends: a table has at most 20,000 files.
     let (end, is_over) = mpsc::channel::<()>();
     let address = listener.local_addr().unwrap();
     let others = thread::spawn(move || {
@@ -120,11 +120,11 @@ fn switch(connections: usize) -> [Duration; 4] {
     [switched, looked, read, given_back]
 }
 
-/// CPU time of the process per ACK that the sending end of a bulk connection receives, in nanoseconds, with the
-/// bundle's congestion control and with the kernel's: medians of rounds by turns.
+/// CPU time of the process per ACK that the sending end of a bulk connection receives, in nanoseconds:
+/// with the bundle's congestion control, and with the kernel's. Medians of alternating rounds.
 fn per_ack(name: &str, kind: Kind) -> (f64, f64) {
-    // Packets as on the wire, and small reads: otherwise an ACK is for 64 kB, and copying them is all that
-    // counts.
+    // Packets as on the wire, and small reads: otherwise one ACK stands for 64 kB, and copying
+    // dominates the cost.
     link::set_mtu("lo", 1_500).unwrap();
     link::offloads("lo", false).unwrap();
     let listener = loopback();
@@ -174,7 +174,7 @@ fn acks(socket: &TcpStream) -> u32 {
     const SEGS_IN: usize = 140;
     let mut info = [0u8; 144];
     let mut length = info.len() as libc::socklen_t;
-    // SAFETY: the buffer is as long as is said, and the kernel writes no more.
+    // SAFETY: the buffer is as long as `length` says, and the kernel writes no more.
     let done = unsafe {
         let buffer = info.as_mut_ptr().cast();
         libc::getsockopt(socket.as_raw_fd(), libc::SOL_TCP, libc::TCP_INFO, buffer, &mut length)

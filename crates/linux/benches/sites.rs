@@ -1,14 +1,14 @@
-//! What `web:` rules cost of a packet whose flow is decided, in nanoseconds, by test runs in the real kernel
+//! Nanoseconds that `web:` rules add to a packet of a decided flow, by test runs in the real kernel
 //! (needs root).
 //!
-//! Prints a Markdown table. *without* is a policy that matches nothing; of packets that leave, the program that
-//! hears, which only `web:` rules attach, when it is switched off: so the difference leaves out what it costs to
-//! call a program at all. *by turns*: each of [`FLOWS`] decided flows has one packet, again and again, and each
-//! packet is a test run of its own, so that caches are as the system call before left them; *eight at once* are one
-//! test run, as a burst of a download is. The figure is the mean of the middle half of all packets, and contains what
-//! reading a clock twice costs. *none remembered*: before it another flow was bound anew, so that each packet is the
-//! first of its flow since. Elsewhere one packet is run again and again, and the figure is the least of several
-//! rounds, since whatever disturbs a round only adds to it.
+//! Prints a Markdown table. *without*: a policy that matches nothing; for packets that leave, the
+//! hearing program (which only `web:` rules attach) while it is switched off, so the difference leaves
+//! out the cost of calling a program. *by turns*: each of [`FLOWS`] decided flows has one packet,
+//! repeatedly; each packet is a test run of its own, so the caches are as the previous system call left
+//! them. *eight at once*: one test run has eight packets, like a burst of a download. These figures are
+//! the mean of the middle half of all packets, and contain two reads of a clock. *none remembered*:
+//! another flow was bound before each packet, so each is the first of its flow since. In the other rows
+//! one packet repeats, and the figure is the minimum of several rounds, since a disturbance only adds.
 #![allow(clippy::unwrap_used, reason = "a benchmark ends where something is wrong")]
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -21,7 +21,7 @@ use fairweir_core::units::Span;
 use fairweir_linux::netns::Netns;
 use fairweir_linux::trial::{Packet, Trial};
 
-/// All that the kernel's table takes.
+/// The capacity of the kernel's table.
 const FLOWS: u32 = 65_536;
 const ROUNDS: usize = 9;
 const RUNS_PER_ROUND: u32 = 100_000;
@@ -45,7 +45,7 @@ fn table() {
             trial.bind(&flow(number), 0).unwrap();
         }
     }
-    // Beside nothing else the table holds them all.
+    // The table holds all flows, since it has no other entries.
     let bound = (0..FLOWS).filter(|number| {
         let bytes = arriving(*number);
         with.run(&Packet { bytes: &bytes, ..Packet::default() }, 1).unwrap().group == Some(0)
@@ -95,7 +95,7 @@ fn row(what: &str, [without, with]: [u64; 2]) {
     println!("| {what} | {without} | {with} | {} |", with as i64 - without as i64);
 }
 
-/// The rounds of both alternate, so that a disturbance hits none more than the other.
+/// The rounds of both alternate, so that a disturbance affects both alike.
 fn least(trials: [&Trial; 2], run: impl Fn(&Trial) -> Span) -> [u64; 2] {
     let mut least = [u64::MAX; 2];
     for _ in 0..ROUNDS {
@@ -126,7 +126,7 @@ fn trial(matches: &[&str]) -> Trial {
     Trial::new(&Policy::new(vec![group]).unwrap(), false).unwrap()
 }
 
-/// Ports as the kernel gives them to connections: even ones.
+/// Ports as the kernel assigns them to connections: even numbers.
 fn flow(number: u32) -> Flow {
     let [_, a, b, _] = (number << 4).to_be_bytes();
     Flow {

@@ -1,10 +1,10 @@
 //! What the classifier costs a bulk TCP download between two network namespaces (needs root).
 //!
 //! Prints a Markdown table: rates and their ratios to the rate without fairweir, and the CPU time of
-//! sender and receiver together. The cases of a round follow each other, each with a connection of
-//! its own, and the medians over the rounds are printed.
+//! and sender and receiver together. The cases of a round run one after the other, each with its
+//! own connection. The medians over the rounds are printed.
 //!
-//! Sender and receiver have one core each, and come before other processes there. The receiving stack
+//! Sender and receiver have one core each, with priority over other processes. The receiving stack
 //! mostly runs on the sender's core.
 #![allow(clippy::unwrap_used, reason = "a benchmark ends where something is wrong")]
 
@@ -23,24 +23,24 @@ mod common;
 use common::{Pair, allocation, policy, read_for};
 
 const ROUNDS: usize = 5;
-/// Before the measurement: slow start, and for the host to see a connection's clock.
+/// Time before the measurement: for slow start, and until the host knows a connection's clock.
 const SETTLE: Duration = Duration::from_millis(2_000);
 const MEASURE: Duration = Duration::from_millis(1_500);
-/// Of a packet of 1514 bytes.
+/// Payload of a packet of 1514 bytes.
 const PAYLOAD: f64 = 1_448.0;
 const TICK: Duration = Duration::from_millis(200);
 
-/// What is attached.
+/// What is attached to the receiver's device.
 #[derive(Clone, Copy, PartialEq)]
 enum Case {
     Without,
     /// Groups are counted and packets timed, as while the capacity is unknown.
     Counting,
-    /// The same with a group that is known by its application.
+    /// As `Counting`, with a group that is known by its application.
     Application,
-    /// Windows are bounded, and the classes above what arrives.
+    /// Windows are bounded, and the classes are faster than the traffic.
     Loose,
-    /// The classes are above what arrives, but the windows are free.
+    /// The classes are faster than the traffic, but the windows are free.
     Unbounded,
 }
 
@@ -79,7 +79,7 @@ fn main() {
 /// One download.
 struct Run {
     gbit: f64,
-    /// Of sender and receiver, for each [`PAYLOAD`] bytes.
+    /// CPU time of sender and receiver per [`PAYLOAD`] bytes.
     cpu_ns: f64,
 }
 
@@ -140,9 +140,9 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// Binds the calling thread to a core, where it comes before other processes.
+/// Binds the calling thread to a core, with priority over other processes.
 fn pin(core: usize) {
-    // SAFETY: the set outlives the call, and the length is its.
+    // SAFETY: the set outlives the call, and the length is the set's.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(core, &mut set);
@@ -151,7 +151,7 @@ fn pin(core: usize) {
     }
 }
 
-/// How long the calling thread has run, with the packets that the kernel handled meanwhile.
+/// CPU time of the calling thread, including the packets that the kernel handled in its context.
 fn cpu_time() -> Duration {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).unwrap().into()
 }

@@ -1,5 +1,5 @@
-//! What one tick of the daemon costs in the kernel boundary (needs root): the look at the devices,
-//! the counters, the classes and the heartbeat. There are five ticks a second.
+//! What one tick of the daemon costs at the kernel boundary (needs root): checking the devices, the
+//! counters, the classes and the heartbeat. There are five ticks a second.
 #![allow(clippy::unwrap_used, reason = "a benchmark ends where something is wrong")]
 
 use std::time::Instant;

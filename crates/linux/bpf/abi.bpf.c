@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * The structures that user space knows, too. The build makes Rust's side of them from the type
- * information of this file, which is never loaded; those within them come along.
+ * The structures that user space knows, too. The build makes the Rust structures from the type
+ * information of this file, which is never loaded; structures nested in them are included.
  */
 #include <linux/bpf.h>
 

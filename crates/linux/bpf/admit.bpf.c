@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * Bounds what a datagram socket gets, before a process is woken: of all strangers together, and of each
- * client that user space knows. So a flood of strangers neither costs much nor displaces a client.
+ * Limits the datagrams that a socket gets, before a process is woken: of all unknown senders together, and of
+ * each client that user space knows. A flood of unknown senders neither costs much nor displaces a client.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -14,13 +14,13 @@
 #define IP4_SOURCE 12
 #define IP6_SOURCE 8
 
-/* What came in the present second; CPUs that count at once may admit a little more. */
+/* Counts of the present second; CPUs that count at the same time may admit a little more. */
 struct portion {
 	__u64 second;
 	__u64 count;
 };
 
-/* Written by user space, which says how many there may be; who was not heard for longest makes room. */
+/* Written by user space, which sets the number of entries; the least recently heard client makes room. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 1);
@@ -46,7 +46,7 @@ static __always_inline int admits(struct portion *portion, __u64 most)
 	return portion->count++ < most;
 }
 
-/* IPv4 as an IPv6 address. */
+/* Reads the sender; an IPv4 address becomes an IPv6 address. */
 static __always_inline int read_client(struct __sk_buff *skb, struct admit_client *client)
 {
 	if (skb->protocol == bpf_htons(ETH_P_IP)) {
@@ -56,7 +56,7 @@ static __always_inline int read_client(struct __sk_buff *skb, struct admit_clien
 	} else if (bpf_skb_load_bytes_relative(skb, IP6_SOURCE, client->address, 16, BPF_HDR_START_NET)) {
 		return 0;
 	}
-	/* A socket of UDP sees a packet from the UDP header on. */
+	/* The filter of a UDP socket sees a packet from the UDP header on. */
 	return !bpf_skb_load_bytes(skb, 0, &client->port, sizeof(client->port));
 }
 

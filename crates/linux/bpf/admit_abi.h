@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What the filter of a divider's socket and user space say to each other. */
+/* What the filter of a divider's socket and user space share. */
 #pragma once
 
 #include <linux/types.h>
 
-/* Datagrams in a second of a client, which renews once a second, and of all strangers together. */
+/* Datagrams per second: of a client, which renews every second; of all unknown senders. */
 #define ADMIT_CLIENT_MAX 4
 #define ADMIT_STRANGERS_MAX 500
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * To which of its classes the flows of a client are bound, for the policer and the router.
+ * The classes to which the flows of a client are bound, for the policer and the router.
  * crates/core/src/agreement/bindings.rs is the specification.
  */
 #pragma once
 
-/* Bindings that a flow may take. */
+/* Places that a flow's binding may take within a set. */
 #define BINDING_WAYS 8
 #define BINDING_SETS (BINDINGS / BINDING_WAYS)
 /* A binding: the flow's hash, its class, and when it was last marked. */
@@ -15,7 +15,7 @@
 /* Times are in 2^26 ns. */
 #define BINDING_TICK_SHIFT 26
 #define BINDING_TICKS ((1u << BINDING_CLASS_SHIFT) - 1)
-/* Ticks without a mark, 10 s, after which another flow may take the place. */
+/* Ticks without a mark, 10 s, after which another flow may take the place of a binding. */
 #define BINDING_IDLE 150
 
 /* The last two bits of a mark, which is a DSCP of pool 2: RFC 2474, section 6. */
@@ -34,7 +34,7 @@ static __always_inline int is_mark(__u32 dscp)
 	return (dscp & MARK_POOL) == MARK_POOL;
 }
 
-/* Where the bindings begin among which a flow's may be: the first and the second set. */
+/* The `nth` place that the binding of a flow may have: first those of its first set, then of its second. */
 static __always_inline __u32 binding_at(__u32 hash, __u32 nth)
 {
 	__u32 factor = nth < BINDING_WAYS ? 0x9e3779b1u : 0x85ebca6bu;
@@ -42,7 +42,7 @@ static __always_inline __u32 binding_at(__u32 hash, __u32 nth)
 	return ((hash * factor >> 24) * BINDING_WAYS + nth % BINDING_WAYS) % BINDINGS;
 }
 
-/* The class to which the flow with this hash is bound, and one more; 0 if it is not. */
+/* The class to which the flow with this hash is bound, plus one; 0 if it is not bound. */
 static __always_inline __u32 bound_class(const struct bindings *bindings, __u32 hash)
 {
 	__u64 word;
@@ -55,7 +55,7 @@ static __always_inline __u32 bound_class(const struct bindings *bindings, __u32 
 	return 0;
 }
 
-/* Binds it, in place of the one that was marked least recently; counts it if there is no place. */
+/* Binds the flow, in place of the least recently marked one; counts it if there is no place. */
 static __always_inline void bind_to_class(struct bindings *bindings, __u32 hash, __u32 class, __u64 now)
 {
 	__u32 tick, age, oldest = BINDING_IDLE, at, found = BINDINGS;
@@ -64,7 +64,7 @@ static __always_inline void bind_to_class(struct bindings *bindings, __u32 hash,
 	tick = now >> BINDING_TICK_SHIFT & BINDING_TICKS;
 	bound = (__u64)hash << BINDING_HASH_SHIFT | (class & BINDING_CLASS) << BINDING_CLASS_SHIFT | tick;
 	for (__u32 nth = 0; nth < 2 * BINDING_WAYS; nth++) {
-		/* What was found so far is not for the verifier to follow. */
+		/* The verifier must not follow the values found so far. */
 		hide(oldest, word);
 		hide(found, word);
 		at = binding_at(hash, nth);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What the policer, the router and user space say to each other of agreements with clients. */
+/* What the policer, the router and user space share about agreements with clients. */
 #pragma once
 
 #include <linux/types.h>
 
-/* Bindings of a client: a power of two, and 256 sets of flows. */
+/* Bindings of a client: a power of two, in 256 sets. */
 #define BINDINGS 2048
 
-/* To which classes its flows are bound: see binding.h. */
+/* The classes to which a client's flows are bound: see binding.h. */
 struct bindings {
 	__u64 of[BINDINGS];
 	__u32 refused; /* marks that found no place; wraps */

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * Finds the class of each packet that arrives at a device, counts it, and sends it through the
- * class (HTB on an ifb) while user space is alive and wants that; otherwise the packet passes, and so
- * does TCP while its class changes nothing.
+ * Finds the class of each arriving packet, counts it, and sends it through the class (HTB on an
+ * ifb) while user space is alive and enforces. Otherwise the packet passes, and so does TCP while
+ * its class does not limit it.
  * No packet is ever dropped or held here.
  *
- * Who a packet is for is known from the sockets: when a process makes or connects one, its
- * executable, cgroups and user are stored with the socket; accepted sockets inherit them. A
- * packet's socket is looked up as the stack will do it a moment later. All policy is in the maps.
+ * The sockets tell which process a packet is for: when a process makes or connects a socket, its
+ * executable, cgroups and user are stored with it; accepted sockets inherit them. A packet's socket
+ * is looked up as the stack will do it a moment later. All policy is in the maps.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_core_read.h>
@@ -100,7 +100,7 @@ static __always_inline void count_source(struct packet *p, const struct counter 
 	account(&talker, amount);
 }
 
-/* Whether it is this packet's turn to be timed, if it can be. */
+/* Whether this packet is to be timed, if it can be. */
 static __always_inline int is_timed(struct packet *p, const struct config *cfg, struct counters *mine)
 {
 	if (p->transport != IPPROTO_TCP || !p->has_ports || ++mine->timeable < mine->due)
@@ -130,11 +130,11 @@ static __always_inline void time_socket(struct __sk_buff *skb, struct packet *p,
 	if (is_expected(tp, &s, payload, tsval, now) && is_intact(skb, p))
 		time_packet(&c->transit, now, tsval);
 	else
-		/* It is the next one's turn, so that a flood does not displace what is true. */
+		/* The next packet is timed instead, so that a flood does not displace genuine packets. */
 		mine->due = mine->timeable + 1;
 }
 
-/* What the packet's socket says: the rule of its owner, and how long the packet took. */
+/* What the packet's socket tells: the rule of its owner, and the transit time of the packet. */
 static __always_inline __u32 socket_rule(struct __sk_buff *skb, struct packet *p,
 					 const struct config *cfg, const struct counter *amount,
 					 int timed, struct counters *mine)
@@ -180,7 +180,7 @@ static __always_inline __u32 classify(struct __sk_buff *skb, struct packet *p,
 	return best ? best & 0xffff : cfg->default_slot;
 }
 
-/* Whether the packet need not go through its class: see src/host/bypass.rs. */
+/* Whether the packet may pass without its class: see src/host/bypass.rs. */
 static __always_inline int may_pass(const struct packet *p, __u32 slot, const struct counters *mine)
 {
 	struct allowances *allowed;
@@ -199,7 +199,7 @@ static __always_inline int may_pass(const struct packet *p, __u32 slot, const st
 	return 0;
 }
 
-/* The clock is read once in a jiffy: reading it costs more than all the rest of a packet's way. */
+/* The clock is read once per jiffy: reading it costs more than all other work for a packet. */
 static __always_inline int in_control(const struct config *cfg, struct counters *mine)
 {
 	__u64 jiffy = bpf_jiffies64();
@@ -236,14 +236,14 @@ int fairweir_ingress(struct __sk_buff *skb)
 	mine->slots[slot].packets += amount.packets;
 	if (!cfg->enforce || may_pass(&p, slot, mine) || !in_control(cfg, mine))
 		return TC_ACT_UNSPEC;
-	/* The ifb takes only packets with an L2 header, and takes it off before it gives them back. */
+	/* The ifb takes only packets with an L2 header, which it removes before it returns them. */
 	if (!cfg->l2_header && bpf_skb_change_head(skb, ETH_HLEN, 0))
 		return TC_ACT_UNSPEC;
 	skb->priority = HTB_MAJOR | (slot + 1);
 	return bpf_redirect(cfg->ifb, 0);
 }
 
-/* The class of a packet that leaves: by the rules of what arrives, seen from its other end. */
+/* The class of a packet that leaves: by the rules for arriving packets, seen from the other end. */
 static __always_inline __u32 classify_upload(struct __sk_buff *skb, const struct packet *p,
 					     const struct config *cfg)
 {

@@ -2,16 +2,16 @@
 /*
  * TCP connections: what each received, and how far its receive window may open.
  *
- * A connection is known from its opening on, or from the first pass of `fairweir_bound` that meets
- * it. That one walks all connections of the network namespace in which it was opened, each under
- * its lock, which alone allows to set a bound, but takes some milliseconds however few there are:
- * the kernel's table is large. `fairweir_watch` walks only those that are known, so it costs little;
- * `fairweir_watch_all` walks all, where the kernel refuses that.
+ * A connection is known from its opening, or from the first pass of `fairweir_bound` that meets it.
+ * `fairweir_bound` walks all connections of the network namespace in which it was opened, each
+ * under its lock; only there may a bound be set. It takes some milliseconds even for few
+ * connections: the kernel's table is large. `fairweir_watch` walks only known connections, so it
+ * costs little; `fairweir_watch_all` walks all, where the kernel refuses to walk only those.
  *
- * A window that is bounded is never drawn back: the kernel lets the right edge stand, so that the
- * window shrinks as packets arrive. The kernel raises a bound itself when it lets the buffer grow.
- * `fairweir_open` sets it again with the next packet that the connection sends; where the kernel
- * does not call it for a connection, what is told shows it, and the next pass sets it.
+ * A bounded window is never shrunk from the right: the kernel keeps the right edge, so the window
+ * shrinks as packets arrive. The kernel raises a bound when the buffer grows. `fairweir_open` sets it
+ * again with the next packet that the connection sends. Where the kernel does not call `fairweir_open`,
+ * the record for user space shows the raised bound, and the next pass sets it again.
  */
 #pragma once
 
@@ -19,7 +19,7 @@
 #include "window.h"
 #include "expire.h"
 
-/* Whether the connection comes by the device, or, as long as nothing has arrived, goes by it. */
+/* Whether the connection receives through the device or, before anything has arrived, sends through it. */
 static __always_inline int is_through(struct tcp_sock *tp, const struct config *cfg)
 {
 	struct sock *sk = (struct sock *)tp;
@@ -30,8 +30,8 @@ static __always_inline int is_through(struct tcp_sock *tp, const struct config *
 	return device == (int)cfg->device;
 }
 
-/* The class of the connection, as its packets have it; `*number` is that of the evidence, if that
- * decides. */
+/* The class of the connection, the same as of its packets. `*number` is the number of the flow's
+ * evidence if that decides, else 0. */
 static __always_inline __u32 find_slot(struct tcp_sock *tp, const struct config *cfg, __u64 *number)
 {
 	struct packet p = {};
@@ -74,7 +74,7 @@ static __always_inline __u32 rtt_sent_of(struct tcp_sock *tp)
 	return us == ~0u ? 0 : us;
 }
 
-/* What is known of the connection, which is made known if it was not. */
+/* The record of the connection, which is created if there is none. */
 static __always_inline struct connection *know(struct tcp_sock *tp, __u32 baseline)
 {
 	struct connection *c = bpf_sk_storage_get(&connections, tp, 0, 0);
@@ -91,7 +91,7 @@ static __always_inline struct connection *know(struct tcp_sock *tp, __u32 baseli
 	return c;
 }
 
-/* Tells user space of the connection; if there is no room the kernel comes again. */
+/* Reports the connection to user space; if there is no room the kernel calls again. */
 static __always_inline void tell(struct seq_file *seq, struct tcp_sock *tp, struct connection *c,
 				 __u64 cookie)
 {
@@ -106,7 +106,7 @@ static __always_inline void tell(struct seq_file *seq, struct tcp_sock *tp, stru
 		.segs_out = tp->data_segs_out - c->segs_out,
 		.rtt_us = tp->rcv_rtt_est.rtt_us >> 3,
 		.rcv_wnd = tp->rcv_wnd,
-		.window_clamp = tp->window_clamp,
+		.window_clamp = told_clamp(tp),
 		.rcv_mss = tp->inet_conn.icsk_ack.rcv_mss,
 		.slot = c->slot,
 		.port_remote = bpf_ntohs(sk->skc_dport),
@@ -124,12 +124,12 @@ static __always_inline void tell(struct seq_file *seq, struct tcp_sock *tp, stru
 	c->segs_out += record.segs_out;
 	c->holes += record.holes;
 	c->observed = 1;
-	/* A packet that the classifier times meanwhile may be lost or counted twice: both are true. */
+	/* A packet that the classifier times meanwhile may be lost or counted twice; both are harmless. */
 	c->transit.samples = 0;
 	c->transit.sum = 0;
 }
 
-/* The bound that user space wants for the connection; null is none. */
+/* The bound that user space wants for the connection; null if there is none. */
 static __always_inline __u32 *find_window(const struct config *cfg, __u64 cookie)
 {
 	return cfg->features & FEATURE_WINDOWS ? bpf_map_lookup_elem(&windows, &cookie) : 0;
@@ -142,7 +142,7 @@ static __always_inline void update_slot(struct connection *c, struct tcp_sock *t
 	c->generation = cfg->generation;
 }
 
-/* Tells what a known connection received. */
+/* Reports what a known connection received. */
 static __always_inline int watch(struct seq_file *seq, struct tcp_sock *tp, struct connection *c)
 {
 	struct config *cfg;
@@ -160,7 +160,7 @@ static __always_inline int watch(struct seq_file *seq, struct tcp_sock *tp, stru
 	return 0;
 }
 
-/* Tells what each known connection received. */
+/* Reports what each known connection received. */
 SEC("iter/bpf_sk_storage_map")
 int fairweir_watch(struct bpf_iter__bpf_sk_storage_map *ctx)
 {
@@ -174,7 +174,7 @@ int fairweir_watch(struct bpf_iter__bpf_sk_storage_map *ctx)
 	return tp ? watch(ctx->meta->seq, tp, c) : 0;
 }
 
-/* The same by a walk over all connections of the namespace, where the kernel refuses to walk a map. */
+/* As fairweir_watch, by a walk over all connections of the namespace, where the kernel refuses to walk a map. */
 SEC("iter/tcp")
 int fairweir_watch_all(struct bpf_iter__tcp *ctx)
 {
@@ -191,7 +191,7 @@ int fairweir_watch_all(struct bpf_iter__tcp *ctx)
 	return c ? watch(ctx->meta->seq, tp, c) : 0;
 }
 
-/* Makes connections known, and the bounds of their windows as they are wanted. */
+/* Creates records of connections, and sets the bounds of their windows as user space wants them. */
 SEC("iter/tcp")
 int fairweir_bound(struct bpf_iter__tcp *ctx)
 {
@@ -227,8 +227,8 @@ int fairweir_bound(struct bpf_iter__tcp *ctx)
 	return 0;
 }
 
-/* The connection's bound while user space is alive; 0 is free. That of its opening lasts until the
- * first pass after user space has seen it. */
+/* The connection's bound while user space is alive; 0 is free. The initial bound lasts until the
+ * first pass after user space has seen the connection. */
 static __always_inline __u32 window_of(const struct config *cfg, struct connection *c)
 {
 	if (!(cfg->features & FEATURE_WINDOWS) || !is_alive(cfg))
@@ -238,7 +238,7 @@ static __always_inline __u32 window_of(const struct config *cfg, struct connecti
 	return c->window;
 }
 
-/* A connection opens through the device: makes it known, and bounds it. */
+/* A connection opens through the device: creates its record, and bounds it. */
 static __always_inline void open_connection(struct bpf_sock_ops *ctx, struct tcp_sock *tp,
 					    const struct config *cfg)
 {
@@ -260,8 +260,8 @@ static __always_inline void open_connection(struct bpf_sock_ops *ctx, struct tcp
 
 /*
  * A connection opens: its window must not fill the access link before user space has seen it. The
- * kernel raises a bound with the first data and later, so it is set again with each packet that is
- * sent, by the callback for header options: between two ticks slow start would fill a queue.
+ * kernel raises a bound with the first data and later, so the callback for header options sets it
+ * again with each sent packet: between two ticks slow start would fill a queue.
  */
 SEC("sockops")
 int fairweir_open(struct bpf_sock_ops *ctx)

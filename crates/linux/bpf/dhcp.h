@@ -2,7 +2,7 @@
 /*
  * DHCP messages that pass the LAN, for user space, which reads names and leases from them.
  *
- * What does not fit into the ring is lost: the name is known after the next renewal.
+ * A message that does not fit into the ring is lost; the name is then known after the next renewal.
  */
 #pragma once
 
@@ -17,7 +17,7 @@ struct {
 	__uint(max_entries, 1 << 16);
 } dhcp_ring SEC(".maps");
 
-/* Copies the message to user space, if the packet is one. */
+/* Copies the packet to user space if it is a DHCP message. */
 static __always_inline void hear_dhcp(struct __sk_buff *skb, const struct packet *p,
 				      const struct router_config *cfg, __u8 is_own)
 {

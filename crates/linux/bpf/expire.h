@@ -5,18 +5,18 @@
  * Problem: a bound is a property of the socket, so it outlives the process that set it. A second
  * process lifts the bounds if the first is killed, but both can be killed together.
  *
- * Method: `fairweir_expire` is attached to the root cgroup without a link, so it stays attached when
- * the process that loaded it ends. The kernel calls it for each packet that a bounded connection
- * sends (the callback for TCP header options). When the heartbeat is stale it lifts the bound and
- * ends the callbacks. A receiver sends an ACK for every other packet, so a bound expires within
- * HEARTBEAT_MAX_NS and a round trip.
+ * Method: `fairweir_expire` is attached to the root cgroup without a link, so it stays attached
+ * when the process that loaded it ends. The kernel calls it for each packet that a bounded
+ * connection sends (the callback for TCP header options). When the heartbeat is stale, it lifts the
+ * bound and ends the callbacks. A receiver sends an ACK for every other packet, so a bound expires
+ * within HEARTBEAT_MAX_NS and one round trip.
  *
- * Properties: a program lifts only what the process that loaded it has bounded, since `connections`
- * is that process's own, and each connection only once. So a program that was left behind does not
+ * Properties: a program lifts only bounds of the process that loaded it, since `connections` is
+ * that process's own, and each only once. So a program that a dead process left behind does not
  * disturb a daemon that starts later.
  *
- * A connection that opens gets the callback in fairweir_open. One that is open already gets it from
- * the iterator, which needs Linux 6.12.
+ * fairweir_open sets the callback for a connection that opens; the iterator, which needs Linux
+ * 6.12, for one that is open already.
  */
 #pragma once
 
@@ -25,13 +25,13 @@
 /* bpf_setsockopt of Linux 6.12. Source: include/uapi/linux/bpf.h. */
 #define TCP_BPF_SOCK_OPS_CB_FLAGS 1008
 
-/* Sets the socket's bound to `window`; 0 lifts a bound of ours. */
+/* Sets the socket's bound to `window`; 0 lifts a bound that fairweir set. */
 static __always_inline void bound(void *ctx_or_sk, struct tcp_sock *tp, __u32 window)
 {
 	__u32 clamp = tp->window_clamp;
 	int wanted;
 
-	if (!window && !is_marked(clamp))
+	if (!window && !is_bounded(tp))
 		return;
 	wanted = window ? marked(window) : open_clamp(tp);
 	if ((__u32)wanted != clamp)
@@ -51,7 +51,7 @@ static __always_inline void hold(struct tcp_sock *tp, struct connection *c)
 		c->owns_callback = 1;
 }
 
-/* The same for a connection that opens. */
+/* As hold, for a connection that opens. */
 static __always_inline void hold_opening(struct bpf_sock_ops *ctx, struct connection *c)
 {
 	int flags = ctx->bpf_sock_ops_cb_flags;
@@ -63,8 +63,8 @@ static __always_inline void hold_opening(struct bpf_sock_ops *ctx, struct connec
 		c->owns_callback = 1;
 }
 
-/* Ends the callbacks of a connection that is not bounded any more. For iterators; where the kernel
- * is too old, end_callbacks does it with the next packet. */
+/* Ends the callbacks of a connection that is no longer bounded. For iterators; where the kernel is
+ * too old for that, end_callbacks does it with the next packet. */
 static __always_inline void let_go(struct tcp_sock *tp, struct connection *c)
 {
 	int flags = tp->bpf_sock_ops_cb_flags & ~BPF_SOCK_OPS_WRITE_HDR_OPT_CB_FLAG;
@@ -96,7 +96,7 @@ static __always_inline struct tcp_sock *socket_of(struct bpf_sock_ops *ctx, stru
 	return bpf_skc_to_tcp_sock(sk);
 }
 
-/* Uses no maps but `config` and `connections`, since all that it uses stays with it. */
+/* Uses only the maps `config` and `connections`, since the maps that it uses live as long as it does. */
 SEC("sockops")
 int fairweir_expire(struct bpf_sock_ops *ctx)
 {

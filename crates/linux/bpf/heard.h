@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The beginnings of flows, for user space, which reads names in them and binds the flows.
+ * The beginnings of flows, for user space, which reads names in them and binds the flows to classes.
  *
- * A flow is known from the packet with which it is opened from this side: a SYN, a QUIC Initial packet, a
- * DNS query. Until user space wants no more (`wanted`), what this side sends at its beginning is copied
- * to the ring `heard`; of UDP only QUIC Initial packets, and DNS messages both ways. All names are
- * read in user space. Where the ring is full, what does not fit is counted and lost: the flow stays
- * in the default group, or in that which DNS gives.
+ * A flow is known from the packet with which this side opens it: a SYN, a QUIC Initial packet or a
+ * DNS query. Until user space has enough (`wanted` is 0), what this side sends first is copied to
+ * the ring `heard_ring`; for UDP only QUIC Initial packets, and DNS messages in both directions.
+ * All names are read in user space. What does not fit into a full ring is counted and lost: the
+ * flow then stays in the default group, or in the group that DNS gives.
  *
- * Of flows that are watched, user space is told when they send what may be a request (`HEARD_SENT`).
+ * Flows that are watched are reported when they send what may be a request (`HEARD_SENT`).
  *
- * The includer defines the types `hearing_config`, which has `heartbeat_ns`, and `hearing_counters`,
- * which has `unheard`; and HEARING, how functions are declared that the verifier has to look at once only,
- * if there are BPF-to-BPF calls.
+ * The includer defines the types `hearing_config`, with `heartbeat_ns`, and `hearing_counters`,
+ * with `unheard`; and HEARING, the specifiers of functions that the verifier should look at only
+ * once, where BPF-to-BPF calls exist.
  */
 #pragma once
 
@@ -28,7 +28,7 @@
 #define PORT_DNS 53
 #define UDP_HEADER 8
 #define TLS_HANDSHAKE 22
-/* Chunks of a stream, or datagrams of a super-packet, that are copied of one packet. */
+/* Maximum number of chunks of a stream, or datagrams of a super-packet, that are copied per packet. */
 #define PARTS_MAX 8
 
 /* Flows that are bound to classes one by one: made here when they open, bound by user space, read
@@ -46,7 +46,7 @@ struct {
 	__uint(max_entries, 1 << 20);
 } heard_ring SEC(".maps");
 
-/* What goes to the ring next; written and read here within one run. */
+/* The next record for the ring; written and read here within one run. */
 struct heard {
 	struct flow_key key;
 	__u32 kind;
@@ -66,13 +66,13 @@ struct {
 	__type(value, struct heard);
 } heard_scratch SEC(".maps");
 
-/* Time comes from user space's heartbeat, so that no clock is read: it is 200 ms late at most. */
+/* Time is that of user space's heartbeat, so that no clock is read: it lags 200 ms at most. */
 static __always_inline int is_idle(const struct flow *flow, const hearing_config *cfg)
 {
 	return (__s64)(cfg->heartbeat_ns - flow->seen_ns) > FLOW_IDLE_NS;
 }
 
-/* A flow that is in use; UDP has no end, so what is silent for long is another flow. */
+/* The entry of a flow in use. UDP has no end, so after a long silence the same ports are another flow. */
 static __always_inline struct flow *find_flow(const struct flow_key *key, const hearing_config *cfg)
 {
 	struct flow *flow = bpf_map_lookup_elem(&flows, key);
@@ -86,7 +86,7 @@ static __always_inline struct flow *find_flow(const struct flow_key *key, const 
 	return flow;
 }
 
-/* Whether user space has bound the flow, and hears no more of it that may bind it anew at once. */
+/* Whether user space has bound the flow and no further payload can bind it anew at once. */
 static __always_inline int is_decided(const struct flow *flow, const struct packet *p)
 {
 	return flow->number && (p->transport == IPPROTO_UDP || !flow->wanted);
@@ -109,7 +109,7 @@ static __always_inline __u32 bound_rule(const struct packet *p, const hearing_co
 	flow_key(&key, p, arrives);
 	flow = find_flow(&key, cfg);
 	if (!flow) {
-		/* A flood of packets displaces no flow that is known. */
+		/* A flood of packets of unknown flows displaces no known flow. */
 		remember_recent(&recent, 0, 1, 0);
 		return 0;
 	}
@@ -120,9 +120,9 @@ static __always_inline __u32 bound_rule(const struct packet *p, const hearing_co
 }
 
 /*
- * Copies `size` bytes at `at` of the packet to the ring, behind what `heard_scratch` tells of them.
- * The verifier looks at a function that is not static once, and not once for each way that leads to
- * it: there are too many.
+ * Copies `size` bytes at `at` of the packet to the ring, behind the header in `heard_scratch`. The
+ * verifier looks at a global function once, not once for each path that leads to it: there are too
+ * many paths.
  */
 HEARING int hear(struct __sk_buff *skb, __u32 kind, __u32 offset, __u32 at, __u32 size)
 {
@@ -156,7 +156,7 @@ HEARING int hear(struct __sk_buff *skb, __u32 kind, __u32 offset, __u32 at, __u3
 	return 0;
 }
 
-/* Where what is heard next is put together, with the key of the packet's flow. */
+/* The scratch record in which the next report is built, with the key of the packet's flow. */
 static __always_inline struct heard *begin(const struct packet *p, int arrives)
 {
 	struct heard *heard;
@@ -178,13 +178,13 @@ static __always_inline struct flow *open_flow(const struct packet *p, const stru
 	return bpf_map_lookup_elem(&flows, key);
 }
 
-/* What a TCP stream may begin with that names a host. */
+/* Whether a TCP stream that begins with this byte may name a host. */
 static __always_inline int may_name(__u8 first)
 {
 	return first == TLS_HANDSHAKE || (first >= 'A' && first <= 'Z');
 }
 
-/* Tells of payload at `at` of a flow that is watched. */
+/* Reports that a watched flow sent payload, at `at`. */
 static __always_inline void hear_sent(struct __sk_buff *skb, struct heard *heard, struct flow *flow,
 				      __u32 at)
 {
@@ -246,7 +246,7 @@ static __always_inline void hear_tcp(struct __sk_buff *skb, struct packet *p,
 			break;
 		size = skb->len - at < HEARD_BYTES ? skb->len - at : HEARD_BYTES;
 		hear(skb, HEARD_STREAM, offset, at, size);
-		/* A stream that is sent again and again is not heard for ever. */
+		/* A retransmitted stream is not copied for ever. */
 		flow->wanted -= flow->wanted < size ? flow->wanted : size;
 		at += size;
 		offset += size;
@@ -311,7 +311,7 @@ static __always_inline void hear_quic(struct __sk_buff *skb, struct packet *p,
 	}
 }
 
-/* An answer is heard only if there is a query to it. */
+/* A DNS answer is heard only if its query was. */
 static __always_inline void hear_query(struct __sk_buff *skb, struct packet *p,
 				       const hearing_config *cfg)
 {
@@ -332,7 +332,7 @@ static __always_inline void hear_query(struct __sk_buff *skb, struct packet *p,
 	hear(skb, HEARD_DNS, 0, at, skb->len - at);
 }
 
-/* Hears a DNS answer, if there is a query to it. See `hear`. */
+/* Copies a DNS answer, if there is a query for it. See `hear`. */
 HEARING int hear_answer(struct __sk_buff *skb, __u32 at)
 {
 	struct heard *heard;
@@ -348,7 +348,7 @@ HEARING int hear_answer(struct __sk_buff *skb, __u32 at)
 	return hear(skb, HEARD_DNS, 0, at, skb->len - at);
 }
 
-/* Hears what a packet from this side says. */
+/* Copies what a packet from this side says. */
 static __always_inline void hear_packet(struct __sk_buff *skb, struct packet *p,
 					const hearing_config *cfg)
 {
@@ -362,7 +362,7 @@ static __always_inline void hear_packet(struct __sk_buff *skb, struct packet *p,
 		hear_quic(skb, p, cfg);
 }
 
-/* Hears a packet to this side, if it is a DNS answer. */
+/* Copies a packet to this side, if it is a DNS answer. */
 static __always_inline void hear_packet_back(struct __sk_buff *skb, const struct packet *p)
 {
 	if (p->transport == IPPROTO_UDP && p->has_ports && p->port_source == bpf_htons(PORT_DNS) &&
@@ -371,8 +371,8 @@ static __always_inline void hear_packet_back(struct __sk_buff *skb, const struct
 }
 
 /*
- * A program that hears beginnings of flows. HEADER is the field of the configuration with the length of
- * the device's header, IS_HEARD says whether a packet counts, and HEAR is what is done with it.
+ * A program that hears beginnings of flows. HEADER is the configuration's field with the length of
+ * the device's header, IS_HEARD is a condition for the packet, and HEAR is the action on it.
  */
 #define HEAR_PROGRAM(SECTION, NAME, HEADER, IS_HEARD, HEAR)                                    \
 	SEC(SECTION)                                                                           \

@@ -2,7 +2,7 @@
 /* Whether user space is alive. */
 #pragma once
 
-/* Ten ticks of user space. */
+/* Ten ticks of user space, in ns. */
 #define HEARTBEAT_MAX_NS 2000000000ll
 
 static __always_inline int is_recent(__u64 heartbeat_ns)

@@ -80,6 +80,7 @@ struct sock {
 	struct sock_common __sk_common;
 	struct dst_entry *sk_dst_cache;
 	int sk_rx_dst_ifindex;
+	int sk_rcvbuf;
 };
 struct inet_sock {
 	struct sock sk;
@@ -111,6 +112,8 @@ struct minmax {
 struct tcp_sock {
 	struct inet_connection_sock inet_conn;
 	__u32 window_clamp;
+	__u16 advmss;
+	__u8 scaling_ratio; /* since Linux 6.6 */
 	__u8 bpf_sock_ops_cb_flags;
 	__u32 rcv_wnd;
 	__u32 rcv_nxt;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* The group of a packet within its device, by the server's address, by ports, by site, and by what the device says. */
+/* The group of a packet within its device: by the server's address, ports, site, and the device's own marks. */
 #pragma once
 
 /* Rules of groups within devices: written by user space when the policy changes, read here. */
@@ -11,7 +11,7 @@ struct {
 	__type(value, __u32);
 } leaf_rules SEC(".maps");
 
-/* The greater of `best` and the rule of `key` as this kind of match, of which `bits` are compared. */
+/* The greater of `best` and the rule of `key` for this kind of match, with `bits` bits compared. */
 static __always_inline __u32 leaf_rule(struct leaf_key *key, __u8 kind, __u32 bits, __u32 best)
 {
 	__u32 *rule;
@@ -28,7 +28,7 @@ static __always_inline __u32 port_leaf(struct leaf_key *key, __u8 kind, __be16 p
 	return leaf_rule(key, kind, 16, best);
 }
 
-/* The rule of the class in which a device's own fairweir has the flow, to which `rule` leads; without, `rule`. */
+/* The rule of the class in which a device's own fairweir has put the flow; else `rule`, which leads to the device. */
 static __always_inline __u32 client_leaf(const struct packet *p, const struct router_config *cfg, __u32 rule,
 					 int leaves)
 {
@@ -42,7 +42,7 @@ static __always_inline __u32 client_leaf(const struct packet *p, const struct ro
 	return best ? best : rule;
 }
 
-/* The class to which `rule` leads for a packet to a device, or from it if it `leaves`. */
+/* The class to which `rule` leads, for a packet to a device, or from the device if it `leaves`. */
 static __always_inline __u32 find_leaf(const struct packet *p, const struct router_config *cfg,
 				       __u32 rule, int leaves)
 {

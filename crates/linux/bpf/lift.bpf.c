@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
  * Lifts the bounds of receive windows that a killed process left, in the network namespace in which
- * the iterator is opened; writes a byte for each.
+ * the iterator is opened. Writes a byte for each lifted bound.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_core_read.h>
@@ -23,7 +23,7 @@ int fairweir_lift(struct bpf_iter__tcp *ctx)
 	if (!common || !receives(common->skc_state))
 		return 0;
 	tp = bpf_skc_to_tcp_sock(common);
-	if (!tp || !is_marked(tp->window_clamp))
+	if (!tp || !is_bounded(tp))
 		return 0;
 	open = open_clamp(tp);
 	if (!bpf_setsockopt(tp, SOL_TCP, TCP_WINDOW_CLAMP, &open, sizeof(open)))

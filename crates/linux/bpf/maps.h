@@ -22,7 +22,7 @@ struct {
 	__type(value, struct counters);
 } counters SEC(".maps");
 
-/* Which TCP passes without a class: written by user space each tick while some does, read here. */
+/* Up to which counter TCP passes without a class: written by user space each tick while any does, read here. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
@@ -30,8 +30,8 @@ struct {
 	__type(value, struct allowances);
 } allowances SEC(".maps");
 
-/* Whose allowance is used up on some CPU: the others stop with it, so that nothing overtakes what
- * waits in the class. Written here and, with each new allowance, by user space. */
+/* Classes whose allowance is used up on some CPU: the other CPUs stop, too, so that no packet overtakes
+ * those waiting in the class. Written here and, with each new allowance, by user space. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -39,8 +39,8 @@ struct {
 	__type(value, struct spent);
 } spent SEC(".maps");
 
-/* Rules by port: a table for each transport and side, indexed by the port. This and the following
- * three are written by user space when the policy changes, and read here. */
+/* Rules by port: a table for each transport and side, indexed by the port. User space writes this
+ * and the following three maps when the policy changes; they are read here. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, PORT_TABLES);
@@ -73,8 +73,8 @@ struct {
 	__type(value, __u32);
 } cgroup_rules SEC(".maps");
 
-/* Who made each socket: written when it is made or connected, or by the scan; read for each
- * packet; goes with the socket. */
+/* The owner of each socket: written when the socket is made or connected, or by the scan; read for
+ * each packet; freed with the socket. */
 struct {
 	__uint(type, BPF_MAP_TYPE_SK_STORAGE);
 	__uint(map_flags, BPF_F_NO_PREALLOC | BPF_F_CLONE);
@@ -90,7 +90,7 @@ struct {
 	__type(value, __u8);
 } known_cgroups SEC(".maps");
 
-/* Who received how much; written only during a census, read at its end. */
+/* Bytes received per talker; written only during a census, read at its end. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 8192);
@@ -98,8 +98,8 @@ struct {
 	__type(value, struct counter);
 } census SEC(".maps");
 
-/* What is known of each connection: written by the iterators, at its opening, and, its transit, by
- * the classifier; goes with the socket. */
+/* The record of each connection: written by the iterators, when it opens, and (its transit) by the
+ * classifier; freed with the socket. */
 struct connection {
 	__u64 received; /* this and the next three: as told last */
 	__u32 segs_in;
@@ -122,7 +122,7 @@ struct {
 	__type(value, struct connection);
 } connections SEC(".maps");
 
-/* Part of a packet whose checksum is computed; written and read here within one run. */
+/* Part of a packet for computing the checksum; written and read here within one run. */
 struct scratch {
 	__u8 bytes[SCRATCH_BYTES + 4];
 };

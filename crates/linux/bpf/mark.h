@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Marks: while a divider divides, the first packet of a flow that leaves, and one a second, has the DSCP of the
- * flow's class. Packets that have a DSCP keep it. crates/core/src/agreement says what it is good for.
+ * Marks: while a divider divides, the first packet of a flow that leaves, and then one per second, gets the DSCP of the
+ * flow's class. Packets that already have a DSCP keep it. crates/core/src/agreement says what marks are for.
  */
 #pragma once
 
@@ -21,7 +21,7 @@ struct marked {
 	__u64 mark;
 };
 
-/* When a flow was marked last, and how. Written and read here. */
+/* When a flow was last marked, and with what. Written and read here. */
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 16384);
@@ -38,7 +38,7 @@ static __always_inline int is_opening(struct __sk_buff *skb, const struct packet
 	       !load(skb, p->transport_at + TCP_FLAGS_AT, &flags) && flags & TCP_FLAG_SYN;
 }
 
-/* Whether it is this packet's turn, which is noted. */
+/* Whether this packet gets a mark; if so, that is recorded. */
 static __always_inline int takes_mark(struct __sk_buff *skb, const struct packet *p, __u64 mark)
 {
 	struct marked now = { .at = bpf_ktime_get_coarse_ns(), .mark = mark }, *last;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Who makes each socket, and which rule that gives. */
+/* The owner of each socket, and the rule for that owner. */
 #pragma once
 
 static __always_inline __u64 cgroup_id(struct cgroup *cgroup)
@@ -7,7 +7,7 @@ static __always_inline __u64 cgroup_id(struct cgroup *cgroup)
 	return BPF_CORE_READ(cgroup, kn, id);
 }
 
-/* Records `task` as the owner of a socket; what was resolved before is forgotten. */
+/* Records `task` as the owner of a socket; a rule that was resolved before is forgotten. */
 static __always_inline void describe(struct owner *owner, struct task_struct *task)
 {
 	struct cgroup *cgroup = BPF_CORE_READ(task, cgroups, dfl_cgrp);
@@ -42,8 +42,8 @@ static __always_inline void greet_cgroup(__u64 id)
 }
 
 /*
- * The process that runs is the one that makes, connects or sends. What is known of it already is
- * not written again, so that a packet that arrives meanwhile never sees half of it.
+ * The running process is the one that makes, connects or sends. What is known of it already is not
+ * written again, so that a packet that arrives meanwhile never sees a half-written owner.
  */
 static __always_inline void remember(struct bpf_sock *sk, int again)
 {
@@ -75,11 +75,11 @@ static __always_inline void remember(struct bpf_sock *sk, int again)
 REMEMBER("cgroup/sock_create", fairweir_create, bpf_sock, ctx, 1)
 REMEMBER("cgroup/connect4", fairweir_conn4, bpf_sock_addr, ctx->sk, 1)
 REMEMBER("cgroup/connect6", fairweir_conn6, bpf_sock_addr, ctx->sk, 1)
-/* Unconnected UDP: only sockets that are older than this program have no owner yet. */
+/* Unconnected UDP: only sockets older than this program have no owner yet. */
 REMEMBER("cgroup/sendmsg4", fairweir_send4, bpf_sock_addr, ctx->sk, 0)
 REMEMBER("cgroup/sendmsg6", fairweir_send6, bpf_sock_addr, ctx->sk, 0)
 
-/* One pass over all open files at the start finds the sockets that are older than this program. */
+/* One pass over all open files at the start finds the sockets older than this program. */
 SEC("iter/task_file")
 int fairweir_scan(struct bpf_iter__task_file *ctx)
 {
@@ -112,7 +112,7 @@ int fairweir_scan(struct bpf_iter__task_file *ctx)
 	return 0;
 }
 
-/* The greatest of the rules for an owner, from memory if the rules are still the same. */
+/* The greatest of the rules for an owner; the remembered result if the rules are unchanged. */
 static __always_inline __u32 resolve(struct owner *owner, __u32 generation)
 {
 	__u64 resolved = owner->resolved;

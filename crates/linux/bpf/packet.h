@@ -4,8 +4,8 @@
  * egress).
  *
  * It reads Ethernet with up to two VLAN tags and PPPoE, or no Ethernet header at all; IPv4 with
- * options; IPv6 with extension headers; ports of TCP and UDP. What is truncated or unknown in front of
- * the addresses is not IP. What is so behind them has no ports.
+ * options; IPv6 with extension headers; ports of TCP and UDP. A frame that is truncated or unknown
+ * in front of the addresses counts as not IP; one that is so behind them has no ports.
  */
 #pragma once
 
@@ -18,7 +18,7 @@ struct frame {
 	int is_cut; /* something behind the end was looked for */
 };
 
-/* What the headers of a packet say. Addresses and ports are in network order. */
+/* The contents of a packet's headers. Addresses and ports are in network order. */
 struct packet {
 	__u16 family; /* AF_*; 0 is not IP */
 	__u8 transport; /* the protocol of the last header that was reached; equal in all fragments */
@@ -60,7 +60,7 @@ struct ip6_header {
 #define OFFSET_MAX 0x3fff
 /* The IP header is behind Ethernet, two tags and PPPoE at most. */
 #define IP_AT_MASK 63
-/* All headers that are read lie within this many bytes, unless there are many extension headers. */
+/* All headers that are read lie within this many bytes, except with many extension headers. */
 #define HEADERS_MAX 256
 #define ND_FIRST 133
 #define ND_LAST 137
@@ -68,7 +68,7 @@ struct ip6_header {
 
 /*
  * Copies `*to` from `offset` of the packet and returns 0, or not 0 if the packet is shorter. Nearly
- * all headers are where they can be read at once, which costs a third of the helper's call.
+ * all headers can be read directly, which costs a third of the helper's call.
  */
 #define load(skb, offset, to)                                                                  \
 	({                                                                                     \
@@ -84,7 +84,7 @@ struct ip6_header {
 		missing;                                                                       \
 	})
 
-/* The `size` bytes at `offset`, or 0 if the frame ends before. */
+/* The `size` bytes at `offset`, or 0 if the frame ends before they do. */
 static __always_inline void *frame_at(struct frame *frame, __u32 offset, __u32 size)
 {
 	void *at;
@@ -135,9 +135,9 @@ static __always_inline void read_ip4(struct frame *frame, struct packet *p)
 }
 
 /*
- * The same number, of which the verifier knows nothing more, as it knows nothing of `anything`. Many ways
- * lead through the headers: it would look at all that follows once for each, with other numbers, and
- * Linux 6.1 would give up.
+ * Gives the verifier an unknown number of the same value; it must know nothing of `anything`
+ * either. Many paths lead through the headers: the verifier would look at the following code once
+ * per path, with other numbers, and Linux 6.1 would give up.
  */
 #define hide(number, anything)                                                                 \
 	({                                                                                     \
@@ -177,9 +177,9 @@ static __always_inline int find_transport(struct frame *frame, struct packet *p)
 }
 
 /*
- * Whether this is neighbour discovery, without which the link does not work. A packet with another hop
- * limit than 255 may come from beyond the link, and is none (RFC 4861, section 7.1); nor is a fragment
- * (RFC 6980).
+ * Whether this is neighbour discovery, without which the link does not work. A packet with a hop
+ * limit other than 255 may come from beyond the link, so it is not discovery (RFC 4861, section
+ * 7.1); nor is a fragment (RFC 6980).
  */
 static __always_inline int is_discovery(struct frame *frame, const struct packet *p, __u8 hops)
 {
@@ -248,7 +248,7 @@ static __always_inline __u32 find_ip(struct frame *frame, struct packet *p, int 
 	}
 	if (protocol == bpf_htons(ETH_P_PPP_SES)) {
 		at = frame_at(frame, offset, 8);
-		/* Version 1, type 1, and the code of a session's data. */
+		/* Version 1, type 1, and the code for session data. */
 		if (!at || at[0] != bpf_htons(0x1100))
 			return 0;
 		protocol = at[3] == bpf_htons(PPP_IP)	  ? bpf_htons(ETH_P_IP) :
@@ -261,7 +261,7 @@ static __always_inline __u32 find_ip(struct frame *frame, struct packet *p, int 
 	return bpf_ntohs(protocol);
 }
 
-/* Reads a frame into `*p`, which is zero. Returns whether it is IP, and not what the link needs. */
+/* Reads a frame into `*p`, which is zero. Returns whether the frame is IP and not needed by the link itself. */
 static __always_inline int read_frame(struct frame *frame, struct packet *p, int has_ethernet)
 {
 	__u32 protocol = find_ip(frame, p, has_ethernet);
@@ -274,9 +274,9 @@ static __always_inline int read_frame(struct frame *frame, struct packet *p, int
 }
 
 /*
- * As read_frame, of a packet with `*frame` as the part that was read. Headers behind the part that can
- * be read at once are moved there, but nothing else is: where there is payload beside the headers the
- * stack cannot put packets together, so a TCP download costs half as much again.
+ * As read_frame, for a packet of which `*frame` is the directly readable part. Only headers behind
+ * that part are moved into it, no payload: with payload beside the headers the stack cannot
+ * coalesce packets, and a TCP download costs half as much again.
  */
 static __always_inline int read_skb(struct __sk_buff *skb, struct frame *frame, struct packet *p,
 				    int has_ethernet)
@@ -297,8 +297,8 @@ static __always_inline int read_skb(struct __sk_buff *skb, struct frame *frame, 
 }
 
 /*
- * How many packets on the wire a super-packet of GRO or GSO is, each with the first `*header` bytes of
- * it in front; `*header` is set.
+ * The number of packets on the wire in a super-packet of GRO or GSO. Each has the first `*header`
+ * bytes of the super-packet in front; `*header` is set.
  */
 static __always_inline __u32 count_segments(const struct __sk_buff *skb, struct frame *frame,
 					    const struct packet *p, __u32 *header)

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * Polices subscribers: finds the subscriber of each frame, and decides at once by the subscriber's
- * plan and state whether it passes, is marked or dropped. A frame that is not understood, has no
- * subscriber, or finds a table incomplete passes untouched.
+ * Polices subscribers: finds the subscriber of each frame, and decides at once, by the subscriber's
+ * plan and state, whether the frame passes, is marked or is dropped. A frame passes untouched if it
+ * is not understood, has no subscriber, or meets an incomplete table.
  *
- * The same decision runs at XDP and at tcx ingress and egress. The programs are loaded anew for each
+ * The same decision runs at XDP and at tcx ingress and egress. The programs are loaded once per
  * hook, with its settings as constants, and share the maps.
  */
 #include <linux/bpf.h>
@@ -15,7 +15,7 @@
 #include "police_abi.h"
 #include "police_maps.h"
 
-/* Set before loading, for the hook. */
+/* Constants of the hook, set before loading. */
 const volatile struct police_settings settings SEC(".rodata.settings") = {};
 
 #include "packet.h"
@@ -46,8 +46,8 @@ static __always_inline __u64 read_clock(void)
 	return clock ? *clock : 0;
 }
 
-/* Whether the process that should say until when to police has not done so for too long;
- * one less than 0 is the largest number. */
+/* Whether the deadline that user space must keep extending has passed. A deadline of 0 never
+ * passes, since 0 - 1 is the largest number. */
 static __always_inline int is_abandoned(__u64 now)
 {
 	__u32 zero = 0;
@@ -56,7 +56,7 @@ static __always_inline int is_abandoned(__u64 now)
 	return until && *(volatile __u64 *)until - 1 < now - 1;
 }
 
-/* A packet's size on the wire; there is none without a byte. */
+/* A packet's size on the wire; at least one byte. */
 static __always_inline __u32 wire_size(__u32 length)
 {
 	__s32 size = length + settings.overhead;
@@ -66,7 +66,7 @@ static __always_inline __u32 wire_size(__u32 length)
 	return size > 0 ? size : 1;
 }
 
-/* The whole way of a packet of `size` bytes that stands for `packets`. What of its traffic class changes is
+/* Handles a packet of `size` bytes that stands for `packets`. Changes of its traffic class are
  * written to `*tos`. */
 static __always_inline enum verdict police(const struct flow *flow, __u32 size, __u32 packets,
 					   struct tos_change *tos)

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What the policer and user space say to each other. Rust's side is made from it (build/structs.rs).
+ * What the policer and user space share. The build makes the Rust structures from it (build/structs.rs).
  *
- * A subscriber's address leads to an entry: the plan by its number, and the slot with the state. Slots
- * lie in chunks, arrays of POLICE_CHUNK slots of one size class, which user space makes as they are
- * needed.
+ * A subscriber's address leads to an entry: the number of the plan, and the slot with the state.
+ * Slots lie in chunks, arrays of POLICE_CHUNK slots of one size class, which user space creates on
+ * demand.
  *
- * Volumes are in 2^-24 bytes where nothing else is said, rates in 2^-24 bytes per nanosecond.
+ * Unless stated otherwise, volumes are in 2^-24 bytes and rates in 2^-24 bytes per nanosecond.
  */
 #pragma once
 
@@ -14,20 +14,20 @@
 
 #include <linux/types.h>
 
-/* Numbers of plans; 0 is none. Three places for each: one more for what a bundle aims at, and another so
- * that a plan is replaced at once: it is written
- * to the unused place, and then its number points there. */
+/* Numbers of plans; 0 is none. Each has three places: one for the plan, one for a bundle's aim, and
+ * one unused, so that a plan is replaced at once: it is written to the unused place, and then its
+ * number points there. */
 #define POLICE_PLANS 1024
 #define POLICE_PLACES (3 * POLICE_PLANS)
 #define POLICE_PLAN_BITS 10
 _Static_assert(POLICE_PLANS == 1 << POLICE_PLAN_BITS, "abi");
 
-/* Segments, and members of all of them; a subscriber is one for each direction. */
+/* Segments, and members of all segments together; a subscriber is one member per direction. */
 #define POLICE_SEGMENTS 256
 #define POLICE_MEMBERS 16384
 
-/* A slot's number: its class in the three upper bits, then whether it has tallies, its index in the rest.
- * The last class is that of plans with a bundle. */
+/* A slot's number: its class in the three upper bits, then one bit for tallies, then its index. The
+ * last class is that of plans with a bundle. */
 #define POLICE_CLASSES 5
 #define POLICE_CLASS_SHIFT 29
 #define POLICE_TALLIED (1u << 28)
@@ -36,7 +36,7 @@ _Static_assert(POLICE_PLANS == 1 << POLICE_PLAN_BITS, "abi");
 #define POLICE_CHUNK (1u << POLICE_CHUNK_SHIFT)
 #define POLICE_CHUNKS 4096
 
-/* Clients: plans of their classes and the bindings of their flows lie in chunks of this many. */
+/* Size of the chunks in which the plans of clients' classes and the bindings of their flows lie. */
 #define POLICE_CLIENT_CHUNK 64
 
 #define POLICE_LEAVES_MAX 64
@@ -49,7 +49,7 @@ struct police_entry {
 };
 _Static_assert(sizeof(struct police_entry) == 8, "abi");
 
-/* How many shorter prefixes there are, so that no packet is looked up in vain. */
+/* Numbers of shorter prefixes: where there are none, no packet is looked up in vain. */
 struct police_prefixes {
 	__u32 count4;
 	__u32 count6;
@@ -68,12 +68,12 @@ struct police_key6 {
 };
 _Static_assert(sizeof(struct police_key6) == 20, "abi");
 
-/* What `police_plan.kind` can be. */
+/* Values of `police_plan.kind`. */
 #define POLICE_KIND_NONE 0 /* all passes */
 #define POLICE_KIND_BUCKET 1
 #define POLICE_KIND_PHANTOM 2
 
-/* What `police_criterion.kind` can be. */
+/* Values of `police_criterion.kind`. */
 #define POLICE_MATCH_DSCP 0 /* first is the DSCP */
 #define POLICE_MATCH_PORT_REMOTE 1
 #define POLICE_MATCH_PORT_LOCAL 2
@@ -98,7 +98,7 @@ struct police_choice {
 	__u8 count;
 };
 
-/* What a plan says of an inner node, and of a leaf: as in core::phantom::plan. */
+/* A plan's settings for an inner node, and for a leaf: as in core::phantom::plan. */
 struct police_plan_inner {
 	__u64 inverse; /* 2^32 / weight */
 	__u16 weight;
@@ -124,7 +124,7 @@ struct police_plan_leaf {
 };
 _Static_assert(sizeof(struct police_plan_leaf) == 16, "abi");
 
-/* What of a plan depends on its rate: core::phantom::plan::Pace. */
+/* The part of a plan that depends on its rate: core::phantom::plan::Pace. */
 struct police_pace {
 	__u64 rate;
 	__u64 idle_after; /* ns without a packet after which the state is as at the beginning */
@@ -138,7 +138,7 @@ struct police_pace {
 };
 _Static_assert(sizeof(struct police_pace) == 64, "abi");
 
-/* A member of a segment. What user space writes, then what the programs write, in a cache line each. */
+/* A member of a segment: the fields that user space writes, then those of the programs, a cache line each. */
 struct police_member {
 	struct police_pace pace;
 	__u64 segment;
@@ -194,8 +194,8 @@ struct police_bucket {
 	__u64 pad[2];
 };
 
-/* The state of phantom queues: the whole, an inner node, a leaf. What the fields mean is said in
- * core::phantom::aggregate, whose structures these are. */
+/* The state of phantom queues: of the whole, an inner node, a leaf. core::phantom::aggregate, whose
+ * structures these are, describes the fields. */
 struct police_head {
 	union {
 		struct {
@@ -234,7 +234,7 @@ struct police_leaf {
 };
 _Static_assert(sizeof(struct police_leaf) == 32, "abi");
 
-/* What is known of a bundle, as core::phantom::aggregate::BundleState has it. */
+/* The state of a bundle, as core::phantom::aggregate::BundleState. */
 struct police_lending {
 	__u64 window_at;
 	__u32 turn;
@@ -270,7 +270,7 @@ _Static_assert(sizeof(struct police_slot_16) == 792, "abi");
 _Static_assert(sizeof(struct police_slot_64) == 2384, "abi");
 _Static_assert(sizeof(struct police_slot_bundle) == 2776, "abi");
 
-/* What became of a subscriber's packets of one class of its plan. The slots of plans with several classes
+/* Verdicts on a subscriber's packets, for one class of its plan. The slots of plans with several classes
  * have tallies, one for each leaf that the slot has room for, since a class has one leaf or more. */
 struct police_tally {
 	__u64 passed; /* bytes */
@@ -287,14 +287,14 @@ POLICE_TALLIES(police_tallies_4, 4);
 POLICE_TALLIES(police_tallies_16, 16);
 POLICE_TALLIES(police_tallies_64, 64);
 
-/* What a subscriber's client asked for, at the index of the subscriber's slot. */
+/* A client's request, at the index of its subscriber's slot. */
 struct police_client {
 	__u32 place; /* of the plan of its classes; 0 is none, as for uploads */
 	__u32 number; /* of its bindings; 0 is none */
 };
 _Static_assert(sizeof(struct police_client) == 8, "abi");
 
-/* What became of packets. */
+/* Counters of packets and bytes by verdict. */
 struct police_totals {
 	__u64 passed_bytes;
 	__u64 passed_packets;
@@ -317,7 +317,7 @@ struct police_settings {
 			* no constant leads to */
 };
 
-/* What a benchmark runs. */
+/* The input and result of a benchmark. */
 struct bench {
 	__u32 turns;
 	__u32 subscribers; /* their addresses begin with 10.0.0.0 */

@@ -1,44 +1,44 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * BC-PQP: the policer of one subscriber. crates/core/src/phantom/aggregate/mod.rs with window.rs and
- * soft.rs is the specification; this does the same steps and gives the same verdicts.
+ * BC-PQP: the policer of one subscriber. crates/core/src/phantom/aggregate/mod.rs with window.rs
+ * and soft.rs is the specification; this code does the same steps and gives the same verdicts.
  */
 #pragma once
 
-/* What a flow may send before anything is known of it, bytes. */
+/* Bytes that a flow may send before it is judged. */
 #define ALLOWANCE_MIN 3000u
 #define ALLOWANCE_MAX 15000u
-/* The rest of a window is counted in parts of 2^-10. */
+/* The rest of a window is counted in units of 2^-10 window. */
 #define REST_SHIFT 10
-/* Less offered than this says nothing about a sender, bytes. */
+/* A smaller offer than this says nothing about a sender, bytes. */
 #define TELLING 1500
 #define GATE_SHIFT 16
 /* Where less than this passes in a window, starved classes send nothing, bytes. */
 #define TRICKLE_WINDOW (8 * 1500)
-/* ns after which a sender that comes back starts anew. */
+/* Pause after which a sender starts anew, ns. */
 #define PAUSE_MAX 1000000000ull
-/* Flags of gate_at: it was moved back, so that a sender may catch up; the start is over. */
+/* Flags of gate_at: the gate was moved back, so that a sender may catch up; the start is over. */
 #define GATE_CATCHES_UP 1ull
 #define GATE_OPEN 2ull
 #define GATE_FLAGS 3ull
-/* Flags of window_at: the gate refused a packet in this window, in the one before; how much of a start is
- * over. */
+/* Flags of window_at: the gate refused a packet in this window; in the window before; how much of a
+ * start is over. */
 #define WINDOW_REFUSED 1ull
 #define WINDOW_WAS_REFUSED 2ull
 #define WINDOW_COUNT_SHIFT 2
 #define WINDOW_FLAGS 63ull
 #define START_COUNT_MAX 16
-/* How far a subscriber that starts may be ahead, beside the allowance, ns. */
+/* How far a subscriber in its start may be ahead, beyond the allowance, ns. */
 #define START_SLACK 70000000ull
-/* What was not used of the rate is counted in 2^10 ns. */
+/* Unit of the spare, the unused part of the rate: 2^10 ns. */
 #define SPARE_SHIFT 10
-/* How much of that is spare after idleness, and the least that is counted. */
+/* Spare that is available while the counter is 0, as after idleness; the least value of the counter. */
 #define SPARE_IDLE (500000000 >> SPARE_SHIFT)
 #define SPARE_LEAST (-(1ll << 31))
-/* No packet is larger. */
+/* Packets count as at most this many bytes. */
 #define SIZE_MAX (1u << 20)
 
-/* A leaf's mark: what its sender has been told, and how long it has been too fast. */
+/* A leaf's mark: which signals its sender got, and for how long it has been too fast. */
 #define MARK_DISARMED (1u << 31)
 #define MARK_FILLED (1u << 30)
 #define MARK_RISING (1u << 29)
@@ -54,7 +54,7 @@
 #define MARK_AT ((1u << 20) - 1)
 #define TICK_SHIFT 20
 #define REARM_WINDOWS 10
-/* Windows in a row in which a leaf is too fast, until it is filled. */
+/* Consecutive windows in which a leaf is too fast before it is filled. */
 #define STREAK 3
 
 static __always_inline __u32 tick_at(__u64 now)
@@ -67,7 +67,7 @@ static __always_inline __u32 mark_count(__u32 mark)
 	return mark >> MARK_COUNT_SHIFT & MARK_COUNT_MAX;
 }
 
-/* Whether the last signal is at least this many 64ths of a window ago. */
+/* Whether the last signal is at least `parts` 64ths of a window ago. */
 static __always_inline int is_older(__u32 mark, const struct police_plan *plan, __u64 now, __u64 parts)
 {
 	__u64 age = (tick_at(now) - (mark & MARK_AT)) & MARK_AT;
@@ -75,8 +75,8 @@ static __always_inline int is_older(__u32 mark, const struct police_plan *plan, 
 	return age << (TICK_SHIFT + 6) >= plan->window * parts;
 }
 
-/* The time to the next signal after the n-th, three windows / sqrt(n), in 64ths of a window: a byte
- * for each n. */
+/* The time from the n-th signal to the next, three windows / sqrt(n), in 64ths of a window: one
+ * byte for each n. */
 static __always_inline __u64 interval(__u32 mark)
 {
 	return 0x494e56606f88c0c0ull >> mark_count(mark) * 8 & 0xff;
@@ -108,7 +108,7 @@ static __always_inline __u64 magic_left(const struct state *s, const struct poli
 	return left < state->magic ? left : state->magic;
 }
 
-/* Puts magic into a settled leaf until it is full, unless the subscriber is owed something. */
+/* Fills a settled leaf to its limit with magic, unless the subscriber has spare. */
 static __always_inline void fill(const struct state *s, const struct police_plan *plan, __u32 leaf)
 {
 	__u64 room = less(s->pace->limit, backlog_of(s, plan, leaf)), left;
@@ -124,7 +124,7 @@ static __always_inline void fill(const struct state *s, const struct police_plan
 	state->mark |= MARK_FILLED;
 }
 
-/* What a child gets of `share` at a weighted node, itself counted as busy. */
+/* The part of `share` that a child of a weighted node gets, with the child counted as busy. */
 static __always_inline __u64 part_of(const struct state *s, __u32 node, __u32 child, __u32 weight,
 				     __u64 share)
 {
@@ -136,7 +136,7 @@ static __always_inline __u64 part_of(const struct state *s, __u32 node, __u32 ch
 	return share * weight / weights;
 }
 
-/* What an inner node gets of its parent's share. */
+/* The part of its parent's `share` that an inner node gets. */
 static __always_inline __u64 part_of_inner(const struct state *s, const struct police_plan *plan,
 					   __u32 index, __u64 share)
 {
@@ -154,7 +154,7 @@ static __always_inline __u64 part_of_inner(const struct state *s, const struct p
 	return share;
 }
 
-/* What the rate carries in a window as long as the last one. */
+/* Bytes that the rate carries in a window as long as the last one, at least in a usual one. */
 static __always_inline __u64 window_bytes(const struct state *s)
 {
 	__u64 usual = s->pace->window_bytes, last = s->head->window_bytes;
@@ -162,7 +162,7 @@ static __always_inline __u64 window_bytes(const struct state *s)
 	return usual > last ? usual : last;
 }
 
-/* What the leaf's share of that is, bytes. */
+/* The leaf's share of window_bytes, bytes. */
 static __always_inline __u64 share_of_window(const struct state *s, const struct police_plan *plan,
 					     __u32 leaf)
 {
@@ -179,8 +179,8 @@ static __always_inline __u64 share_of_window(const struct state *s, const struct
 	return part_of(s, lower, spec->child, weight_of(s, plan, leaf), share);
 }
 
-/* What this window has for the leaf if it is always busy: what was served per weight until now, and
- * its share of the rest. The path is settled. */
+/* What this window offers a leaf that is always busy: what was served per weight until now, and its
+ * share of the rest; at least its share. The path is settled. */
 static __always_inline __u64 offered_in_window(const struct state *s, const struct police_plan *plan,
 					       __u64 now, __u32 leaf)
 {
@@ -194,7 +194,7 @@ static __always_inline __u64 offered_in_window(const struct state *s, const stru
 	return share > offered ? share : offered;
 }
 
-/* Counts windows in a row: one more, or none. */
+/* Counts consecutive windows: one more, or back to 0. */
 static __always_inline __u32 in_a_row(__u32 before, int is_so, __u32 most)
 {
 	if (!is_so)
@@ -202,7 +202,7 @@ static __always_inline __u32 in_a_row(__u32 before, int is_so, __u32 most)
 	return before < most ? before + 1 : most;
 }
 
-/* A span in the unit of the spare, to the nearest; longer ones than hours are as good as hours. */
+/* A span in units of the spare, rounded; capped at 2^43 ns (2.4 hours). */
 static __always_inline __s64 ticks(__u64 ns)
 {
 	if (ns > 1ull << 43)
@@ -210,8 +210,8 @@ static __always_inline __s64 ticks(__u64 ns)
 	return (ns + (1 << (SPARE_SHIFT - 1))) >> SPARE_SHIFT;
 }
 
-/* Adds to the spare what the rate carried in a window of `length` ns and was not accepted; all nodes are
- * settled. 1 if at least half of the rate was accepted, else 0. */
+/* Adds to the spare what the rate carried in a window of `length` ns beyond what was accepted; all
+ * nodes are settled. Returns 1 if at least half of the rate was accepted, else 0. */
 static __always_inline __u64 count_spare(const struct state *s, const struct police_plan *plan, __u64 length)
 {
 	__s64 spare = s->head->spare, most = s->pace->spare_max, came = ticks(length), used;
@@ -231,7 +231,7 @@ static __always_inline __u64 count_spare(const struct state *s, const struct pol
 	return (__u64)(came - 2 * used - 1) >> 63;
 }
 
-/* What the rate carries in all that is spare, bytes; nothing if more was accepted. */
+/* Bytes that the rate carries in the spare time; 0 if there is none to spare. */
 static __always_inline __u64 spare_bytes(const struct state *s)
 {
 	__s64 spare = (__s64)s->head->spare + SPARE_IDLE;
@@ -239,7 +239,7 @@ static __always_inline __u64 spare_bytes(const struct state *s)
 	return spare > 0 ? s->pace->rate * ((__u64)spare << SPARE_SHIFT) >> UNIT_BITS : 0;
 }
 
-/* Judges what a settled leaf accepted in the window by what its parent was served per weight. */
+/* Judges what a settled leaf accepted in the window by what its parent served per weight. */
 static __always_inline void judge(const struct state *s, const struct police_plan *plan, __u32 leaf,
 				  __u64 served)
 {
@@ -254,7 +254,7 @@ static __always_inline void judge(const struct state *s, const struct police_pla
 	state->accepted = 0;
 	state->flows = flows_halve(state->flows);
 	silence = in_a_row(silence, !accepted, MARK_SILENCE_MAX);
-	/* Eleven eighths: more than Reno's sawtooth. */
+	/* The threshold is 11/8: more than Reno's sawtooth. */
 	streak = in_a_row(streak, is_busy && accepted * 8 > offered * 11, MARK_STREAK_MAX);
 	if (accepted * 20 > offered * 21)
 		mark |= MARK_RISING;
@@ -276,15 +276,15 @@ static __always_inline void judge(const struct state *s, const struct police_pla
 	}
 	if (streak >= STREAK)
 		fill(s, plan, leaf);
-	/* The rate has fallen. */
+	/* If the rate has fallen, the backlog may be too large. */
 	waiting = backlog_of(s, plan, leaf);
 	if (waiting > s->pace->limit + window_bytes(s))
 		take(s, plan, leaf, waiting - s->pace->limit);
 }
 
-/* Begins a start after a pause, or ends it: if the gate refused nothing in this window but did in the one
- * before, or after sixteen windows with at least half of the rate, or eight with a refusal. The flags of the
- * next window. */
+/* Begins a start after a pause. Ends it if the gate refused nothing in this window but did in the
+ * one before, or after sixteen windows with at least half of the rate, or eight with a refusal.
+ * Returns the flags of the next window. */
 static __always_inline __u64 count_start(const struct state *s, __u64 now, __u64 is_used)
 {
 	__u64 flags = s->head->window_at & WINDOW_FLAGS, refused = flags & WINDOW_REFUSED;
@@ -301,7 +301,7 @@ static __always_inline __u64 count_start(const struct state *s, __u64 now, __u64
 	return count << WINDOW_COUNT_SHIFT | refused * WINDOW_WAS_REFUSED;
 }
 
-/* Ends the window, with its consequences, and begins the next. */
+/* Ends the window, judges its leaves, and begins the next. */
 static __always_inline void begin_window(const struct state *s, const struct police_plan *plan, __u64 now)
 {
 	__u64 length = now - s->head->window_at, is_used;
@@ -339,13 +339,13 @@ static __always_inline int is_window_over(const struct police_head *head, const 
 	return less(now, head->window_at) >= plan->window;
 }
 
-/* 1 if senders that start have been refused something at the gate in this window, else 0. */
+/* 1 if the gate refused packets of a start in this window, else 0. */
 static __always_inline __u32 is_start_refused(const struct state *s)
 {
 	return s->head->window_at & ~(s->head->gate_at >> 1) & 1;
 }
 
-/* Accepts the packet without settling anything if that is exact. */
+/* Accepts the packet without settling anything, if the result is exact. */
 static __always_inline int surely_fits(const struct state *s, const struct police_plan *plan, __u64 now,
 				       __u32 leaf, __u64 size)
 {
@@ -364,7 +364,7 @@ static __always_inline int surely_fits(const struct state *s, const struct polic
 	if (backlog <= s->pace->rate * elapsed + root->carry ||
 	    backlog + (size << UNIT_BITS) > (__u64)s->pace->limit << UNIT_BITS)
 		return 0;
-	/* What it may accept before it is filled: 7/5 of its part of the window. */
+	/* What the leaf may accept before it is filled: 7/5 of its part of the window. */
 	if (backlog + (size << UNIT_BITS) > (__u64)ALLOWANCE_MIN << UNIT_BITS &&
 	    !(state->mark & MARK_FILLED) &&
 	    5 * accepted * root->weight > 7 * window_bytes(s) * weight)
@@ -375,8 +375,8 @@ static __always_inline int surely_fits(const struct state *s, const struct polic
 	return 1;
 }
 
-/* What a leaf with `share` of the window may hold beyond its limit, bytes: no more after a silence, which
- * makes a window longer than clumps do. */
+/* Bytes that a leaf with `share` of the window may hold beyond its limit. After a silence, which
+ * makes a window longer than clumps of packets do, the grace does not grow. */
 static __always_inline __u64 grace_of(const struct state *s, __u64 share)
 {
 	__u64 window_bytes = s->head->window_bytes;
@@ -386,7 +386,7 @@ static __always_inline __u64 grace_of(const struct state *s, __u64 share)
 	return share * s->pace->window_bytes / window_bytes;
 }
 
-/* One drop, or mark, when a queue is full, then grace until its sender can have answered. */
+/* One drop or mark when a queue is full, then a grace period until its sender can have answered. */
 static __always_inline enum verdict signal_softly(const struct state *s, const struct police_plan *plan,
 						  struct arrival *arrival, __u32 leaf, __u64 backlog,
 						  __u64 share)
@@ -410,8 +410,8 @@ static __always_inline enum verdict signal_softly(const struct state *s, const s
 	return arrival->can_be_marked ? VERDICT_MARK : VERDICT_DROP;
 }
 
-/* Fills the leaf's queue with magic if it accepted more in this window than its share explains, and has
- * a backlog of more than a flow may send before anything is known of it. */
+/* Fills the leaf's queue with magic if it accepted more in this window than its share explains, and
+ * its backlog is larger than a flow may send before it is judged. */
 static __always_inline void control_burst(const struct state *s, const struct police_plan *plan, __u32 leaf,
 					  __u64 share)
 {
@@ -426,12 +426,12 @@ static __always_inline void control_burst(const struct state *s, const struct po
 		allowance = ALLOWANCE_MAX;
 	if (allowance < 2 * share)
 		allowance = 2 * share;
-	/* Who starts and was refused packets at the gate is filled above its share. */
+	/* In a start with refusals at the gate, a leaf is filled as soon as it exceeds its share. */
 	if (is_start ? state->accepted > share : backlog > allowance && 5ull * state->accepted > 7 * share)
 		fill(s, plan, leaf);
 }
 
-/* When the gate begins with the next packet. */
+/* The time from which the gate counts the next packet. */
 static __always_inline __u64 gate_from(const struct state *s, __u64 gate_at, __u64 now)
 {
 	__u64 empty = now - gate_at, is_open = gate_at & GATE_OPEN;
@@ -445,7 +445,7 @@ static __always_inline __u64 gate_from(const struct state *s, __u64 gate_at, __u
 	return (now & ~GATE_FLAGS) | is_open;
 }
 
-/* Up to when the gate is taken after a packet; 0 if it does not let the packet through, which the window remembers. */
+/* The gate's new time after a packet; 0 if the gate refuses the packet, which the window records. */
 static __always_inline __u64 pass_gate(const struct state *s, const struct police_plan *plan, __u64 now,
 				       __u64 size)
 {
@@ -465,7 +465,7 @@ static __always_inline __u64 pass_gate(const struct state *s, const struct polic
 	return gate_at;
 }
 
-/* Whether an inner node that stands under priority got nothing in this window and the last. */
+/* Whether an inner node below a priority node got nothing in this window and the last. */
 static __always_inline int is_starved(const struct state *s, const struct police_plan *plan, __u32 index)
 {
 	const struct police_inner *inner = inner_of(s, index);
@@ -474,7 +474,7 @@ static __always_inline int is_starved(const struct state *s, const struct police
 	       !inner->used_last;
 }
 
-/* The class of a settled leaf that is starved, which may send a packet past its full queue; 0 is none. */
+/* The class of a settled leaf if it is starved: it may send a packet past its full queue; else 0. */
 static __always_inline __u32 starved(const struct state *s, const struct police_plan *plan, __u32 leaf)
 {
 	__u32 lower = parent_of(s, plan_leaf(plan, leaf)), upper;
@@ -487,7 +487,7 @@ static __always_inline __u32 starved(const struct state *s, const struct police_
 	return is_starved(s, plan, lower) ? lower : 0;
 }
 
-/* Decides about a packet in a window that is not over, in O(1) but for queues that become empty. */
+/* Decides about a packet in a window that is not over, in O(1) except for queues that become empty. */
 static __always_inline enum verdict ask_phantoms(const struct state *s, const struct police_plan *plan,
 						 struct arrival *arrival)
 {
@@ -496,7 +496,7 @@ static __always_inline enum verdict ask_phantoms(const struct state *s, const st
 	struct police_leaf *state;
 	__u32 leaf, class, place;
 
-	/* Rounded by the time's lowest bits. */
+	/* Rounded randomly, by the lowest bits of the time. */
 	backlog = size + (arrival->now & ((1ull << plan->sent_shift) - 1));
 	arrival->sent = smaller(backlog >> plan->sent_shift, SENT_MAX);
 	find_place(s, plan, arrival);
@@ -514,7 +514,7 @@ static __always_inline enum verdict ask_phantoms(const struct state *s, const st
 	if (place && place <= LANES)
 		remember(s, plan, leaf, arrival);
 	backlog = backlog_of(s, plan, leaf) + size;
-	/* Its leaf counts as busy in its share already, which is not needed when little waits. */
+	/* The share counts the leaf as busy already; it is not needed when the backlog is small. */
 	if (backlog > ALLOWANCE_MIN || state->mark & MARK_DISARMED)
 		share = offered_in_window(s, plan, arrival->now, leaf);
 	if (s->leaf_max && backlog > s->pace->limit) {
@@ -522,7 +522,7 @@ static __always_inline enum verdict ask_phantoms(const struct state *s, const st
 		arrival->is_spared = is_thin(s, plan, leaf, arrival, share,
 					     s->pace->limit + smaller(2 * share, s->pace->window_bytes) - backlog);
 	}
-	/* From memory, so that the verifier forgets on which ways that was found out. */
+	/* Read from memory, so that the verifier forgets the paths that led to the value. */
 	if (*(volatile __u8 *)&arrival->is_spared)
 		verdict = VERDICT_PASS;
 	else if (plan->is_soft)

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What a policer is asked and answers. */
+/* The input and the result of a policer. */
 #pragma once
 
-/* The last is no answer: the window is over. A packet without an answer passes and is not counted as a
- * subscriber's. */
+/* The last is not a verdict: the window is over. A packet without a verdict passes and is not
+ * counted as a subscriber's. */
 enum verdict { VERDICT_PASS, VERDICT_MARK, VERDICT_DROP, VERDICT_ROLL };
 
-/* Who pays for a packet of a bundle's free class: its own queue, a stunt, or none. */
+/* Who pays for a packet of a bundle's free class: its own queue, a stunt, or no queue. */
 enum payer { PAYER_ITSELF, PAYER_STUNT, PAYER_NONE };
 
-/* A packet before the policer. */
+/* A packet that the policer decides about. */
 struct arrival {
 	__u64 now; /* ns */
 	__u32 size; /* bytes */
@@ -27,8 +27,8 @@ struct arrival {
 };
 
 /*
- * True at each turn of a loop, which the verifier so knows to end (may_goto, from Linux 6.9 on): after
- * some millions of turns it is false. By number, since older assemblers do not know the instruction.
+ * True at each turn of a loop, so that the verifier knows that the loop ends (may_goto, Linux 6.9 or later): false
+ * after some millions of turns. Encoded as a number, since older assemblers do not know the instruction.
  */
 #define can_loop                                                                               \
 	({                                                                                     \

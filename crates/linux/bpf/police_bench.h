@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * For benchmarks only: the whole of police_xdp again and again, each time for another subscriber and
+ * For benchmarks only: runs all of police_xdp repeatedly, each time for another subscriber and
  * flow, since a test run repeats one packet, whose memory is warm.
  */
 #pragma once
 
-/* Where the destination and the ports are in an Ethernet frame with plain IPv4 and UDP. */
+/* Offsets of the destination and the ports in an Ethernet frame with plain IPv4 and UDP. */
 #define BENCH_DESTINATION 30
 #define BENCH_PORTS 34
 #define BENCH_FIRST 0x0a000000u

@@ -1,28 +1,28 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * A bundle: where a packet of the free class finds its queue full, it is put into the queue of a stunt.
- * crates/core/src/phantom/aggregate/bundle/mod.rs is the specification; this does the same steps.
+ * A bundle: a packet of the free class that finds its queue full is put into the queue of a stunt.
+ * crates/core/src/phantom/aggregate/bundle/mod.rs is the specification; this code does the same steps.
  */
 #pragma once
 
-/* A stunt pays no more than this part of its share in a window. */
+/* A stunt pays at most 1/LENT_PART of its share in a window. */
 #define LENT_PART 2
-/* A stunt is asked while this part of its queue is full. */
+/* A stunt is asked while at least 1/LENT_FULL of its queue is full. */
 #define LENT_FULL 4
 
-/* Without branches, of which the verifier looks at all ways: whether a child of a node has a backlog, */
+/* Whether a child of a node has a backlog. No branches here and below: the verifier looks at all paths. */
 static __always_inline __u64 is_busy(const struct police_inner *node, __u32 child)
 {
 	return node->busy >> (child & 63) & 1;
 }
 
-/* what it gets of `share`, itself counted as busy, */
+/* The part of `share` that a child gets, itself counted as busy. */
 static __always_inline __u64 evenly(const struct police_inner *node, __u32 child, __u64 weight, __u64 share)
 {
 	return share * weight / (node->weight + weight * (1 - is_busy(node, child)));
 }
 
-/* What the parent of a leaf gets of the rate in a window; above it are weighted nodes only. */
+/* The part of the rate in a window that a leaf's parent gets; above the leaf are weighted nodes only. */
 static __always_inline __u64 share_of_parent(const struct state *s, const struct police_plan *plan,
 					     __u32 leaf)
 {
@@ -30,7 +30,7 @@ static __always_inline __u64 share_of_parent(const struct state *s, const struct
 	__u64 share = larger(s->pace->window_bytes, s->head->window_bytes);
 	const struct police_plan_inner *spec;
 
-	/* Of the root, which has no parent, its share of itself is all. */
+	/* The root has no parent: it gets the whole share. */
 	spec = plan_inner(plan, upper);
 	if (upper)
 		share = evenly(inner_of(s, 0), spec->child, spec->weight, share);
@@ -40,7 +40,7 @@ static __always_inline __u64 share_of_parent(const struct state *s, const struct
 	return share;
 }
 
-/* What a leaf gets of what its parent gets. */
+/* The part of its parent's `share` that a leaf gets. */
 static __always_inline __u64 share_of_leaf(const struct state *s, const struct police_plan *plan, __u32 leaf,
 					   __u64 share)
 {
@@ -68,20 +68,20 @@ static __always_inline int is_own(const struct state *s, const struct police_pla
 	return waiting_of(s, plan, plan->free) + size <= share;
 }
 
-/* Whether a stunt, whose path is settled and which has paid `lent` in this window, can pay. */
+/* Whether a stunt can pay; its path is settled, and it has paid `lent` in this window. */
 static __always_inline int can_pay(const struct state *s, const struct police_plan *plan, __u32 leaf,
 				   __u64 above, __u64 lent, __u64 size)
 {
 	__u64 share = share_of_leaf(s, plan, leaf, above), waiting = waiting_of(s, plan, leaf);
 	__u64 limit = s->pace->limit;
 
-	/* Each difference is negative if it is short. */
+	/* A difference is negative if its condition fails. */
 	return !(((waiting - larger(limit / LENT_FULL, ALLOWANCE_MIN)) | (limit + share - waiting - size) |
 		  (share / LENT_PART - lent - size)) >> 63);
 }
 
-/* Says in arrival->payer and arrival->leaf whose queue a packet of the free class is put into. Paths are
- * settled. To memory, so that the verifier forgets on which ways that was found out. */
+/* Writes to arrival->payer and arrival->leaf whose queue takes a packet of the free class. Paths
+ * are settled. The values go to memory, so that the verifier forgets the paths that led to them. */
 static __always_inline void find_payer(const struct state *s, const struct police_plan *plan,
 				       struct police_lending *lending, struct arrival *arrival, __u64 size)
 {
@@ -113,7 +113,7 @@ static __always_inline void find_payer(const struct state *s, const struct polic
 		lending->turn = at + 1;
 }
 
-/* Charges a packet of the free class, whose target lets it pass, to its own queue or a stunt's. */
+/* Charges a packet of the free class that its target lets pass, to its own queue or a stunt's. */
 static __always_inline enum verdict charge_bundle(const struct state *s, const struct police_plan *plan,
 						  struct police_lending *lending, struct arrival *arrival)
 {

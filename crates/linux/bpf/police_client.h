@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Classes that a subscriber's own host asked for: which class a flow is in, and what a mark of the host
- * says.
+ * Classes that a subscriber's own host asked for: the class of a flow, and the marks of the host.
  */
 #pragma once
 
-/* Whether plans have classes of clients; known when the program is loaded. */
+/* Whether plans have classes of clients; a constant that is set before loading. */
 static __always_inline int has_clients(void)
 {
 	return settings.classes >> POLICE_CLASSES & 1;
@@ -19,7 +18,7 @@ static __always_inline int has_clients(void)
 		chunk ? bpf_map_lookup_elem(chunk, &at) : 0;                                   \
 	})
 
-/* The class to which a flow is bound, and one more; 0 if it is not. */
+/* The class to which a flow is bound, plus one; 0 if it is not bound. */
 __noinline int find_binding(const struct arrival *arrival, __u32 number)
 {
 	struct bindings *bindings = find_of_client(&client_bindings, number);
@@ -37,7 +36,7 @@ __noinline int bind_flow(const struct arrival *arrival, __u32 number, __u32 clas
 	return 0;
 }
 
-/* What a client asked for, or 0: of a slot of a plan that clients may divide. */
+/* The request of a client, or 0: for a slot of a plan that clients may divide. */
 static __always_inline struct police_client *find_client(__u32 slot)
 {
 	__u32 index = slot & POLICE_INDEX_MASK;
@@ -45,8 +44,8 @@ static __always_inline struct police_client *find_client(__u32 slot)
 	return find_slot(&clients, index);
 }
 
-/* The plan as the subscriber's client divides it, and in `*choice` the class of the packet; the plan itself
- * without an agreement. */
+/* The plan as the subscriber's client divides it, and in `*choice` the class of the packet; without
+ * an agreement, the plan itself. */
 static __always_inline struct police_plan *as_agreed(struct police_plan *plan, const struct flow *flow,
 						     __u32 slot, struct arrival *arrival, __u32 *choice)
 {
@@ -63,13 +62,13 @@ static __always_inline struct police_plan *as_agreed(struct police_plan *plan, c
 	arrival->flow = flow_hash(flow);
 	bound = find_binding(arrival, client->number);
 	*choice = agreed->choice_default;
-	/* A class that the client has no more has no leaves. */
+	/* A class that the client has given up has no leaves. */
 	if (bound && agreed->choices[(bound - 1) & BINDING_CLASS].count)
 		*choice = bound - 1;
 	return agreed;
 }
 
-/* Whether a packet of a subscriber has a mark of its client; then its flow is bound. */
+/* Whether a subscriber's packet has a mark of its client; if so, its flow is bound. */
 static __always_inline int take_mark(const struct flow *flow, __u32 slot, struct arrival *arrival)
 {
 	struct police_client *client;

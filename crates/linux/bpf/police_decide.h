@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What becomes of a packet: the subscriber's state under its lock. */
+/* Decides about a packet, by the subscriber's state under its lock. */
 #pragma once
 
-/* A token bucket; kept as what is missing in it, so that the empty state is the full bucket. */
+/* A token bucket, stored as the missing amount, so that the zero state is the full bucket. */
 static __always_inline enum verdict fill_bucket(const struct police_pace *pace,
 						struct police_bucket *bucket, struct arrival *arrival)
 {
@@ -23,7 +23,7 @@ static __always_inline enum verdict fill_bucket(const struct police_pace *pace,
 }
 
 #define CACHE_LINE 64
-/* Of the largest slots the rest is left out: most of their leaves are not looked at. */
+/* Bytes of a slot that are touched at most: most leaves of the largest slots are not used. */
 #define TOUCH_MAX 832
 
 /* Zeroes state; the barrier keeps clang from calling memset, which BPF does not have. */
@@ -35,7 +35,7 @@ static __always_inline void forget(__u64 *words, __u32 count)
 	}
 }
 
-/* The slot `index` of a class, or 0 if its chunk was never made. */
+/* The slot `index` of a class, or 0 if its chunk does not exist. */
 #define find_slot(SLOTS, index)                                                                \
 	({                                                                                     \
 		__u32 chunk_at = (index) >> POLICE_CHUNK_SHIFT, slot_at = (index) & (POLICE_CHUNK - 1); \
@@ -43,8 +43,8 @@ static __always_inline void forget(__u64 *words, __u32 count)
 		chunk ? bpf_map_lookup_elem(chunk, &slot_at) : 0;                              \
 	})
 
-/* Reads a word of each cache line of a slot, so that those that are not there come all at the same
- * time, and not line by line under the lock, which waits for each. */
+/* Reads a word of each cache line of a slot, so that missing lines are fetched in parallel, not one
+ * by one under the lock. */
 static __always_inline void touch(const void *slot, __u32 bytes)
 {
 #pragma unroll
@@ -54,7 +54,7 @@ static __always_inline void touch(const void *slot, __u32 bytes)
 	}
 }
 
-/* The state of another tree is worth nothing. */
+/* Forgets the state of another tree shape, which is meaningless. */
 #define understand(slot, plan)                                                                 \
 	do {                                                                                   \
 		if ((slot)->shape != (plan)->shape) {                                          \
@@ -65,8 +65,8 @@ static __always_inline void touch(const void *slot, __u32 bytes)
 	} while (0)
 
 /*
- * Ends the window of a slot if it is over. A function of its own, which takes the lock itself: the verifier would
- * look at all that may follow on each of the ways through it, and calls under a lock are not allowed.
+ * Ends the window of a slot if it is over. A separate function, which takes the lock itself: otherwise the
+ * verifier would look at all following code on each path through it, and calls under a lock are not allowed.
  */
 #define POLICE_ROLL(NAME, SLOTS, SLOT, LEAF_MAX, INNER_MAX)                                    \
 	__noinline int NAME(const struct police_plan *plan, const struct police_pace *pace,    \
@@ -99,8 +99,7 @@ POLICE_ROLL(roll_bundle, slotsb, police_slot_bundle, 63, 7)
 						is_window_over(&(slot)->head, plan, (arrival)->now)))
 
 /*
- * Decides by a slot. A function for each class, since the
- * verifier then looks at each once, whatever led there.
+ * Decides by a slot. There is one function per class, so that the verifier looks at each only once.
  */
 #define POLICE_DECIDE(NAME, SLOTS, SLOT, LEAF_MAX, INNER_MAX, IS_BUNDLE)                       \
 	__noinline int NAME(const struct police_plan *plan, const struct police_pace *pace,    \
@@ -140,7 +139,7 @@ POLICE_DECIDE(decide16, slots16, police_slot_16, 15, 3, 0)
 POLICE_DECIDE(decide64, slots64, police_slot_64, 63, 7, 0)
 POLICE_DECIDE(decide_bundle, slotsb, police_slot_bundle, 63, 7, 1)
 
-/* Decides by a bundle's target about a packet of the free class. */
+/* Decides about a packet of the free class, by the bundle's target. */
 __noinline int aim(const struct police_plan *plan, struct arrival *arrival, __u32 index)
 {
 	struct police_slot_bundle *slot = find_slot(&slotsb, index);
@@ -168,8 +167,8 @@ __noinline int aim(const struct police_plan *plan, struct arrival *arrival, __u3
 	return verdict;
 }
 
-/* Lets the free class or a stunt pay for a packet of the free class, and says in arrival->payer who
- * does. Returns the verdict if one of them does, or the gate refuses. */
+/* Charges a packet of the free class to itself or a stunt, and writes the payer to arrival->payer.
+ * Returns the verdict if there is a payer or the gate refuses. */
 __noinline int pay(const struct police_plan *plan, const struct police_pace *pace, struct arrival *arrival,
 		   __u32 index)
 {
@@ -195,8 +194,8 @@ __noinline int pay(const struct police_plan *plan, const struct police_pace *pac
 	return verdict;
 }
 
-/* Decides, in the next window if the last one is over. That another CPU has changed the slot's plan in between
- * lets one packet pass. */
+/* Decides, after beginning the next window if the last one is over. If another CPU changes the
+ * slot's plan in between, one packet passes. */
 #define in_window(DECIDE, ROLL, plan, pace, arrival, index)                                    \
 	({                                                                                     \
 		enum verdict decided = DECIDE(plan, pace, arrival, index);                     \
@@ -229,7 +228,7 @@ static __always_inline enum verdict decide_in_bundle(const struct police_plan *p
 	return in_window(decide_bundle, roll_bundle, plan, pace, arrival, index);
 }
 
-/* Whether plans have slots of a class; known when the program is loaded. */
+/* Whether plans have slots of a class; a constant that is set before loading. */
 static __always_inline int has_class(__u32 class)
 {
 	return settings.classes >> class & 1;
@@ -255,8 +254,8 @@ static __always_inline enum verdict decide_by(__u32 slot, const struct police_pl
 }
 
 /*
- * Counts for the class that a packet belongs to. After the slot, which counts for all classes, and without its
- * lock: so the verifier need not look at this on each way through a decision.
+ * Counts for the class of a packet. It runs after the slot, which counts for all classes, and without
+ * the lock, so that the verifier need not look at this code on each path through a decision.
  */
 #define POLICE_TALLY(NAME, MAP, TALLIES, LEAF_MAX)                                             \
 	__noinline int NAME(const struct arrival *arrival, __u32 index, __u32 verdict)         \

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* A packet as a subscriber's: which side is local, as core::phantom::Flow has it. */
+/* A packet as seen by a subscriber: with the local and the remote side, as in core::phantom::Flow. */
 #pragma once
 
-/* Words of addresses are numbers. */
+/* The words of an address are in host order. */
 struct flow {
 	__u32 remote[4]; /* of IPv4 only the first */
 	__u32 local[4];
@@ -14,7 +14,7 @@ struct flow {
 	__u32 ecn;
 };
 
-/* Addresses are read from the frame again: copies that are carried along cost more. */
+/* Addresses are read from the frame again, which costs less than carrying copies along. */
 static __always_inline void describe_flow(struct frame *frame, const struct packet *p,
 					  struct flow *flow, int is_upload)
 {

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Which leaf a flow has: crates/core/src/phantom/aggregate/flows.rs, step by step. */
+/* The leaf of a flow: crates/core/src/phantom/aggregate/flows.rs, step by step. */
 #pragma once
 
-/* How many leaves a flow may choose from. */
+/* Number of leaves that a flow may choose from. */
 #define WAYS 8
 /* An epoch is 2^30 ns. */
 #define EPOCH_SHIFT 30
-/* What a flow sent stands above its age, and above that its tag. */
+/* The sent volume is in the bits above the age, and the tag in those above the sent volume. */
 #define SENT_SHIFT 2
 #define SENT_MAX 127ull
 #define TAG_SHIFT 9
 #define TAG_BITS (LANE_BITS - TAG_SHIFT)
 #define TAG_MASK ((1ull << TAG_BITS) - 1)
 
-/* The lowest bit of the lane that has a flow. */
+/* The lowest bit of the lane with this flow's tag, or 0. */
 static __always_inline __u64 flows_find(__u64 flows, __u64 tag)
 {
 	__u64 others = (flows ^ (tag << TAG_SHIFT) * LANES_LOW) >> TAG_SHIFT & TAG_MASK * LANES_LOW;
@@ -21,7 +21,7 @@ static __always_inline __u64 flows_find(__u64 flows, __u64 tag)
 	return flows_taken(flows) & ~((others + TAG_MASK * LANES_LOW) >> TAG_BITS);
 }
 
-/* The first lane that is vacant, or 0. */
+/* The lowest bit of the first vacant lane, or 0. */
 static __always_inline __u64 flows_vacant(__u64 flows)
 {
 	__u64 vacant = ~flows_taken(flows) & LANES_LOW;
@@ -29,7 +29,7 @@ static __always_inline __u64 flows_vacant(__u64 flows)
 	return vacant & -vacant;
 }
 
-/* Puts a flow that sent this much into a lane. */
+/* Puts a flow that has sent `sent` into a lane. */
 static __always_inline __u64 flows_put(__u64 flows, __u64 lane, __u64 tag, __u64 sent)
 {
 	return (flows & ~(lane * LANE_MASK)) | lane * (tag << TAG_SHIFT | sent << SENT_SHIFT | AGE_MASK);
@@ -41,7 +41,7 @@ static __always_inline __u64 lane_number(__u64 lane)
 	return (lane & 1) + (lane >> LANE_BITS & 1) * 2 + (lane >> 2 * LANE_BITS) * 3;
 }
 
-/* What the flow of a lane sent. */
+/* The volume that the flow of a lane has sent. */
 static __always_inline __u64 flows_sent(__u64 flows, __u64 lane)
 {
 	__u64 shift = (lane >> LANE_BITS & 1) * LANE_BITS + (lane >> 2 * LANE_BITS) * 2 * LANE_BITS;
@@ -49,14 +49,14 @@ static __always_inline __u64 flows_sent(__u64 flows, __u64 lane)
 	return flows >> (shift + SENT_SHIFT) & SENT_MAX;
 }
 
-/* The flow of a lane sends more. */
+/* Adds `more` to what the flow of a lane has sent, and makes the flow young. */
 static __always_inline __u64 flows_see(__u64 flows, __u64 lane, __u64 more)
 {
 	more = smaller(more, SENT_MAX - flows_sent(flows, lane));
 	return (flows + more * (lane << SENT_SHIFT)) | lane * AGE_MASK;
 }
 
-/* What all flows sent is half as much. */
+/* Halves what all flows have sent. */
 static __always_inline __u64 flows_halve(__u64 flows)
 {
 	__u64 all = LANES_LOW * (SENT_MAX << SENT_SHIFT);
@@ -64,7 +64,7 @@ static __always_inline __u64 flows_halve(__u64 flows)
 	return (flows & ~all) | ((flows & all) >> 1 & LANES_LOW * (SENT_MAX >> 1 << SENT_SHIFT));
 }
 
-/* The first lane whose flow sent most; none is vacant. */
+/* The first lane whose flow has sent most; no lane is vacant. */
 static __always_inline __u64 flows_fattest(__u64 flows)
 {
 	__u64 first = flows_sent(flows, 1) << 2 | 2, second = flows_sent(flows, 1ull << LANE_BITS) << 2 | 1;
@@ -73,7 +73,7 @@ static __always_inline __u64 flows_fattest(__u64 flows)
 	return 1ull << (2 - (best & 3)) * LANE_BITS;
 }
 
-/* All flows are older by an epoch. */
+/* Makes all flows older by one epoch. */
 static __always_inline __u64 flows_age(__u64 flows)
 {
 	__u64 high = flows >> 1 & LANES_LOW, low = flows & LANES_LOW;
@@ -81,7 +81,7 @@ static __always_inline __u64 flows_age(__u64 flows)
 	return (flows & ~(LANES_LOW * AGE_MASK)) | (high & low) << 1 | (high & ~low);
 }
 
-/* Changes the flows of a settled leaf, which keeps its backlog. */
+/* Changes the flows, and so the weight, of a settled leaf, which keeps its backlog. */
 static __always_inline void reweigh(const struct state *s, const struct police_plan *plan, __u32 leaf,
 				    __u64 flows)
 {
@@ -101,9 +101,9 @@ static __always_inline void reweigh(const struct state *s, const struct police_p
 		parent->nearest = state->finish;
 }
 
-/* Writes to arrival->leaf which leaf a flow has or is to have, and to arrival->place 0 if it has it, with
- * its lane, else one more than there are flows in that leaf. To memory, so that the verifier forgets on which ways that
- * was found out. */
+/* Writes to arrival->leaf the leaf that has the flow or is to have it. arrival->place becomes 0 if
+ * the leaf has the flow (with its lane), else one more than the number of flows in that leaf. The
+ * values go to memory, so that the verifier forgets the paths. */
 static __always_inline void find_place(const struct state *s, const struct police_plan *plan,
 					struct arrival *arrival)
 {
@@ -123,7 +123,7 @@ static __always_inline void find_place(const struct state *s, const struct polic
 	for (__u64 nth = 0; nth < WAYS; nth++) {
 		state = leaf_of(s, at);
 		lane = flows_find(state->flows, tag);
-		/* 0 with the flow, else one more than there are. */
+		/* 0 if the leaf has the flow, else one more than its number of flows. */
 		key = (1 - lanes_set(lane)) * (1 + lanes_set(flows_taken(state->flows)));
 		key = key << 16 | nth << 8 | at;
 		more = key - best;
@@ -139,7 +139,7 @@ static __always_inline void find_place(const struct state *s, const struct polic
 	arrival->place = best >> 16;
 }
 
-/* A settled leaf with fewer flows than lanes remembers a new one. */
+/* Adds a new flow to a settled leaf with fewer flows than lanes. */
 static __always_inline void remember(const struct state *s, const struct police_plan *plan, __u32 leaf,
 				     struct arrival *arrival)
 {
@@ -149,8 +149,8 @@ static __always_inline void remember(const struct state *s, const struct police_
 	arrival->lane = lane_number(lane);
 }
 
-/* A leaf without room for a new flow remembers it instead of the one that sent most, if that is not thin, and as
- * if it had sent what is just too much. Without a branch, as what follows. */
+/* A leaf without a vacant lane replaces the flow that sent most by the new one, unless that fattest flow is
+ * thin. The new flow counts as if it had sent just too much. Without branches, like the code below. */
 static __always_inline void remember_instead(const struct state *s, const struct police_plan *plan, __u32 leaf,
 					     struct arrival *arrival, __u64 place, __u64 share)
 {
@@ -164,8 +164,8 @@ static __always_inline void remember_instead(const struct state *s, const struct
 	arrival->lane |= lane_number(lane);
 }
 
-/* Whether the flow, which others share the leaf with, sent no more in this window and, by halves, in those before
- * than its part of the leaf's share of a window, bytes, and `room`, also of bytes, is not negative. */
+/* Whether the flow shares its leaf and has sent at most its part of the leaf's share of a window
+ * (bytes in this window, plus halved sums of earlier ones), and `room`, bytes, is not negative. */
 static __always_inline int is_thin(const struct state *s, const struct police_plan *plan, __u32 leaf,
 				   const struct arrival *arrival, __u64 share, __u64 room)
 {
@@ -173,11 +173,11 @@ static __always_inline int is_thin(const struct state *s, const struct police_pl
 	__u64 sent = flows >> (lane * LANE_BITS - LANE_BITS + SENT_SHIFT) & SENT_MAX;
 	__u64 count = lanes_set(flows_taken(flows)), all = (sent << plan->sent_shift) * count;
 
-	/* Each difference is negative if it is not so. */
+	/* A difference is negative if its condition fails. */
 	return !(((lane - 1) | (count - 2) | (SENT_MAX - 1 - sent) | (share - all) | room) >> 63);
 }
 
-/* Makes the flows of all leaves older by the epochs between two times; all nodes are settled. */
+/* Ages the flows of all leaves by the epochs between two times; all nodes are settled. */
 static __always_inline void age_flows(const struct state *s, const struct police_plan *plan, __u64 before,
 				      __u64 now)
 {

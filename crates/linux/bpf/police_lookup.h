@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Whose a packet is, and which leaf of the plan it goes to. */
+/* The subscriber of a packet, and the leaf of the plan that it goes to. */
 #pragma once
 
 #include "binding.h"
@@ -61,7 +61,7 @@ static __always_inline struct police_plan *find_plan(__u32 number)
 	return bpf_map_lookup_elem(&plans, &at);
 }
 
-/* As core::phantom::flow, and so is all of the following. */
+/* As core::phantom::flow, like all functions below. */
 static __always_inline __u32 flow_hash(const struct flow *flow)
 {
 	__u32 hash = mix(0x66616972u, flow->protocol);
@@ -95,7 +95,7 @@ static __always_inline int fits(const struct police_criterion *one, const struct
 			differ |= (flow->remote[i] ^ one->address[i]) & one->mask[i];
 		return !differ;
 	}
-	/* A protocol without ports has none but 0. */
+	/* Packets of a protocol without ports have port 0. */
 	if (one->protocol && one->protocol != flow->protocol)
 		return 0;
 	return port && port >= one->first && port <= one->last;
@@ -117,8 +117,8 @@ static __always_inline __u32 find_choice(const struct police_plan *plan, const s
 	return choice;
 }
 
-/* The leaf of a packet of this class; the class, and its flow's hash if the class has several leaves, go to
- * `arrival`. */
+/* The leaf of a packet of this class. Writes to `arrival` the class and, if it has several leaves,
+ * the flow's hash. */
 static __always_inline __u32 find_leaf(const struct police_plan *plan, const struct flow *flow,
 				       __u32 choice, struct arrival *arrival)
 {

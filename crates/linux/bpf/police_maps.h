@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What the policer and user space share. A direction has its own addresses, prefixes and totals; plans
- * and slots are common. All live as long as the process that loaded them, or a program that is
- * attached; a link that is pinned keeps its program. Slots and tallies may be those of a process before.
+ * What the policer and user space share. Each direction has its own addresses, prefixes and totals;
+ * plans and slots are common. All maps live as long as the process that loaded them, or an attached
+ * program; a pinned link keeps its program. Slots and tallies may come from a previous process.
  */
 #pragma once
 
-/* Whole addresses, in the one map that the array holds. Written by user space when subscribers come,
- * change and go; read for each packet. When it is full, user space copies it into a larger one and puts
- * that in its place, so that each packet finds one or the other. Preallocated: an element takes 64 bytes
- * so, else 96. */
+/* Whole addresses, in the one map that the array holds. User space writes it when subscribers come,
+ * change and go; it is read for each packet. When the map is full, user space copies it into a
+ * larger one and replaces it, so that each packet finds one of the two. Preallocated: an element
+ * then takes 64 bytes instead of 96. */
 #define POLICE_ADDRESSES(NAME, KEY_BYTES)                                                      \
 	struct NAME##_room {                                                                   \
 		__uint(type, BPF_MAP_TYPE_HASH);                                               \
@@ -43,7 +43,7 @@ struct {
 	__type(value, struct police_entry);
 } prefixes6 SEC(".maps");
 
-/* Written by user space with the prefixes; read for packets whose address is not hashed. */
+/* Written by user space with the prefixes; read for packets whose whole address is not in the table. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);
@@ -68,8 +68,8 @@ struct {
 	__type(value, __u64);
 } places SEC(".maps");
 
-/* Segments and their members, mapped by user space, which writes what is said so in police_abi.h; the
- * rest is written here. */
+/* Segments and their members, mapped by user space, which writes the fields marked so in
+ * police_abi.h; the other fields are written here. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -86,8 +86,8 @@ struct {
 	__type(value, struct police_member);
 } members SEC(".maps");
 
-/* What became of the packets of each plan, and under number 0 of those that are no subscriber's.
- * Written here, read by user space; never reset. */
+/* Counters for the packets of each plan, and under number 0 for packets of no subscriber. Written
+ * here, read by user space; never reset. */
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, POLICE_PLANS);
@@ -95,9 +95,9 @@ struct {
 	__type(value, struct police_totals);
 } totals SEC(".maps");
 
-/* The slots of each size class, in chunks. Chunks are made and emptied by user space after the pattern
- * NAME_chunk, which is never made itself; slots are read and written here, and their counters are read
- * by user space. */
+/* The slots of each size class, in chunks. User space creates and empties chunks after the pattern
+ * NAME_chunk, which is not created itself. Slots are read and written here; user space reads their
+ * counters. */
 #define POLICE_SLOTS(NAME, SLOT)                                                               \
 	struct NAME##_chunk {                                                                  \
 		__uint(type, BPF_MAP_TYPE_ARRAY);                                              \
@@ -117,17 +117,17 @@ POLICE_SLOTS(slots16, police_slot_16);
 POLICE_SLOTS(slots64, police_slot_64);
 POLICE_SLOTS(slotsb, police_slot_bundle);
 
-/* The tallies of slots, at their indices and in chunks as above, of which those are made that are needed. */
+/* The tallies of slots, at the slots' indices and in chunks as above; only the needed chunks are created. */
 POLICE_SLOTS(tallies4, police_tallies_4);
 POLICE_SLOTS(tallies16, police_tallies_16);
 POLICE_SLOTS(tallies64, police_tallies_64);
 POLICE_SLOTS(talliesb, police_tallies_64);
 
-/* What clients asked for: at the indices of the third class's slots, in chunks as above. */
+/* The requests of clients, at the indices of the third class's slots and in chunks as above. */
 POLICE_SLOTS(clients, police_client);
 
-/* The plans of clients' classes and the bindings of their flows, in chunks that user space makes as they are
- * needed. A plan is written to an unused place, and then the client points there; bindings are written here. */
+/* The plans of clients' classes and the bindings of their flows, in chunks that user space creates on demand.
+ * A plan is written to an unused place before the client points there; bindings are written here. */
 #define POLICE_CLIENTS(NAME, ELEMENT)                                                          \
 	struct NAME##_chunk {                                                                  \
 		__uint(type, BPF_MAP_TYPE_ARRAY);                                              \
@@ -155,8 +155,8 @@ int police_types(struct xdp_md *xdp)
 	       bpf_core_type_id_local(struct police_client) + bpf_core_type_id_local(struct bindings);
 }
 
-/* Until when packets are policed, ns of CLOCK_MONOTONIC; 0 is for ever. Written by user space once a second through
- * a mapping; read for each packet of a subscriber. It bounds what outlives its process. */
+/* The time until which packets are policed, ns of CLOCK_MONOTONIC; 0 is for ever. User space writes it once per second
+ * through a mapping; it is read for each packet of a subscriber. It stops programs that outlive their process. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);

@@ -2,8 +2,8 @@
 /*
  * Service and backlog of the tree's nodes: crates/core/src/phantom/aggregate/node.rs, step by step.
  *
- * Indices come from the plan, in which they are right; the masks tell the verifier so. A tree has at
- * most three inner nodes above each other, so above a leaf's parent there are the root and one more.
+ * Indices come from the plan and are valid; the masks tell the verifier so. A tree has at most
+ * three levels of inner nodes, so above a leaf's parent there are the root and one more.
  */
 #pragma once
 
@@ -11,7 +11,7 @@
 /* Half a byte, in units. */
 #define HALF (1ull << (UNIT_BITS - 1))
 
-/* A subscriber's state, wherever it lies, and its pace. */
+/* The state of a subscriber, independent of its slot's size, and its pace. */
 struct state {
 	const struct police_pace *pace;
 	struct police_head *head;
@@ -31,7 +31,7 @@ static __always_inline struct police_leaf *leaf_of(const struct state *s, __u32 
 	return s->leaves + (index & s->leaf_max);
 }
 
-/* Five nodes, and the leaves' part of the plan behind them. */
+/* A plan has five inner nodes, which the plan's leaves follow. */
 static __always_inline const struct police_plan_inner *plan_inner(const struct police_plan *plan,
 								   __u32 index)
 {
@@ -44,8 +44,8 @@ static __always_inline const struct police_plan_leaf *plan_leaf(const struct pol
 	return plan->leaves + (index & (POLICE_LEAVES_MAX - 1));
 }
 
-/* To count the inner nodes so that the verifier, which must not know where it begins, is done after two
- * turns. */
+/* For loops over inner nodes: the verifier must not know the first index, so that it is done after
+ * two turns. */
 static __always_inline __u32 first_inner(const struct police_plan *plan)
 {
 	return plan->zero & 7;
@@ -66,7 +66,7 @@ static __always_inline __u64 less(__u64 from, __u64 what)
 	return from > what ? from - what : 0;
 }
 
-/* The larger, and the smaller, of two numbers below 2^63; without a branch, as what follows. */
+/* The larger and the smaller of two numbers below 2^63. Without branches, like the code below. */
 static __always_inline __u64 larger(__u64 one, __u64 other)
 {
 	__u64 more = one - other;
@@ -91,8 +91,8 @@ static __always_inline __u64 per_weight(__u64 bytes, __u64 inverse)
 	return bytes * inverse >> (32 - UNIT_BITS);
 }
 
-/* The number of the lowest bit; BPF has no instruction for it. Source: Leiserson et al., Using de
- * Bruijn sequences to index a 1 in a computer word. */
+/* The number of the lowest set bit, for which BPF has no instruction. Source: Leiserson et al.,
+ * Using de Bruijn sequences to index a 1 in a computer word. */
 static __always_inline __u32 lowest(__u64 word)
 {
 	static const __u8 numbers[64] = {
@@ -104,8 +104,8 @@ static __always_inline __u32 lowest(__u64 word)
 	return numbers[(word & -word) * 0x022fdd63cc95386dull >> 58];
 }
 
-/* A leaf's flows: three lanes of 21 bits with 12 bits of a flow's hash, 7 of what it sent and two of age;
- * see core::phantom::aggregate::flows. */
+/* A leaf's flows: three lanes of 21 bits, each with 12 bits of a flow's hash, 7 bits of the sent
+ * volume and 2 bits of age; see core::phantom::aggregate::flows. */
 #define LANES 3
 #define LANE_BITS 21
 #define LANE_MASK ((1ull << LANE_BITS) - 1)
@@ -118,14 +118,14 @@ static __always_inline __u32 lanes_set(__u64 lanes)
 	return (lanes + (lanes >> LANE_BITS) + (lanes >> 2 * LANE_BITS)) & AGE_MASK;
 }
 
-/* The lowest bits of lanes that are taken. */
+/* The lowest bits of the taken lanes. */
 static __always_inline __u64 flows_taken(__u64 flows)
 {
 	return (flows | flows >> 1) & LANES_LOW;
 }
 
-/* What a leaf weighs: its flows, but one at least. Without a branch,
- * here and below: the verifier looks at all ways that branches lead. */
+/* The weight of a leaf: its number of flows, at least one. Without branches, here and below: the
+ * verifier looks at all paths. */
 static __always_inline __u64 flows_weight(__u64 flows)
 {
 	__u64 count = lanes_set(flows_taken(flows));
@@ -133,8 +133,8 @@ static __always_inline __u64 flows_weight(__u64 flows)
 	return count + ((count - 1) >> 63);
 }
 
-/* The weight of a leaf at its parent. Of a class with several each has the weight 1, and one alone no
- * flows. */
+/* The weight of a leaf at its parent: its plan weight times its flows. The leaves of a class with
+ * several have plan weight 1; a leaf alone in its class has no flows. */
 static __always_inline __u64 weight_of(const struct state *s, const struct police_plan *plan, __u32 leaf)
 {
 	if (!s->leaf_max)
@@ -142,10 +142,10 @@ static __always_inline __u64 weight_of(const struct state *s, const struct polic
 	return plan_leaf(plan, leaf)->weight * flows_weight(leaf_of(s, leaf)->flows);
 }
 
-/* What must be added to a quarter for a third of 2^32. */
+/* 2^32 / 3 minus 2^32 / 4. */
 #define THIRD_MORE (0x55555555ull - 0x40000000ull)
 
-/* 2^32 divided by it, rounded down. */
+/* 2^32 / weight_of, rounded down. */
 static __always_inline __u64 inverse_of(const struct state *s, const struct police_plan *plan, __u32 leaf)
 {
 	__u64 inverse = plan_leaf(plan, leaf)->inverse, flows;
@@ -159,10 +159,10 @@ static __always_inline __u64 inverse_of(const struct state *s, const struct poli
 /* The parent of a leaf or an inner node; where there is room for one inner node only, it is the root. */
 #define parent_of(s, spec) ((s)->inner_max ? (spec)->parent : 0)
 
-/* More service than any node can use: all that it can use. */
+/* The amount of service that serves a node completely. */
 #define ALL (~0ull)
 
-/* The first busy child takes what it can use, the next what is left. */
+/* The first busy child takes all that it can use, the next child takes of the rest, and so on. */
 static __always_inline void serve_in_order(const struct state *s, const struct police_plan *plan,
 					   __u32 index, __u64 units)
 {
@@ -185,13 +185,13 @@ static __always_inline void serve_in_order(const struct state *s, const struct p
 	}
 }
 
-/* What dismissing children came to: what they were served, and the longest way to a finish. */
+/* The result of dismissing children: the service that they got, and the longest distance to a finish. */
 struct dismissal {
 	__u64 served;
 	__u64 longest;
 };
 
-/* Takes out the children that finish within `step` of virtual time. */
+/* Removes the children that finish within `step` of virtual time. */
 static __always_inline struct dismissal dismiss(const struct state *s, const struct police_plan *plan,
 						__u32 index, __u64 step)
 {
@@ -228,7 +228,7 @@ static __always_inline struct dismissal dismiss(const struct state *s, const str
 	return all;
 }
 
-/* All busy children get service by weight; what one no longer needs goes to the others. */
+/* All busy children get service by weight; what a child no longer needs goes to the others. */
 static __always_inline void serve_by_weight(const struct state *s, const struct police_plan *plan,
 					    __u32 index, __u64 units)
 {
@@ -267,7 +267,7 @@ static __always_inline void serve(const struct state *s, const struct police_pla
 		serve_by_weight(s, plan, index, units);
 }
 
-/* What a node is given: the root the time that has passed, another what its settled parent says. */
+/* The service that a node is given: to the root for the elapsed time, to others by their settled parent. */
 static __always_inline __u64 given_to(const struct state *s, const struct police_plan *plan, __u64 now,
 				      __u32 index)
 {
@@ -293,7 +293,7 @@ static __always_inline __u64 given_to(const struct state *s, const struct police
 	return given;
 }
 
-/* Settles the nodes whose bits are set; parents stand before their children. */
+/* Settles the nodes whose bits are set; parents precede their children. */
 static __always_inline void settle(const struct state *s, const struct police_plan *plan, __u64 now,
 				   __u64 nodes)
 {
@@ -327,7 +327,7 @@ static __always_inline __u64 backlog_of(const struct state *s, const struct poli
 	return weight_of(s, plan, leaf) * (leaf_of(s, leaf)->finish - parent->v) >> UNIT_BITS;
 }
 
-/* A child of this weighted node gets busy. */
+/* A child of this weighted node becomes busy. */
 static __always_inline void welcome(struct police_inner *node, __u32 child, __u32 weight, __u64 finish)
 {
 	if (!node->busy || finish - node->v < node->nearest - node->v)
@@ -351,7 +351,7 @@ static __always_inline void hasten(struct police_inner *node, __u32 child, __u32
 	}
 }
 
-/* Adds bytes to what an inner node's parent knows of it. Returns the parent. */
+/* Adds bytes to the parent's record of an inner node. Returns the parent. */
 static __always_inline __u32 put_inner(const struct state *s, const struct police_plan *plan, __u32 index,
 				       __u64 bytes)
 {
@@ -398,7 +398,7 @@ static __always_inline void put(const struct state *s, const struct police_plan 
 		index = put_inner(s, plan, index, bytes);
 }
 
-/* Takes bytes out of an inner node, for its parent. Returns the parent. */
+/* Takes bytes out of the parent's record of an inner node. Returns the parent. */
 static __always_inline __u32 take_inner(const struct state *s, const struct police_plan *plan, __u32 index,
 					__u64 bytes)
 {
@@ -416,7 +416,7 @@ static __always_inline __u32 take_inner(const struct state *s, const struct poli
 	return spec->parent;
 }
 
-/* Takes bytes out of a leaf that has as many; all nodes are settled. */
+/* Takes bytes out of a leaf that has at least as many; all nodes are settled. */
 static __always_inline void take(const struct state *s, const struct police_plan *plan, __u32 leaf,
 				 __u64 bytes)
 {

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * A segment's gate and its members' guarantees: core::phantom::segment. Programs on several CPUs add to
- * the same schedules; where they collide at one that is behind the clock a packet may not be counted, and
- * never at one that is full.
+ * A segment's gate and its members' guarantees: core::phantom::segment. Programs on several CPUs
+ * add to the same schedules. When they collide at a schedule that is behind the clock, a packet may
+ * not be counted; at a full schedule every packet is counted.
  */
 #pragma once
 
-/* Whether a packet may pass now if all until `at` is taken. */
+/* Whether a packet may pass now if the schedule is taken up to `at`. */
 static __always_inline int has_room(__u64 cost, __u64 slack, __u64 at, __u64 now)
 {
 	return cost && at <= now + slack;
 }
 
-/* Takes a packet into what is taken until `at`. */
+/* Adds a packet to the schedule that is taken up to `at`. */
 static __always_inline void charge(__u64 *at, __u64 cost, __u64 now, __u64 size)
 {
 	if (*(volatile __u64 *)at < now)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Which rule the prefixes of an address give: of a source on a host, of a device on a router. */
+/* The rule that the prefixes of an address give: of a source on a host, of a device on a router. */
 #pragma once
 
 /* Rules by prefix: written by user space when the policy changes, read here. */

@@ -13,8 +13,10 @@
 #define PPP_IP 0x0021
 #define PPP_IPV6 0x0057
 #define IPPROTO_HOPOPTS 0
+#define IPPROTO_IPIP 4
 #define IPPROTO_TCP 6
 #define IPPROTO_UDP 17
+#define IPPROTO_IPV6 41
 #define IPPROTO_ROUTING 43
 #define IPPROTO_FRAGMENT 44
 #define IPPROTO_AH 51
@@ -27,5 +29,5 @@
 #define TCP_FLAG_SYN 0x02
 #define TCP_FLAG_ACK 0x10
 #define PACKET_OTHERHOST 3
-/* A forwarded packet keeps its priority, which must name no class of another HTB at egress. */
+/* A forwarded packet keeps its priority, which must not name a class of another HTB at egress. */
 #define HTB_MAJOR 0xfa170000u

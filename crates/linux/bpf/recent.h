@@ -1,46 +1,46 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The rules of decided flows whose packets came lately, and which flows are not known, for all CPUs: a look-up
- * of one cache line, where that of the flow itself needs several and a hash of 40 bytes.
+ * The rules of decided flows with recent packets, and the recent flows that are unknown, for all
+ * CPUs. A lookup reads one cache line; that of the flow itself reads several and hashes 40 bytes.
  *
- * A flow is one word of 8 bytes, which is read and written as a whole: 38 bits of a hash, the rule, whether
- * nothing that the flow sends is heard, and in which epoch this was found out. Epochs end at every change of
- * a flow that may be here (`changes`), so that it counts from the next packet on, and every 4.3 s, so that
- * flows which are in use are looked up now and then: the kernel's table knows from that which are the least
- * recently used, and which UDP flows have ended. Of the number of the epoch 8 bits are in the word, the
- * others in the hash.
+ * A flow is one word of 8 bytes, which is read and written as a whole: 38 bits of a hash, the rule,
+ * whether the flow's payload is ignored (`silent`), and the epoch of the lookup. An epoch ends at
+ * every change of a flow that may be in this table (`changes`), so that the change counts from the
+ * next packet on; and every 4.3 s, so that flows in use are looked up now and then: from that the
+ * kernel's table knows the least recently used flows, and which UDP flows have ended. 8 bits of the
+ * epoch's number are in the word, the others in the hash.
  *
- * The word does not tell a flow from all others. Its hash is Multilinear-HM (Lemire and Kaser, "Strongly
- * universal string hashing is fast", 2014), twice, with random keys that senders do not know: the upper 33
- * bits of each are pairwise independent, so that two flows have the same set and hash with a probability of
- * 1 / (sets * 2^38), also if they were chosen, but without having seen the hashes. Then one of them has the
- * rule of the other, for 256 epochs at most.
+ * The word does not identify a flow uniquely. Its hash is Multilinear-HM (Lemire and Kaser,
+ * "Strongly universal string hashing is fast", 2014), twice, with random keys that senders do not
+ * know. The upper 33 bits of each are pairwise independent, so two flows have the same set and hash
+ * with a probability of 1 / (sets * 2^38), also if an attacker chose them without seeing the
+ * hashes. Then one flow gets the other's rule, for 256 epochs at most.
  */
 #pragma once
 
-/* All bits of the word: the hash, the rule, `silent`, the epoch. */
+/* The bits of the word: the hash, the rule, `silent`, the epoch. */
 #define RECENT_HASH (~0ull << 26)
 #define RECENT_RULE_AT 9
 #define RECENT_RULE_BITS 17
 #define RECENT_SILENT 0x100ull
 #define RECENT_EPOCH 0xffull
-/* The upper bits of the first hash that select the set, and the bit from which on it is in the word. */
+/* The upper bits of the first hash, which select the set, and the lowest bit that is kept in the word. */
 #define RECENT_SET_AT 50
 #define RECENT_HASH_AT 31
 
-/* The keys of the two hashes: what is added to all, for IPv4 and IPv6, the first two pairs of words, and
- * for IPv6 three more. */
+/* Positions of the keys of the two hashes: the addends for all, those for IPv4 and IPv6 with the
+ * first two pairs of words, and for IPv6 three more pairs. */
 #define RECENT_ADDED 0
 #define RECENT_FIRST 2
 #define RECENT_ADDED_6 10
 #define RECENT_FIRST_6 12
 
-/* One line of the cache. */
+/* One cache line. */
 struct recent_set {
 	__u64 words[RECENT_WAYS];
 };
 
-/* Written and read here. It can be mapped so that its sets begin where lines of the cache do. */
+/* Written and read here. It can be mapped so that its sets are aligned to cache lines. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -49,7 +49,7 @@ struct {
 	__type(value, struct recent_set);
 } recent_sets SEC(".maps");
 
-/* Where a flow is, and the word that says so, without rule. */
+/* The set of a flow, and the flow's word without a rule. */
 struct recent {
 	volatile __u64 *words;
 	__u64 word;
@@ -102,7 +102,7 @@ static __always_inline int find_recent(struct recent *recent, const struct packe
 	return 1;
 }
 
-/* What is remembered of the flow; 0 is nothing. */
+/* The word that is remembered of the flow; 0 if there is none. */
 static __always_inline __u64 recall(const struct recent *recent)
 {
 #pragma unroll
@@ -128,14 +128,14 @@ static __always_inline __u32 recalled_rule(__u64 word)
 	return packed >> 8 << 16 | (packed & 0xff);
 }
 
-/* Remembers the flow in place of one of an earlier epoch, or else of any if it `displaces`. */
+/* Remembers the flow, in place of a flow of another epoch; without such a place, of any flow if it `displaces`. */
 static __always_inline void remember_recent(const struct recent *recent, __u32 rule, int silent,
 					    int displaces)
 {
 	__u64 word = recent->word | (__u64)packed_rule(rule) << RECENT_RULE_AT;
 	__u32 way = displaces ? bpf_get_prandom_u32() & (RECENT_WAYS - 1) : RECENT_WAYS;
 
-	/* Labels of a router may be greater; such a flow is looked up each time. */
+	/* The labels of a router may be too large; such a flow is looked up for each packet. */
 	if (recalled_rule(word) != rule)
 		return;
 #pragma unroll
@@ -149,7 +149,7 @@ static __always_inline void remember_recent(const struct recent *recent, __u32 r
 		recent->words[way & (RECENT_WAYS - 1)] = silent ? word | RECENT_SILENT : word;
 }
 
-/* Whether the packet, which leaves, is of a flow of which nothing is heard. */
+/* Whether the packet, which leaves, belongs to a flow whose payload is ignored. */
 static __always_inline int is_silent(const struct packet *p, const hearing_config *cfg)
 {
 	struct recent recent;
@@ -157,7 +157,7 @@ static __always_inline int is_silent(const struct packet *p, const hearing_confi
 	return find_recent(&recent, p, cfg, 0) && recall(&recent) & RECENT_SILENT;
 }
 
-/* What is remembered of a flow that begins is of another use of its ports. */
+/* A flow begins: forgets the word of an earlier flow with the same ports. */
 static __always_inline void forget_recent(const struct packet *p, const hearing_config *cfg)
 {
 	struct recent recent;

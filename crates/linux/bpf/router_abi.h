@@ -1,39 +1,52 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* What the router's programs and user space say to each other, beyond abi.h. */
+/* What the router's programs and user space share, beyond abi.h. */
 #pragma once
 
 #include "abi.h"
 #include "binding_abi.h"
 
 #define ROUTER_FLOWS_MAX 32768
-/* Whether the policy has rules by MAC address. The bits of abi.h go before. */
+/* Whether the policy has rules by MAC address. The lower bits are those of abi.h. */
 #define FEATURE_MACS (1u << 16)
-/* Whether packets of devices carry their device in the mark, so that it is known behind NAT. */
+/* Whether the mark of a device's packets names the device, so that it is known behind NAT. */
 #define FEATURE_MARKS (1u << 17)
-/* Whether a device's own fairweir says in which class its flows are, and the most devices of which one does. */
+/* Whether a device's own fairweir may choose the classes of its flows; the maximum number of such devices. */
 #define FEATURE_CLIENTS (1u << 18)
 #define CLIENTS_MAX 16
-/* A rule, and the default slot: the class, and whether the device has groups, which decide further. */
+/* Whether a rule applies to all devices of a LAN. */
+#define FEATURE_LANS (1u << 19)
+/* The maximum number of LANs, and of interfaces from which downloads come. */
+#define LANS_MAX 8
+#define WANS_MAX 4
+/* A rule's lower half, and the default slot: the class, and whether the device has groups, which decide further. */
 #define RULE_SLOT 0x7fffu
 #define RULE_HAS_GROUPS 0x8000u
 #define MARK_SHIFT 24
 #define MARK_MASK 0xff000000u
-/* On what the proxy of this router sends, to devices in a server's place among others. */
+/* The mark of what this router's proxy sends, also to devices in a server's place. */
 #define RELAYED_MARK 0x00800000u
+
+/* An interface with devices. */
+struct lan {
+	__u32 index; /* 0 is none */
+	__u32 rule; /* of all devices there; 0 is none */
+};
+_Static_assert(sizeof(struct lan) == 8, "abi");
 
 struct router_config {
 	__u64 heartbeat_ns; /* CLOCK_MONOTONIC, when user space was last alive */
 	__u32 enforce; /* whether to stamp classes */
 	__u32 features; /* FEATURE_* */
 	__u32 default_slot; /* the class of devices that no rule names; RULE_HAS_GROUPS as in a rule */
-	__u32 wan; /* index of the device from which downloads come */
-	__u32 lan_header; /* bytes in front of the IP header at the LAN: 14, or 0 */
-	__u32 wan_header; /* the same at the WAN */
+	__u32 lan_header; /* bytes in front of the IP header at the LANs: 14, or 0 */
+	__u32 wan_header; /* the same at the first WAN */
 	__u32 interval; /* number of the interval; samples of transit begin anew with each */
-	__u32 lan; /* index of the LAN device */
+	/* Indexes of the interfaces from which downloads come: the link's, and of tunnels through it; 0 is none. */
+	__u32 wans[WANS_MAX];
+	struct lan lans[LANS_MAX];
 	struct recent_control recent;
 };
-_Static_assert(sizeof(struct router_config) == 240, "abi");
+_Static_assert(sizeof(struct router_config) == 312, "abi");
 
 struct router_counters {
 	struct counter slots[SLOTS_MAX]; /* towards the devices, before the classes */
@@ -48,7 +61,7 @@ struct mac {
 };
 _Static_assert(sizeof(struct mac) == 6, "abi");
 
-/* What a group within a device is known by: the first bits of an address or a port of the packets of a
+/* The criterion of a group within a device: a prefix of an address, or of a port, of packets of a
  * class. */
 struct leaf_key {
 	__u32 length; /* in bits, of what follows */
@@ -59,20 +72,20 @@ struct leaf_key {
 };
 _Static_assert(sizeof(struct leaf_key) == 24, "abi");
 
-/* The server's address. */
+/* Kinds of keys. The server's address: */
 #define LEAF_IP4 0
 #define LEAF_IP6 1
-/* Plus PORT_TABLE_*: the server's port is the remote one. */
+/* Plus PORT_TABLE_*; the remote port is the server's. */
 #define LEAF_PORTS 2
-/* Plus PORT_TABLES: what user space has bound the packet's flow to, a label of sites. */
+/* Plus PORT_TABLES: the label of sites to which user space has bound the packet's flow. */
 #define LEAF_SITES 6
-/* The class of the device's own fairweir, and one more. */
+/* The class in the device's own fairweir, plus one. */
 #define LEAF_CLASSES 7
 #define LEAF_HEADER_BITS 32
-/* Groups of a device, and groups within these. */
+/* Levels: groups of a device, and groups within these. */
 #define LEVELS_BENEATH 2
 
-/* Bytes of a DHCP message that are copied to user space; few clients send options beyond them. */
+/* Maximum bytes of a DHCP message that are copied to user space; few clients send options beyond. */
 #define DHCP_HEARD_MAX 1024
 
 /* A DHCP message of IPv4 that passed the LAN. */
@@ -86,11 +99,11 @@ struct dhcp_heard {
 _Static_assert(sizeof(struct dhcp_heard) == 1036, "abi");
 
 /*
- * What is known of a TCP connection that a device has opened or accepted since the daemon started.
+ * The state of a TCP connection that a device has opened or accepted since the daemon started.
  *
- * In the kernel's table 88 bytes are in front of it, so it begins 24 bytes into a line of the cache (of 64
- * bytes), and with its padding each entry begins with a line. What a packet to the device needs is in the
- * first two of three lines: with many connections the lines that are not cached are most of the cost.
+ * In the kernel's table 88 bytes precede it, so it begins 24 bytes into a cache line (64 bytes),
+ * and with its padding each entry begins at a cache line. The fields for a packet to the device are
+ * in the first two of three lines: with many connections, cache misses are most of the cost.
  */
 struct router_flow {
 	__u64 received; /* payload that went to the device */
@@ -103,7 +116,7 @@ struct router_flow {
 	__u16 syn_window; /* of the device's SYN, whose sequence number had no acknowledgement yet */
 	__u8 wscale; /* of the device's window */
 	__u8 flags; /* FLOW_* */
-	/* The second line. */
+	/* Here the second line begins. */
 	__u64 wan_asked_ns; /* when `wan_asked` left; 0 is nothing to wait for */
 	__u64 lan_asked_ns;
 	__u32 wan_asked; /* the device's timestamp whose echo is awaited */
@@ -124,14 +137,14 @@ struct router_flow {
 };
 _Static_assert(sizeof(struct router_flow) == 168, "abi");
 
-/* Whether windows are scaled is known, and the flow goes through the WAN: it can be bounded. */
+/* The window scale is known, and the flow goes through the WAN: its window can be bounded. */
 #define FLOW_OPEN 1
 #define FLOW_EDGE 2
 /* The next packet of the device answers the SYN-ACK. */
 #define FLOW_SHAKES 4
-/* One end has said that it ends. */
+/* One end has sent FIN or RST. */
 #define FLOW_ENDED 8
 /* The device has accepted it, with a SYN-ACK that settles the window scale (RFC 7323, section 2.2). */
 #define FLOW_ACCEPTED 16
-/* The rules were looked at in this interval. */
+/* The rules were evaluated in this interval. */
 #define FLOW_CLASSED 32

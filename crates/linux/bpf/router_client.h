@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Flows of devices with an agreement: the device's own fairweir marks them with its classes, which are groups of
- * the device here. A device is known by its frames, so a mark binds in its own table only.
+ * Flows of devices with an agreement: the device's own fairweir marks them with its classes, which are groups
+ * of the device here. Frames identify the device, so a mark changes only the device's own bindings.
  */
 #pragma once
 
 #include "binding.h"
 
-/* Bindings, by the class of the device: made and deleted by user space with the agreement, and written here. */
+/* Bindings, by the device's class: user space creates and deletes them with the agreement; written here. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, CLIENTS_MAX);
@@ -26,14 +26,14 @@ static __always_inline struct bindings *find_client(const struct router_config *
 	return bpf_map_lookup_elem(&client_bindings, &slot);
 }
 
-/* The same both ways: of a packet to the device, and from it if it `leaves`. */
+/* The same hash in both directions: of a packet to the device, or from it if it `leaves`. */
 static __always_inline __u32 device_flow_hash(const struct packet *p, int leaves)
 {
 	const __be32 *remote = leaves ? p->destination : p->source;
 	const __be32 *local = leaves ? p->source : p->destination;
 	__u32 hash = mix(p->transport, p->family), ports = 0;
 
-	/* Later fragments have none. */
+	/* Later fragments have no ports. */
 	if (!p->is_fragment)
 		ports = leaves ? p->port_destination << 16 | p->port_source :
 				 p->port_source << 16 | p->port_destination;
@@ -44,7 +44,7 @@ static __always_inline __u32 device_flow_hash(const struct packet *p, int leaves
 	return hash ^ (hash >> 16);
 }
 
-/* The class of the device's own fairweir in which a packet is, and one more; 0 is none. */
+/* The class of a packet in the device's own fairweir, plus one; 0 is none. */
 static __always_inline __u32 client_class(const struct packet *p, const struct router_config *cfg,
 					  __u32 rule, int leaves)
 {
@@ -53,7 +53,7 @@ static __always_inline __u32 client_class(const struct packet *p, const struct r
 	return bindings ? bound_class(bindings, device_flow_hash(p, leaves)) : 0;
 }
 
-/* Takes the mark off a packet of a device, to which `rule` leads, and binds its flow. */
+/* Removes the mark from a packet of a device, to which `rule` leads, and binds its flow. */
 static __always_inline void take_mark(struct __sk_buff *skb, const struct packet *p,
 				      const struct router_config *cfg, __u32 rule)
 {

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * TCP connections through a router: what each received, its round-trip time, and its receive window.
+ * TCP connections through a router: the received volume, round-trip time, and receive window of each.
  *
- * A connection is known from the SYN or SYN-ACK of the device on, which tells its window scale. One
- * that is older than the daemon is not followed: its class alone limits it. Only devices make
- * entries, since anyone can send packets from the WAN.
+ * A connection is known from the SYN or SYN-ACK of the device, which tells its window scale. A
+ * connection older than the daemon is not followed: only its class limits it. Only packets of
+ * devices create entries, since anyone can send packets from the WAN.
  *
  * The round trip has two halves, each from a packet to the first one that answers it: WAN (a
- * device's timestamp and its echo, or SYN and SYN-ACK) and LAN (the server's timestamp and its echo,
- * or SYN-ACK and ACK). The LAN's contains what waits in the device's class; devices delay
- * acknowledgements, so the least counts, which rises slowly.
+ * device's timestamp and its echo, or SYN and SYN-ACK) and LAN (the server's timestamp and its
+ * echo, or SYN-ACK and ACK). The LAN half contains the queue of the device's class, and devices
+ * delay acknowledgements, so it is a minimum, which rises slowly.
  */
 #pragma once
 
@@ -26,17 +26,17 @@
 #define OPTION_END 0
 #define OPTION_NOP 1
 #define OPTION_WSCALE 3
-/* RFC 7323, section 2.3. */
+/* The largest window scale: RFC 7323, section 2.3. */
 #define WSCALE_MAX 14
-/* MD5 and AO (RFC 2385, RFC 5925): the window is signed. */
+/* TCP options of signed segments, MD5 and AO (RFC 2385, RFC 5925): the signature covers the window. */
 #define OPTION_MD5 19
 #define OPTION_AO 29
-/* After its first payload a connection is known to user space, which decides alone from then on. */
+/* Time after the first payload in which user space gets to know a connection; then it alone decides. */
 #define INITIAL_NS 1000000000ll
 #define ASKED_MAX_NS 10000000000ull
 /* The fastest clock that is timed ticks a thousand times a second: see transit.h. */
 #define TICKS_AHEAD 4096
-/* Packets of a connection that are all timed in an interval; of more, only some. */
+/* Up to this many packets of a connection are all timed in an interval; of more, only some. */
 #define TIMED_ALL 32
 #define NO_WSCALE (-1)
 #define SIGNED (-2)
@@ -77,7 +77,7 @@ struct {
 	__type(value, struct router_flow);
 } router_flows SEC(".maps");
 
-/* A TCP header, and of its options what is where stacks put timestamps. */
+/* A TCP header, with the options in which stacks put timestamps. */
 struct tcp {
 	struct segment s;
 	__u32 tsval;
@@ -107,7 +107,7 @@ static __always_inline int read_tcp(struct __sk_buff *skb, struct packet *p, str
 	t->header = (fixed.words >> 4) * 4;
 	if (t->header < TCP_HEADER || p->transport_at + t->header > skb->len)
 		return 1;
-	/* Short frames are padded behind the end of the IP packet. */
+	/* Short frames have padding after the IP packet. */
 	t->payload = p->end && p->end < skb->len && !skb->gso_size ? p->end : skb->len;
 	t->payload = t->payload > p->transport_at + t->header ?
 			     t->payload - p->transport_at - t->header :
@@ -124,7 +124,7 @@ static __always_inline int read_tcp(struct __sk_buff *skb, struct packet *p, str
 	return 0;
 }
 
-/* The window scale that a SYN asks for; NO_WSCALE if it asks for none, SIGNED if headers are signed. */
+/* The window scale option of a SYN; NO_WSCALE if there is none, SIGNED if segments are signed. */
 static __always_inline int read_wscale(struct __sk_buff *skb, struct packet *p, const struct tcp *t)
 {
 	__u32 next = 0, length = t->header - TCP_HEADER - 1;
@@ -177,9 +177,9 @@ static __always_inline void least(__u32 *rtt_us, __u64 ns)
 }
 
 /*
- * Whether the device will take the segment by its numbers: new data within the window that it has
- * told, and a timestamp that is neither much older nor newer than time allows. The checksum is not
- * looked at: who forges segments can compute it.
+ * Whether the device will accept the segment by its numbers: new data within the window that the
+ * device has told, and a timestamp that is neither much older nor newer than time allows. The
+ * checksum is not checked: a sender of forged segments can compute it.
  */
 static __always_inline int is_plausible(const struct router_flow *f, const struct tcp *t, __u64 now)
 {
@@ -192,11 +192,11 @@ static __always_inline int is_plausible(const struct router_flow *f, const struc
 		return 0;
 	if (!f->transit.anchor_ns)
 		return 1;
-	/* In units of 2^20 ns, as if the clock ticked at most once in each. */
+	/* Elapsed time in units of 2^20 ns, as if the clock ticked at most once in each. */
 	return t->tsval - f->transit.tsval + TICKS_AHEAD <= (__u32)(elapsed >> 20) + 2 * TICKS_AHEAD;
 }
 
-/* What user space reads once in an interval begins anew with it. */
+/* Resets the values that user space reads once per interval, when a new interval has begun. */
 static __always_inline void begin_interval(struct router_flow *f, const struct router_config *cfg)
 {
 	if (f->interval == cfg->interval)
@@ -209,8 +209,8 @@ static __always_inline void begin_interval(struct router_flow *f, const struct r
 }
 
 /*
- * Whether the time of a packet from the WAN is of use. The clock costs as much as half of all else: of a
- * connection that receives many packets in an interval one in four is timed.
+ * Whether to time a packet from the WAN. The clock costs half as much as all else, so only one
+ * packet in four is timed when a connection receives many packets in an interval.
  */
 static __always_inline int is_timed(const struct router_flow *f, const struct tcp *t)
 {
@@ -234,11 +234,11 @@ static __always_inline void time_download(struct router_flow *f, const struct tc
 	}
 }
 
-/* The server's SYN or SYN-ACK: by the latter the scale of the device's window is in force or not. */
+/* The server's SYN or SYN-ACK. The SYN-ACK tells whether the scale of the device's window is in force. */
 static __always_inline void open_download(struct __sk_buff *skb, struct packet *p,
 					  struct router_flow *f, const struct tcp *t, __u64 now)
 {
-	/* Only once, and only the answer to the SYN: a wrong scale would make windows tiny. */
+	/* Only once, and only for the answer to the SYN: a wrong scale would make windows tiny. */
 	if (!(t->s.flags & ACK) || f->flags & (FLOW_OPEN | FLOW_ACCEPTED) ||
 	    bpf_ntohl(t->s.ack) != f->ack)
 		return;
@@ -252,7 +252,7 @@ static __always_inline void open_download(struct __sk_buff *skb, struct packet *
 	f->lan_asked_ns = now;
 }
 
-/* What is known of the connection of a packet from the WAN; 0 is nothing. */
+/* The entry of the connection of a packet from the WAN, or 0. */
 static __always_inline struct router_flow *find_download(const struct packet *p)
 {
 	struct flow_key key;
@@ -263,7 +263,7 @@ static __always_inline struct router_flow *find_download(const struct packet *p)
 	return bpf_map_lookup_elem(&router_flows, &key);
 }
 
-/* Takes in a packet from the WAN to the device. */
+/* Handles a packet from the WAN to the device. */
 static __always_inline void follow_download(struct __sk_buff *skb, struct packet *p,
 					    struct router_flow *f, __u32 packets)
 {
@@ -280,8 +280,8 @@ static __always_inline void follow_download(struct __sk_buff *skb, struct packet
 		f->flags |= FLOW_ENDED;
 	if (!t.payload)
 		return;
-	/* A connection that the device has accepted is known to go through the WAN only now. Of another
-	 * one the SYN-ACK was not seen, and with it whether windows are scaled. */
+	/* Only payload shows that a connection which the device has accepted goes through the WAN. For
+	 * others without FLOW_OPEN the SYN-ACK, and so whether windows are scaled, was missed. */
 	if (f->flags & FLOW_ACCEPTED)
 		f->flags |= FLOW_OPEN;
 	if (!(f->flags & FLOW_OPEN))
@@ -289,7 +289,7 @@ static __always_inline void follow_download(struct __sk_buff *skb, struct packet
 	if (t.has_stamps && is_timed(f, &t))
 		time_download(f, &t, bpf_ktime_get_ns());
 	seq = bpf_ntohl(t.s.seq);
-	/* What the device has not asked for is not the server's. */
+	/* Data beyond the window that the device announced is not the server's. */
 	if (f->flags & FLOW_EDGE && before(f->edge_own, seq + t.payload))
 		return;
 	segment = skb->gso_size ? skb->gso_size : t.payload;
@@ -308,7 +308,7 @@ static __always_inline void follow_download(struct __sk_buff *skb, struct packet
 		f->seq_next = seq + t.payload;
 }
 
-/* The bound of a connection's window; 0 is none. */
+/* The bound for a connection's window; 0 is none. */
 static __always_inline __u32 find_window(const struct router_config *cfg, const struct router_flow *f)
 {
 	struct initial_windows *initial;
@@ -326,7 +326,7 @@ static __always_inline __u32 find_window(const struct router_config *cfg, const 
 	return initial ? initial->slots[f->slot & (SLOTS_MAX - 1)] : 0;
 }
 
-/* Lowers the window of an acknowledgement to the connection's bound, if it is above it. */
+/* Lowers the window of an acknowledgement to the connection's bound, if the window is larger. */
 static __always_inline void bound_window(struct __sk_buff *skb, struct packet *p,
 					 const struct router_config *cfg, struct router_flow *f,
 					 const struct tcp *t)
@@ -336,7 +336,7 @@ static __always_inline void bound_window(struct __sk_buff *skb, struct packet *p
 	__u32 wanted, edge;
 	__be16 lowered;
 
-	/* Beyond what the server sent, or older than what was seen: not progress of the connection. */
+	/* Acknowledges more than the server sent, or less than already seen: no progress of the connection. */
 	if (f->begun_ns && before(f->seq_next, ack))
 		return;
 	if (f->flags & FLOW_EDGE && before(ack, f->ack))
@@ -363,7 +363,7 @@ static __always_inline void bound_window(struct __sk_buff *skb, struct packet *p
 			f->edge = ack + own;
 		return;
 	}
-	/* Rounded up, so that what the server was told stays. */
+	/* Rounded up, so that the edge that the server was told stays. */
 	field = (edge - ack + (1u << scale) - 1) >> scale;
 	lowered = bpf_htons(field);
 	if (field >= bpf_ntohs(t->s.window) ||
@@ -397,7 +397,7 @@ static __always_inline void open_upload(struct __sk_buff *skb, struct packet *p,
 	bpf_map_update_elem(&router_flows, key, &f, BPF_ANY);
 }
 
-/* Takes in a packet from the device. */
+/* Handles a packet from the device. */
 static __always_inline void follow_upload(struct __sk_buff *skb, struct packet *p,
 					  const struct router_config *cfg)
 {
@@ -414,7 +414,7 @@ static __always_inline void follow_upload(struct __sk_buff *skb, struct packet *
 		return;
 	}
 	f = bpf_map_lookup_elem(&router_flows, &key);
-	/* What goes to the router itself, or to another LAN, is not open. */
+	/* Connections to the router itself, or to another LAN, never become FLOW_OPEN. */
 	if (!f || !(f->flags & FLOW_OPEN) || !(t.s.flags & ACK))
 		return;
 	if (t.payload)

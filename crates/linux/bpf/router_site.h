@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Connections of devices that belong to sites, while the policy has such groups: see heard.h. This side is
- * the devices'. The rule of a flow is a label, which each device may have in another group (`leaf_rules`).
+ * Connections of devices to sites, while the policy has such groups: see heard.h. "This side" is the devices'
+ * side. The rule of a flow is a label, which each device may map to another group (`leaf_rules`).
  *
- * The programs are loaded, and the tables have room, only with such a policy.
+ * With other policies, the programs are not loaded and the tables have no room.
  */
 #pragma once
 
 typedef struct router_config hearing_config;
 typedef struct router_counters hearing_counters;
-/* No BPF-to-BPF calls. */
+/* BPF-to-BPF calls are not available. */
 #define HEARING static __always_inline
 
 #include "heard.h"
@@ -23,5 +23,5 @@ static __always_inline __u32 site_label(const struct packet *p, const struct rou
 
 HEAR_PROGRAM("tcx/ingress", fairweir_hear, lan_header, skb->pkt_type != PACKET_OTHERHOST,
 	     hear_packet(skb, &p, cfg))
-/* Answers to any device, since many devices ask the router. */
+/* Hears answers to any address, since many devices ask the router. */
 HEAR_PROGRAM("tcx/egress", fairweir_hear_answers, lan_header, 1, hear_packet_back(skb, &p))

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Which rules the addresses and ports of a packet or a connection give. */
+/* The rules that the addresses and ports of a packet or a connection give. */
 #pragma once
 
 #include "prefix.h"
@@ -28,7 +28,7 @@ static __always_inline __u32 port_rules_of(struct packet *p, __u32 features)
 	return best;
 }
 
-/* The greatest of the rules that need no socket. */
+/* The greatest of the rules that do not depend on a socket. */
 static __always_inline __u32 address_rule(struct packet *p, __u32 features)
 {
 	__u32 best = prefix_rule(p->family, p->source, features);

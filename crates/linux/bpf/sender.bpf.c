@@ -2,14 +2,14 @@
 /*
  * Congestion controls whose connections answer each other's congestion signals.
  *
- * `fw_reno` and `fw_cubic` call the kernel's own reno and cubic for everything but three things: a
- * signal may be answered by others (the window then stays, and theirs is reduced), a window that
- * others gave up is taken at the next ACK, and user space is told of window and round-trip time.
- * A program cannot write to another socket, so what a connection owes is kept in its place in
- * `members` until its next ACK.
+ * `fw_reno` and `fw_cubic` call the kernel's own reno and cubic, with three additions: other
+ * connections may answer a signal (this window then stays, and theirs are reduced); the reduction
+ * that a connection owes to others is applied at its next ACK; and user space is told the window
+ * and round-trip time. A program cannot write to another socket, so what a connection owes is kept
+ * in its place in `members` until its next ACK.
  *
- * Without user space nothing is delegated, and each connection returns at its next ACK to the
- * congestion control that it had.
+ * Without user space no signal is delegated, and each connection returns at its next ACK to its
+ * previous congestion control.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_core_read.h>
@@ -47,7 +47,7 @@ struct ack_sample {
 } __attribute__((preserve_access_index));
 enum tcp_ca_event { CA_EVENT_TX_START };
 
-/* The kernel's own. */
+/* The kernel's own functions. */
 extern void tcp_reno_cong_avoid(struct sock *sk, __u32 ack, __u32 acked) __ksym;
 extern __u32 tcp_reno_ssthresh(struct sock *sk) __ksym;
 extern __u32 tcp_reno_undo_cwnd(struct sock *sk) __ksym;
@@ -68,8 +68,8 @@ struct {
 	__type(value, struct place);
 } places SEC(".maps");
 
-/* Which place it has, and what it had before; written by fairweir_enlist, goes when the connection
- * leaves the congestion control. */
+/* The place that a connection has, and its previous congestion control; written by fairweir_enlist,
+ * removed when the connection leaves the congestion control. */
 struct enlisted {
 	__u64 cookie;
 	__u32 member;
@@ -94,7 +94,7 @@ static __always_inline __u8 ca_state(struct tcp_sock *tp)
 	return BPF_CORE_READ_BITFIELD(&tp->inet_conn, icsk_ca_state);
 }
 
-/* The member that the connection is, if user space is alive and wants it to be one. */
+/* The connection's member, if user space is alive and wants the connection to be a member. */
 static __always_inline struct member *member_of(struct sock *sk, struct enlisted **e)
 {
 	__u32 index;
@@ -114,7 +114,7 @@ static __always_inline int is_in_force(void)
 	return cfg && cfg->enforce && is_alive(cfg);
 }
 
-/* What user space is told, and signals are judged by. */
+/* Samples the values for user space and for judging signals. */
 static __always_inline void sample(struct tcp_sock *tp, struct member *m, __u32 cwnd_cut, __u8 state)
 {
 	__u32 rtt_us = tp->srtt_us >> 3, delivered = tp->delivered, cwnd = tp->snd_cwnd;
@@ -133,7 +133,7 @@ static __always_inline void sample(struct tcp_sock *tp, struct member *m, __u32 
 		m->phase = cwnd < tp->snd_ssthresh ? PHASE_SLOW_START : PHASE_AVOIDANCE;
 }
 
-/* An ACK of something: when, and the round-trip time of its newest packet. */
+/* Handles an ACK: records its time, and the round-trip time of its newest packet. */
 static __always_inline void hear(struct tcp_sock *tp, struct member *m,
 				 const struct ack_sample *sample)
 {
@@ -146,7 +146,7 @@ static __always_inline void hear(struct tcp_sock *tp, struct member *m,
 	m->rtt_count++;
 }
 
-/* Takes the window that is owed to others, if there is one. */
+/* The window after the reduction that the connection owes to others; 0 if it owes nothing. */
 static __always_inline __u32 owed(struct tcp_sock *tp, struct member *m, const struct enlisted *e)
 {
 	__u32 index = e->member;
@@ -160,7 +160,7 @@ static __always_inline __u32 owed(struct tcp_sock *tp, struct member *m, const s
 
 static __always_inline void cut_to(struct tcp_sock *tp, __u32 cwnd)
 {
-	/* Between two ACKs the kernel may have reduced it. */
+	/* Since the last ACK the kernel may have reduced the window. */
 	if (cwnd > tp->snd_cwnd)
 		cwnd = tp->snd_cwnd;
 	tp->snd_cwnd = cwnd;
@@ -168,7 +168,7 @@ static __always_inline void cut_to(struct tcp_sock *tp, __u32 cwnd)
 	tp->snd_cwnd_cnt = 0;
 }
 
-/* The connection has again what it had; without that one, reno, which every kernel has. */
+/* Restores the previous congestion control; if that no longer exists, reno, which every kernel has. */
 static __always_inline void return_to(void *sk, const struct enlisted *e)
 {
 	char had[CC_NAME_BYTES], reno[CC_NAME_BYTES] = "reno";
@@ -202,13 +202,13 @@ static __always_inline void end(struct sock *sk)
 		bpf_sk_storage_delete(&enlisted, sk);
 }
 
-/* While the retransmission timer's function runs no timer is pending; in an ACK of something in flight one is. */
+/* No timer is pending in the retransmission timer's function; during an ACK for data in flight, one is. */
 static __always_inline int is_timeout(struct tcp_sock *tp)
 {
 	return !tp->inet_conn.icsk_pending;
 }
 
-/* A signal: the window that is left, or 0 if the connection cuts as it would without the bundle. */
+/* Handles a signal: returns the remaining window, or 0 if the connection cuts as it would without the bundle. */
 static __always_inline __u32 signal(struct sock *sk, __u32 cwnd_cut)
 {
 	struct enlisted *e;
@@ -228,7 +228,7 @@ static __always_inline __u32 reno_cut(__u32 cwnd)
 	return cwnd / 2 > WINDOW_MIN ? cwnd / 2 : WINDOW_MIN;
 }
 
-/* The kernel's default β; a host that has set another one reports slightly wrong cuts. */
+/* Uses the kernel's default β; on a host with another β the reported cuts are slightly wrong. */
 static __always_inline __u32 cubic_cut(__u32 cwnd)
 {
 	__u32 cut = cwnd * 717 / 1024;
@@ -237,10 +237,10 @@ static __always_inline __u32 cubic_cut(__u32 cwnd)
 }
 
 /*
- * Before the kernel uses what a signal has left: it never is more than what the connection had, and
- * an undone reduction never more than that. On Linux 6.18 the kernel now and then uses the low half
- * of an address instead of what the program returned; the window then has no bound. Such a signal is
- * answered by the connection itself.
+ * Corrects the window after a signal, before the kernel uses it: it is at most the connection's
+ * previous window, and an undone reduction restores at most that. On Linux 6.18 the kernel now and
+ * then uses the low half of an address instead of the program's result, so the window has no bound.
+ * The connection then answers such a signal itself.
  */
 static __always_inline void mend(struct tcp_sock *tp, struct member *m, __u32 cut)
 {
@@ -258,9 +258,9 @@ static __always_inline void mend(struct tcp_sock *tp, struct member *m, __u32 cu
 }
 
 /*
- * What the congestion controls have in common. CUT is what the connection's own would leave of a window;
- * the rest are calls of the kernel's: INIT at the beginning, PAY before the window is cut for others,
- * AVOID at every other ACK, STATE and ACKED after what the bundle does.
+ * The common code of the congestion controls. CUT is the window that the connection's own control
+ * would leave; the others are calls of the kernel's functions: INIT at the beginning, PAY before a
+ * cut for others, AVOID at every other ACK, STATE and ACKED after the bundle's own work.
  */
 #define CONTROL(NAME, CUT, INIT, PAY, AVOID, STATE, ACKED)                                     \
 	SEC("struct_ops")                                                                      \
@@ -327,7 +327,7 @@ static __always_inline void mend(struct tcp_sock *tp, struct member *m, __u32 cu
 		ACKED;                                                                         \
 	}
 
-/* After a timeout cubic forgets everything; not if other connections answer for it. */
+/* After a timeout cubic resets its state, unless other connections answer for it. */
 static __always_inline void tell_cubic(struct sock *sk, const struct enlisted *e, __u8 state)
 {
 	if (!e || !e->is_spared || state != CA_LOSS)
@@ -351,7 +351,7 @@ __u32 BPF_PROG(cubic_ssthresh, struct sock *sk)
 {
 	__u32 cwnd = tcp_sk(sk)->snd_cwnd, left = signal(sk, cubic_cut(cwnd)), own;
 
-	/* What others answer begins no epoch. */
+	/* A signal that others answer begins no epoch. */
 	if (left && left >= cwnd)
 		return left;
 	own = cubictcp_recalc_ssthresh(sk);
@@ -364,7 +364,7 @@ void BPF_PROG(cubic_event, struct sock *sk, enum tcp_ca_event event)
 	cubictcp_cwnd_event(sk, event);
 }
 
-/* As the kernel's structure; the loader finds the true offsets by the names. */
+/* A copy of the kernel's structure; the loader finds the true offsets by the names. */
 struct tcp_congestion_ops {
 	void (*init)(struct sock *sk);
 	void (*release)(struct sock *sk);
@@ -377,7 +377,7 @@ struct tcp_congestion_ops {
 	char name[CC_NAME_BYTES];
 };
 
-/* User space gives other names where these are taken. */
+/* User space chooses other names if these are taken. */
 SEC(".struct_ops.link")
 struct tcp_congestion_ops fw_reno = {
 	.init = (void *)reno_init,
@@ -410,7 +410,7 @@ static __always_inline int sends(__u8 state)
 	       state == STATE_LAST_ACK || state == STATE_CLOSING;
 }
 
-/* Tells user space of each connection that a rule names. */
+/* Reports each connection that a rule names to user space. */
 SEC("iter/tcp")
 int fairweir_roles(struct bpf_iter__tcp *ctx)
 {
@@ -487,7 +487,7 @@ int fairweir_enlist(struct bpf_iter__tcp *ctx)
 	return 0;
 }
 
-/* For tests: what the programs decide on an event that a test tells. */
+/* For tests: what the programs decide on an event given by a test. */
 SEC("syscall")
 int fairweir_replay(struct replay *event)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What the congestion controls of a sender's bundles and user space say to each other. Rust's side is
- * made from it (build/structs.rs).
+ * What the congestion controls of a sender's bundles and user space share. The build makes the Rust
+ * structures from it (build/structs.rs).
  *
  * A member is a connection of a bundle, and has a place in two tables: `orders`, which only user
  * space writes, and `members`, which only the programs write.
@@ -12,7 +12,7 @@
 
 #define MEMBERS_MAX 16384
 #define BUNDLES_MAX 16
-/* Connections of a bundle that have a target. */
+/* Maximum number of connections of a bundle that have a target. */
 #define FREE_MAX 16
 /* The most stunts that answer one signal. */
 #define PICKS_MAX 64
@@ -26,7 +26,7 @@
 #define PHASE_AVOIDANCE 1
 #define PHASE_RECOVERY 2
 
-/* What user space wants of a member. */
+/* The role and limits that user space wants for a member. */
 struct order {
 	__u64 aim_bps; /* where reductions of a free connection end; only if has_aim */
 	__u64 min_rate_bps; /* what a stunt keeps */
@@ -39,7 +39,7 @@ struct order {
 };
 _Static_assert(sizeof(struct order) == 40, "abi");
 
-/* Where a bundle's members are. */
+/* The places of a bundle's members. */
 struct bundle_order {
 	__u32 stunts_from; /* places of the stunts: from this one */
 	__u32 stunts_to; /* to the one before this */
@@ -49,7 +49,7 @@ struct bundle_order {
 };
 _Static_assert(sizeof(struct bundle_order) == 80, "abi");
 
-/* What the programs remember of a bundle. */
+/* The programs' state of a bundle. */
 struct bundle_state {
 	__u64 turn; /* of the stunt that was asked last */
 	__u32 busy; /* a signal is being answered */
@@ -57,7 +57,7 @@ struct bundle_state {
 };
 _Static_assert(sizeof(struct bundle_state) == 16, "abi");
 
-/* What the programs know of a member. */
+/* The programs' state of a member. */
 struct member {
 	__u64 cookie; /* of its socket; 0 if it has left */
 	__u64 cut_ns; /* when its window was last cut; 0 is never */
@@ -110,7 +110,7 @@ _Static_assert(sizeof(struct role_record) == 48, "abi");
 #define EVENT_CUT 2
 #define EVENT_TIMEOUT 3
 
-/* What happens to a member in a replay, and what is decided. */
+/* An event of a member in a replay, and the resulting decision. */
 struct replay {
 	__u64 now_ns;
 	__u64 delivered;

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * Who answers a congestion signal: core::delegate decides the same, and a test plays events to
- * both. Rates are bit/s, and rounded as there.
+ * Decides who answers a congestion signal: core::delegate decides the same, and a test plays events
+ * to both. Rates are in bit/s, and rounded as in core::delegate.
  *
- * Signals of one bundle that come on two CPUs at once are not both delegated: a connection that finds the
- * bundle busy answers its signal itself, as it would without the bundle.
+ * Two signals of one bundle that arrive on two CPUs at once are not both delegated: a connection
+ * that finds the bundle busy answers its signal itself, as it would without the bundle.
  */
 #pragma once
 
 #define WINDOW_MIN 2u
-/* Bytes that a stunt has delivered before it is asked: short transfers are not delayed. */
+/* Bytes that a stunt must have delivered before it is asked: short transfers are not delayed. */
 #define ELEPHANT_BYTES 1000000ull
-/* Of a window in packets and of a round-trip time, so that no product overflows. */
+/* Limits of a window in packets and of a round-trip time, so that no product overflows. */
 #define CWND_MAX (1u << 20)
 #define RTT_US_MAX (1u << 23)
 #define RATE_MAX (1ull << 40)
@@ -33,7 +33,7 @@ struct {
 } bundle_orders SEC(".maps");
 
 /* Written here with each ACK and signal, read by user space each tick; live as long as a socket
- * has one of the congestion controls. */
+ * uses one of the congestion controls. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, MEMBERS_MAX);
@@ -54,13 +54,13 @@ static __always_inline __u64 rate_floor(const struct member *m, __u32 packets)
 	return m->rtt_us ? (__u64)packets * m->packet * 8000000ull / m->rtt_us : 0;
 }
 
-/* What a signal of its own costs a member. */
+/* Rate that a member would give up if it answered its own signal. */
 static __always_inline __u64 own_cut(const struct member *m)
 {
 	return rate_floor(m, m->cwnd > m->cwnd_cut ? m->cwnd - m->cwnd_cut : 0) + 1;
 }
 
-/* How many packets per round-trip time a rate is, rounded up unless that is for one bit/s. */
+/* A rate in packets per round-trip time, rounded up unless only one bit/s is missing. */
 static __always_inline __u32 packets_ceil(const struct member *m, __u64 rate)
 {
 	__u32 packet = m->packet ? m->packet : 1;
@@ -76,7 +76,7 @@ static __always_inline __u32 packets_ceil(const struct member *m, __u64 rate)
 	return packets;
 }
 
-/* Whether its window was cut within its round-trip time. */
+/* Whether the member's window was cut less than one round-trip time ago. */
 static __always_inline int is_fresh(const struct member *m, __u64 now)
 {
 	return m->cut_ns && now - m->cut_ns < m->rtt_us * 1000ull;
@@ -87,7 +87,7 @@ static __always_inline int may_be_cut(const struct member *m, __u64 now)
 	return m->rtt_us && !m->debt && !is_fresh(m, now) && m->phase != PHASE_RECOVERY;
 }
 
-/* The most packets that a cut for others takes. */
+/* The largest reduction, in packets, that a cut for others may take. */
 static __always_inline __u32 packets_most(const struct member *m, const struct order *o)
 {
 	__u32 least = o->role == ROLE_STUNT ? packets_ceil(m, o->min_rate_bps) : 0;
@@ -108,7 +108,7 @@ static __always_inline __u32 offer_of(const struct member *m, const struct order
 	return packets_most(m, o);
 }
 
-/* One look at all stunts of a bundle: what they can give up, and whose turn it is. */
+/* One pass over all stunts of a bundle: what they can give up, and whose turn it is. */
 struct scan {
 	__u64 now;
 	__u64 sum;
@@ -157,7 +157,7 @@ struct picks {
 	__u32 pad;
 };
 
-/* Has the stunt whose turn it is give up its part. */
+/* Makes the stunt whose turn it is give up its part. */
 static long pick_stunt(__u32 nth, struct picks *picks)
 {
 	struct scan *scan = &picks->scan;
@@ -179,7 +179,7 @@ static long pick_stunt(__u32 nth, struct picks *picks)
 		return 1;
 	rest = picks->need - picks->given;
 	picks->given += scan->rate;
-	/* Who could not be asked for some time is not asked for all of it at once. */
+	/* A stunt that could not be asked for some time does not make up for its missed turns. */
 	if (picks->state->turn < scan->turn)
 		picks->state->turn = scan->turn;
 	/* The last one gives up only what is missing. */
@@ -189,13 +189,13 @@ static long pick_stunt(__u32 nth, struct picks *picks)
 	return 0;
 }
 
-/* What is asked: when, and only of those that were heard after a time. */
+/* The time of a request, and the time since which a member must have been heard to be asked. */
 struct when {
 	__u64 now;
 	__u64 since_us;
 };
 
-/* Has stunts give up at least `need`, in their turns; says whether they can. */
+/* Makes stunts give up at least `need`, in turns; returns whether they do. */
 static __noinline int delegate(struct bundle_state *state, struct member *m, const struct order *o,
 			       __u64 need, const struct when *when)
 {
@@ -211,7 +211,7 @@ static __noinline int delegate(struct bundle_state *state, struct member *m, con
 	picks.scan.free = o->apart;
 	picks.scan.from = where->stunts_from;
 	picks.state = state;
-	/* One bit/s of what is needed is for rounding. */
+	/* One bit/s of the need is an allowance for rounding. */
 	need -= need ? 1 : 0;
 	picks.need = need;
 	picks.count = where->stunts_to - where->stunts_from;
@@ -221,11 +221,11 @@ static __noinline int delegate(struct bundle_state *state, struct member *m, con
 		return 0;
 	}
 	bpf_loop(PICKS_MAX, pick_stunt, &picks, 0);
-	/* With too many small stunts both sides give up something. */
+	/* If too many small stunts are needed, both sides give up something. */
 	return picks.given >= need;
 }
 
-/* Adds a part of a signal; says whether they come to a whole one, which is then taken. */
+/* Adds a part of a signal; returns whether the parts make a whole signal, which is then subtracted. */
 static __always_inline int advance(__u32 *signals, __u32 part)
 {
 	*signals += part;
@@ -235,7 +235,7 @@ static __always_inline int advance(__u32 *signals, __u32 part)
 	return 1;
 }
 
-/* Has a free connection go down to its aim, and stunts give up what is missing. */
+/* Reduces a free connection to its aim, and makes stunts give up the rest. */
 static __always_inline __u32 answer_in_part(struct bundle_state *state, struct member *m,
 					    const struct order *o, const struct when *when)
 {
@@ -262,8 +262,8 @@ static __always_inline __u32 answer_free(struct bundle_state *state, struct memb
 	return delegate(state, m, o, own_cut(m), when) ? m->cwnd : 0;
 }
 
-/* The place of the free connection that is furthest above its target, if one is to answer for a
- * stunt; otherwise MEMBERS_MAX. Not one of which it is `apart`, nor one not heard after `since_us`. */
+/* The place of the free connection that is furthest above its target and may answer for a stunt; MEMBERS_MAX
+ * if there is none. Skips connections that are `apart` from the stunt, or not heard after `since_us`. */
 static __always_inline __u32 furthest_above(const struct bundle_order *where, __u32 apart,
 					    __u64 since_us)
 {
@@ -296,7 +296,7 @@ static __always_inline __u32 furthest_above(const struct bundle_order *where, __
 	return found;
 }
 
-/* Has a free connection give up what a stunt would have, or as much of that as it can. */
+/* Makes a free connection give up what the stunt would have, or as much of it as it can. */
 static __always_inline __u32 give_back(struct member *stunt, const struct order *of_stunt,
 				       const struct when *when, int *is_whole)
 {
@@ -333,16 +333,16 @@ static __always_inline __u32 give_back(struct member *stunt, const struct order 
 	*is_whole = given + 1 >= need;
 	if (*is_whole)
 		return stunt->cwnd;
-	/* What the free connection cannot give up, the stunt does. */
+	/* The stunt gives up what the free connection cannot. */
 	fewer = packets_ceil(stunt, need - given);
 	left = stunt->cwnd > fewer ? stunt->cwnd - fewer : 0;
 	return left > stunt->cwnd_cut ? left : stunt->cwnd_cut;
 }
 
 /*
- * A signal of its own within a round-trip time of a cut for others is of the window before that
- * cut: at a full queue all connections lose packets at once. What it gives up less for that reason,
- * it owes.
+ * A member's own signal within a round-trip time of a cut for others concerns the window before
+ * that cut: at a full queue all connections lose packets at once. The member's own cut is therefore
+ * smaller; it owes the difference.
  */
 static __always_inline void owe_for(struct member *m, __u64 now)
 {
@@ -357,9 +357,9 @@ static __always_inline void owe_for(struct member *m, __u64 now)
 }
 
 /*
- * A member must cut its window, for the first time in its round-trip time: the window that is left,
- * or 0 if it cuts as it would without the bundle. A timeout is answered only by who has delivered
- * something since this one did: then the way is open.
+ * A member must cut its window, for the first time in its round-trip time. Returns the remaining
+ * window, or 0 if the member cuts as it would without the bundle. A timeout is answered only by
+ * connections that have delivered something since this one did: for them the path works.
  */
 static __noinline __u32 handle_signal(__u32 index, __u64 now, int is_timeout)
 {
@@ -397,12 +397,12 @@ static __noinline __u32 handle_signal(__u32 index, __u64 now, int is_timeout)
 	return left;
 }
 
-/* The window that a member has to go down to for signals of others, or 0. */
+/* The window to which a member must go down for signals of others, or 0. */
 static __always_inline __u32 take_cut(struct member *m, const struct order *o, __u64 now)
 {
 	__u32 cut = m->debt, most;
 
-	/* A signal of its own came first: the cut for others waits for its next round-trip time. */
+	/* The member has just answered its own signal: the cut for others waits for the next round-trip time. */
 	if (!cut || !m->rtt_us || is_fresh(m, now))
 		return 0;
 	most = packets_most(m, o);
@@ -413,7 +413,7 @@ static __always_inline __u32 take_cut(struct member *m, const struct order *o, _
 	m->cut_ns = now;
 	m->gave = cut;
 	m->cuts++;
-	/* Only its own ACKs reduce a debt. What its floor keeps now is given up when it has grown. */
+	/* Only its own ACKs reduce a debt. What its floor keeps now is given up when the window has grown. */
 	__sync_fetch_and_add(&m->debt, -cut);
 	return m->cwnd - cut;
 }

@@ -2,9 +2,9 @@
 /*
  * Flows that are bound to classes one by one: see heard.h. This side is this host.
  *
- * Cost (benches/sites.rs): for each packet that arrives while the policy has sites a look at the flows that
- * came lately (recent.h), among which is mostly the packet's own, or else one look-up; the same for what is
- * sent if it has payload, and a look-up if it may be a request or opens a connection.
+ * Cost (benches/sites.rs): while the policy has sites, each arriving packet costs a look at the
+ * recent flows (recent.h), which mostly include its own, or else one lookup. A sent packet with
+ * payload costs the same, and one lookup more if it may be a request or opens a connection.
  */
 #pragma once
 
@@ -29,7 +29,7 @@ static __always_inline __u32 flow_rule(const struct packet *p, const struct conf
 	return flow->rule;
 }
 
-/* As flow_rule, of a packet that arrives. */
+/* As flow_rule, for an arriving packet. */
 static __always_inline __u32 site_rule(struct __sk_buff *skb, struct packet *p,
 				       const struct config *cfg)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
-/* Which rule a connection has, by its addresses and its owner. */
+/* The rule of a connection, by its addresses and its owner. */
 #pragma once
 
-/* An IPv4 address out of the IPv6 address that a socket has instead of it. */
+/* Extracts the IPv4 address from the IPv6 address that a socket has in its place. */
 static __always_inline void as_ip4(__be32 *words)
 {
 	words[0] = words[3];
@@ -10,7 +10,7 @@ static __always_inline void as_ip4(__be32 *words)
 	words[3] = 0;
 }
 
-/* What a packet of the connection would say. */
+/* Fills in what a packet of the connection would say. */
 static __always_inline void describe_connection(struct tcp_sock *tp, struct packet *p)
 {
 	struct sock_common *sk = (struct sock_common *)tp;
@@ -34,7 +34,7 @@ static __always_inline void describe_connection(struct tcp_sock *tp, struct pack
 	}
 }
 
-/* The greatest of its rules; what its packets would say is left in `p`. */
+/* The greatest of the connection's rules; `p` is left as a description of its packets. */
 static __always_inline __u32 rule_of(struct tcp_sock *tp, const struct config *cfg, struct packet *p)
 {
 	struct owner *owner;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * The TCP timestamps of arriving packets, and what they say of the way from the server.
+ * The TCP timestamps of arriving packets, and the transit times that they show.
  *
- * The clock's period is found by comparing it to ours: that of 1 ms, which nearly all stacks have,
- * within a quarter of a second, others within a second. Until then, and if it is not one of those that
- * stacks use, nothing is told. Connections that open fill the queue meanwhile, so stamps advance more
- * slowly than time passes; but periods differ by more than that.
+ * The clock's period is found by comparison with ours: 1 ms, which nearly all stacks use, within a
+ * quarter of a second, others within a second. Before that, and with periods that no stack uses, no
+ * transit time is reported. Opening connections fill the queue meanwhile, so stamps advance more
+ * slowly than time; but the periods of clocks differ by more than that.
  */
 #pragma once
 
@@ -16,7 +16,7 @@
 #define PERIOD_SOUGHT_NS 4000000000ull
 #define PERIOD_CHECKED_AFTER_NS 10000000000ull
 
-/* What a TCP header says from its sequence number on, with the timestamps where stacks put them. */
+/* The TCP header from the sequence number on, with the options in which stacks put timestamps. */
 struct segment {
 	__be32 seq;
 	__be32 ack;
@@ -31,9 +31,9 @@ struct segment {
 };
 
 /*
- * Reads a TCP segment with payload, and its timestamp, which is looked for where stacks put it:
- * first, with two empty options in front (RFC 7323, appendix A) or without. Returns not 0 if there
- * is none.
+ * Reads a TCP segment with payload, and its timestamp, which must be where stacks put it: as the
+ * first option, with or without two empty options before it (RFC 7323, appendix A). Returns not 0
+ * if there is none.
  */
 static __always_inline int read_segment(struct __sk_buff *skb, struct packet *p, struct segment *s,
 					__u32 *tsval)
@@ -74,7 +74,7 @@ static __always_inline int fits(__u64 elapsed, __s64 ticks, __u64 period, __u64 
 	return (__u64)(off < 0 ? -off : off) * 16 <= elapsed * part;
 }
 
-/* The period of a clock with this many ticks in `elapsed`; 0 if no stack uses it, or not known yet. */
+/* The period of a clock with this many ticks in `elapsed`; 0 if no stack uses it, or if it is not known yet. */
 static __always_inline __u32 find_period(__u64 elapsed, __s64 ticks)
 {
 	if (fits(elapsed, ticks, 1000000, 6))
@@ -90,7 +90,7 @@ static __always_inline __u32 find_period(__u64 elapsed, __s64 ticks)
 	return 0;
 }
 
-/* Takes in a packet that was stamped `tsval` and arrived `now`. */
+/* Handles a packet with the timestamp `tsval` that arrived `now`. */
 static __always_inline void time_packet(struct transit *t, __u64 now, __u32 tsval)
 {
 	__u64 elapsed;
@@ -101,7 +101,7 @@ static __always_inline void time_packet(struct transit *t, __u64 now, __u32 tsva
 		return;
 	}
 	elapsed = now - t->anchor_ns;
-	/* Its 32 bits wrap, and packets overtake each other. */
+	/* Timestamps have 32 bits, which wrap, and packets overtake each other. */
 	t->ticks += (__s32)(tsval - t->tsval);
 	t->tsval = tsval;
 	if (!t->period_ns) {

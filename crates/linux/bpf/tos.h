@@ -5,7 +5,7 @@
 #define TOS_DSCP 0xfc
 #define ECN_CE 3
 
-/* Bits that are cleared, and then those that are set. */
+/* Bits to clear, and then bits to set. */
 struct tos_change {
 	__u32 clear;
 	__u32 set;
@@ -52,7 +52,7 @@ static __always_inline void change_tos_xdp(struct frame *frame, const struct pac
 	ip4->checksum = checksum_after(ip4->checksum, before, *word);
 }
 
-/* As above; the header's sum does not change, so the frame's does not either, but with IPv6. */
+/* As above. The sum of an IPv4 header does not change, so neither does the frame's; with IPv6 it does. */
 static __always_inline void change_tos_skb(struct __sk_buff *skb, const struct packet *p,
 					   struct tos_change tos)
 {

@@ -1,31 +1,31 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * How long packets took from the server, by their TCP timestamps.
+ * Transit times of packets from the server, by their TCP timestamps.
  *
- * A sender stamps each packet with a clock of its own (RFC 7323), in most stacks of 1 ms. Its offset
- * is unknown, so only changes of arrival − timestamp mean something: those of the queues on the way. All sums are relative to an anchor, which is a packet of the connection, so that they
- * are small and a sum that is read while it is written is wrong by one packet at most.
+ * A sender stamps each packet by a clock of its own (RFC 7323), in most stacks of 1 ms. Its offset is unknown, so
+ * only changes of arrival − timestamp mean something: queues on the way. All sums are relative to an anchor, a
+ * packet of the connection: they are small, and a read during a write is wrong by one packet at most.
  *
- * Any host can send a segment with the server's address, so only what the stack will accept is timed:
- * in the receive window, with a plausible timestamp and a right checksum. An attacker who knows only
- * addresses and ports hits the window with one segment in (2^32 / window) and the timestamp with one
- * in some 10^6 of these. An attacker who sees the packets can forge segments that the stack accepts,
- * but could as well insert data.
+ * Any host can send a segment with the server's address, so a packet is timed only if the stack
+ * will accept it: in the receive window, with a plausible timestamp and a correct checksum. An
+ * attacker who knows only addresses and ports hits the window with one segment in (2^32 / window)
+ * and the timestamp with one in about 10^6 of these. An attacker who sees the packets can forge
+ * segments that the stack accepts, but could as well insert data.
  */
 #pragma once
 
 #include "stamp.h"
 
 #define TCP_HEADER 20
-/* With SYN and RST, without which the segment must be. */
+/* The checked flags, with SYN and RST, which must be clear. */
 #define TCP_FLAGS_CHECKED (TCP_FLAG_ACK | 0x02 | 0x04)
 #define CHECKSUM_UNNECESSARY 1
 #define CHECKSUM_PARTIAL 3
 /* Larger packets without a checked checksum are not timed. */
 #define CHECKED_MAX 2048
 /*
- * The fastest clock that is timed ticks a thousand times a second; a queue that empties makes
- * packets come with newer stamps than time has passed.
+ * The fastest clock that is timed ticks a thousand times a second. When a queue empties, stamps may
+ * advance faster than time.
  */
 #define TICKS_MAX_PER_S 1024
 #define AHEAD_S 4
@@ -33,9 +33,9 @@
 #define ELAPSED_MAX_S 1000000
 
 /*
- * Whether the stack would take the segment by its numbers: new data within the receive window, an
- * acknowledgement of what was sent (RFC 5961, section 5), and a timestamp that is neither older than
- * the newest one it has accepted (PAWS, RFC 7323) nor newer than the fastest clock can have become.
+ * Whether the stack would accept the segment by its numbers: new data within the receive window, an
+ * acknowledgement of sent data (RFC 5961, section 5), and a timestamp that is neither older than
+ * the newest accepted one (PAWS, RFC 7323) nor newer than the fastest clock can be.
  */
 static __always_inline int is_expected(struct tcp_sock *tp, struct segment *s, __u32 payload,
 				       __u32 tsval, __u64 now)
@@ -54,7 +54,7 @@ static __always_inline int is_expected(struct tcp_sock *tp, struct segment *s, _
 	return tsval - tp->rx_opt.ts_recent <= (elapsed_s + AHEAD_S) * TICKS_MAX_PER_S;
 }
 
-/* Adds `size` bytes at `offset` of the packet to the sum; returns less than 0 if it cannot. */
+/* Adds `size` bytes at `offset` of the packet to the sum; returns a negative number on failure. */
 static __always_inline __s64 add_to_sum(struct __sk_buff *skb, __u32 offset, __u32 size, __s64 sum)
 {
 	struct scratch *part;
@@ -69,7 +69,7 @@ static __always_inline __s64 add_to_sum(struct __sk_buff *skb, __u32 offset, __u
 	size = (size & (SCRATCH_BYTES - 1)) + 1;
 	if (bpf_skb_load_bytes(skb, offset, part->bytes, size))
 		return -1;
-	/* The helper takes whole words. */
+	/* The helper reads whole words. */
 	*(__u8 *)(part->bytes + size) = 0;
 	*(__u8 *)(part->bytes + size + 1) = 0;
 	*(__u8 *)(part->bytes + size + 2) = 0;
@@ -77,8 +77,8 @@ static __always_inline __s64 add_to_sum(struct __sk_buff *skb, __u32 offset, __u
 }
 
 /*
- * Whether the checksum is right. Devices, GRO and senders on this machine nearly always say so; else
- * it is computed, as the stack will do it.
+ * Whether the checksum is correct. Devices, GRO and local senders nearly always tell; otherwise it
+ * is computed, as the stack will do.
  */
 static __always_inline int is_intact(struct __sk_buff *skb, struct packet *p)
 {
@@ -92,7 +92,7 @@ static __always_inline int is_intact(struct __sk_buff *skb, struct packet *p)
 	__u8 summed = BPF_CORE_READ_BITFIELD_PROBED((struct sk_buff *)skb, ip_summed);
 	__s64 sum;
 
-	/* What GRO has put together it has checked. */
+	/* GRO checks the packets that it merges. */
 	if (skb->gso_size || summed == CHECKSUM_UNNECESSARY || summed == CHECKSUM_PARTIAL)
 		return 1;
 	if (p->end != skb->len || left > CHECKED_MAX)

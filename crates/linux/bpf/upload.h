@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause */
 /*
- * What leaves by the device that faces the Internet: counted by class, and given its class (HTB, the
- * root qdisc of the device) while user space is alive and wants that. See src/shape/uplink.rs.
+ * What leaves by the device that faces the Internet: packets are counted by class, and get their class
+ * (HTB, the root qdisc of the device) while user space is alive and enforces. See src/shape/uplink.rs.
  *
  * Acknowledgements without payload and small ICMP have classes of their own, which go first: they
  * carry the clock of downloads and the probe.
@@ -16,7 +16,7 @@ struct {
 	__type(value, struct upload_counters);
 } upload_counters SEC(".maps");
 
-/* The class of a packet that goes first, 0 of all others. */
+/* The class of a packet that goes first; 0 for all other packets. */
 static __always_inline __u32 goes_first(struct __sk_buff *skb, const struct packet *p)
 {
 	__u32 end = p->end && p->end < skb->len ? p->end : skb->len;
@@ -31,8 +31,8 @@ static __always_inline __u32 goes_first(struct __sk_buff *skb, const struct pack
 	return p->transport_at + (words >> 4) * 4 >= end ? ACKS_MINOR : 0;
 }
 
-/* Counts the packet for `slot` and, if wanted, gives it a class. What it needs of the packet is found
- * before the slot, since each rule would double what the verifier has to look at behind it. */
+/* Counts the packet for `slot` and, if wanted, gives it a class. Callers find `amount` and `first`
+ * before `slot`: each rule would double the code that the verifier has to look at after it. */
 static __always_inline void leave(struct __sk_buff *skb, const struct counter *amount, __u32 first,
 				  __u32 slot, int enforce)
 {

@@ -22,6 +22,33 @@ static __always_inline int is_marked(__u32 clamp)
 	return (clamp & CLAMP_MARK_MASK) == CLAMP_MARK;
 }
 
+/* Whether the kernel has set the socket's bound by its buffer; one in 128 such bounds has the mark
+ * by chance. A connection begins with room for one segment less. Source: tcp_win_from_space and
+ * tcp_init_buffer_space of Linux. */
+static __always_inline int is_by_buffer(struct tcp_sock *tp)
+{
+	__u32 full;
+
+	if (!bpf_core_field_exists(tp->scaling_ratio))
+		return 0;
+	full = (__s64)((struct sock *)tp)->sk_rcvbuf * tp->scaling_ratio >> 8;
+	return tp->window_clamp == full || tp->window_clamp == full - tp->advmss;
+}
+
+/* Whether fairweir has set the socket's bound. */
+static __always_inline int is_bounded(struct tcp_sock *tp)
+{
+	return is_marked(tp->window_clamp) && !is_by_buffer(tp);
+}
+
+/* The socket's bound as it is reported: it has the mark only if fairweir has set it. */
+static __always_inline __u32 told_clamp(struct tcp_sock *tp)
+{
+	__u32 clamp = tp->window_clamp;
+
+	return is_marked(clamp) && !is_bounded(tp) ? clamp - 1 : clamp;
+}
+
 static __always_inline int marked(__u32 window)
 {
 	if (window < CLAMP_MIN)
@@ -32,9 +59,9 @@ static __always_inline int marked(__u32 window)
 }
 
 /*
- * What an unbounded socket may have: all that its window scale can tell. The bound before
- * the first of ours would be too little, since the buffer may have grown meanwhile, and the kernel
- * raises a bound only when the buffer grows.
+ * The bound of a socket without a limit: the largest window that its scale can express. The bound
+ * before fairweir's first one would be too small, since the buffer may have grown meanwhile, and
+ * the kernel raises a bound only when the buffer grows.
  */
 static __always_inline int open_clamp(struct tcp_sock *tp)
 {

@@ -3,7 +3,7 @@
  * change, read by the programs; they live as long as the programs. */
 #pragma once
 
-/* By the connection: a socket's cookie, or on a router its id. */
+/* Bounds by connection: by a socket's cookie, or on a router by the flow's id. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, 8192);
@@ -11,7 +11,7 @@ struct {
 	__type(value, __u32);
 } windows SEC(".maps");
 
-/* With which bound a connection of each class begins. */
+/* The initial bound of a connection, by class. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(max_entries, 1);

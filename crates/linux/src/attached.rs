@@ -1,4 +1,4 @@
-//! What a host and a router have in common, as a daemon sees them.
+//! The common interface of a host and a router, as a daemon uses it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
@@ -11,32 +11,32 @@ use fairweir_core::units::Time;
 use crate::Error;
 use crate::shape::uplink::Upload;
 
-/// What to do with what arrives.
+/// What to do with arriving packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Count it; nothing is made but the classifier.
+    /// Count them; only the classifier is attached.
     Count,
-    /// Count it and shape it, from the first [`Attached::apply`] on.
+    /// Count and shape them, from the first [`Attached::apply`] on.
     Shape,
 }
 
-/// The state of what was made in the kernel.
+/// The state of the kernel objects that were created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Health {
-    /// As it was made.
+    /// Everything is as it was created.
     Well,
     /// Another process removed something; everything passes unshaped until [`Attached::repair`].
     Broken {
-        /// What, in words.
+        /// What was removed, in words.
         what: String,
     },
     /// The device itself is gone; attach anew when it is back.
     DeviceGone,
 }
 
-/// Where the download is counted and shaped: at a host's device, or between a router's two.
+/// The place where the download is counted and shaped: a host's device, or a router's two sides.
 ///
-/// All that it makes in the kernel is gone when it drops.
+/// Everything that it creates in the kernel is removed when it drops.
 pub trait Attached {
     /// Takes over a new policy, touching only what changed: a group that keeps its name keeps its
     /// class, its queue and its counters.
@@ -51,16 +51,23 @@ pub trait Attached {
     /// If the kernel does not answer.
     fn take_samples(&mut self) -> Result<Vec<GroupSample>, Error>;
 
-    /// What each connection received since the last call, by id: those that received something or
-    /// have a bound, at most [`fairweir_core::receiver::CONNECTIONS_MAX`]. Nothing if the kernel
-    /// cannot tell.
+    /// What each connection received since the last call, by id: the connections that received
+    /// something or have a bound, at most [`fairweir_core::receiver::CONNECTIONS_MAX`]. Empty if
+    /// the kernel cannot watch connections.
     ///
     /// # Errors
     /// If the kernel refuses.
     fn take_connections(&mut self) -> Result<Vec<ConnectionSample>, Error>;
 
-    /// Makes the classes those of `allocation`, all in one batch and only what differs, and lets
-    /// packets through them.
+    /// Marks leaving flows with the DSCP of their group, in the policy's order, until the policy
+    /// changes or the process stops beating; `None` stops marking.
+    ///
+    /// # Errors
+    /// If marks were not asked for when this was attached, or the kernel is older than 6.6, or refuses.
+    fn set_marks(&mut self, of_groups: Option<&[u8]>) -> Result<(), Error>;
+
+    /// Changes the classes to those of `allocation`, in one batch and only where they differ, and
+    /// lets packets through them.
     ///
     /// # Errors
     /// If the kernel refuses; then everything passes unshaped.
@@ -75,8 +82,8 @@ pub trait Attached {
     /// If the kernel refuses.
     fn release(&mut self) -> Result<(), Error>;
 
-    /// Bounds the windows of these connections, and of no other. A host keeps a bound that differs
-    /// little from the new one.
+    /// Bounds the windows of exactly these connections. A host keeps a bound that differs little
+    /// from the new one.
     ///
     /// # Errors
     /// If the kernel refuses; then nothing is bounded.
@@ -94,10 +101,10 @@ pub trait Attached {
     /// Whether the window of the connection `id` is bounded, as last applied.
     fn is_bounded(&self, id: u64) -> bool;
 
-    /// What leaves by the device that faces the Internet; `None` if it is not shared.
+    /// The shaper of what leaves by the device that faces the Internet; `None` if the upload is not shared.
     fn upload(&mut self) -> Option<Upload<'_>>;
 
-    /// Lets what leaves pass unshaped.
+    /// Lets leaving packets pass unshaped.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -105,8 +112,8 @@ pub trait Attached {
         self.upload().map_or(Ok(()), |mut upload| upload.release())
     }
 
-    /// Passes on what was heard of connections since the last call, and when, in its order: at most
-    /// 1,024 pieces. Nothing if the policy has no sites, or the kernel cannot hear.
+    /// Passes on what was heard of connections since the last call, with times and in order: at
+    /// most 1,024 pieces. Nothing if the policy has no sites, or the kernel cannot hear.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -115,7 +122,7 @@ pub trait Attached {
         each: &mut dyn FnMut(Connection, Heard<'_>, Time),
     ) -> Result<(), Error>;
 
-    /// What becomes readable when something was heard of connections.
+    /// A descriptor that becomes readable when something was heard of connections.
     fn heard_fd(&self) -> Option<BorrowedFd<'_>>;
 
     /// Binds a connection to a group, on a router to a label
@@ -125,7 +132,7 @@ pub trait Attached {
     /// If the kernel refuses.
     fn bind(&mut self, command: &Command) -> Result<(), Error>;
 
-    /// Takes connections that were open before into the table, so that they can be bound.
+    /// Adds connections that were open before to the table, so that they can be bound.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -134,19 +141,19 @@ pub trait Attached {
         connections: &mut dyn Iterator<Item = &Connection>,
     ) -> Result<(), Error>;
 
-    /// By which evidence each of these connections has its class, by id: as last watched, and on a
-    /// router only where a site decides.
+    /// The number of the evidence that decided the class of each of these connections, by id: as
+    /// last watched, and on a router only where a site decides.
     ///
     /// # Errors
     /// If the kernel does not answer.
     fn evidence_of(&self, ids: &BTreeSet<u64>) -> Result<BTreeMap<u64, u64>, Error>;
 
-    /// Beginnings of connections that were lost since the start because the ring was full, as of the
-    /// last [`Attached::take_samples`].
+    /// Number of beginnings of connections that were lost since the start because the ring was
+    /// full, as of the last [`Attached::take_samples`].
     fn unheard(&self) -> u64;
 
-    /// Tells the BPF programs that this process is alive. Without this for two seconds everything
-    /// passes unshaped, and windows have no bounds.
+    /// Tells the BPF programs that this process is alive. After two seconds without a call
+    /// everything passes unshaped, and windows have no bounds.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -155,14 +162,14 @@ pub trait Attached {
     /// Checks whether everything is still there; if not, everything passes unshaped from now on.
     fn health(&mut self) -> Health;
 
-    /// Makes anew what was taken away ([`Health::Broken`]); packets have classes from the next
+    /// Restores what was removed ([`Health::Broken`]); packets have classes from the next
     /// [`Attached::apply`] on.
     ///
     /// # Errors
     /// If the kernel refuses, or another program uses the device now.
     fn repair(&mut self) -> Result<(), Error>;
 
-    /// Gives everything back, as dropping does, and reports what went wrong. Idempotent.
+    /// Removes everything, as dropping does, and reports what went wrong. Idempotent.
     ///
     /// # Errors
     /// If something could not be removed.
@@ -170,8 +177,8 @@ pub trait Attached {
 }
 
 impl Health {
-    /// The health after a look that found a fault, none, or [`Error::NoDevice`]. If something is
-    /// broken, `release` lets everything pass.
+    /// The health, from a check that found a fault, no fault, or [`Error::NoDevice`]. If something
+    /// is broken, `release` lets everything pass.
     pub(crate) fn of(
         fault: Result<Option<String>, Error>,
         release: impl FnOnce() -> Result<(), Error>,

@@ -1,13 +1,13 @@
 use fairweir_core::units::Time;
 use nix::time::{ClockId, clock_gettime};
 
-/// Now, by the clock that the kernel's programs also read: CLOCK_MONOTONIC, which starts with the
+/// The current time of CLOCK_MONOTONIC, which the kernel's programs also read. It starts with the
 /// machine and is never set.
 pub fn monotonic_now() -> Time {
     now_of(ClockId::CLOCK_MONOTONIC)
 }
 
-/// The same with the time that the machine was suspended: CLOCK_BOOTTIME.
+/// The current time of CLOCK_BOOTTIME, which also counts the time that the machine was suspended.
 pub fn boottime_now() -> Time {
     now_of(ClockId::CLOCK_BOOTTIME)
 }

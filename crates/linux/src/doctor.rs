@@ -36,7 +36,7 @@ pub struct Finding {
     pub detail: String,
     /// The first kernel that has it; empty if it does not depend on the kernel.
     pub since: &'static str,
-    /// What does not work without it.
+    /// What does not work without the feature.
     pub lost_without: &'static str,
     /// Whether `fairweir host` cannot work without it.
     pub is_required: bool,
@@ -266,16 +266,16 @@ fn device(dev: &str) -> Finding {
     }
 }
 
-/// What is lost without what `fairweir host` needs.
+/// What is lost without a feature that `fairweir host` requires.
 const EVERYTHING: &str = "everything";
 const SHAPING: &str = "shaping";
 const CLASSIFIER_SINCE: &str = "kernel 5.11";
 const SENDER_SINCE: &str = "kernel 6.4 with CONFIG_BPF_JIT and cubic";
 const OWNERS_LOST: &str = "the rules app:, unit:, cgroup: and user:";
-/// Checks for an answer, one every 10 ms; an answer takes much less than that.
+/// Checks for an answer, one every 10 ms; an answer takes much less than all of them.
 const PROBE_CHECKS: u32 = 50;
 const RATE: Rate = Rate::mbit(1);
-/// Name, number (linux/capability.h), since, lost without.
+/// Name, number (linux/capability.h), first kernel, what is lost without it.
 const CAPABILITIES: [(&str, u32, &str, &str); 4] = [
     ("CAP_NET_ADMIN", 12, "", "everything: the classifier and the classes cannot be attached"),
     ("CAP_NET_RAW", 13, "", "the probe of the access link"),

@@ -1,11 +1,11 @@
 use std::io;
 use std::path::PathBuf;
 
-/// What was attempted on what, and why it did not work.
+/// What was attempted, on what, and why it failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The kernel said no.
+    /// The kernel refused.
     #[error("cannot {attempted}: {source}")]
     Refused {
         /// What was attempted, such as `set the link wan up`.
@@ -13,7 +13,7 @@ pub enum Error {
         /// The kernel's answer.
         source: io::Error,
     },
-    /// The kernel did not take the BPF programs.
+    /// The kernel refused the BPF programs.
     #[error("cannot {attempted}: {source}{}", separated(.log))]
     Bpf {
         /// What was attempted, such as `load the programs`.
@@ -31,31 +31,39 @@ pub enum Error {
     Occupied {
         /// The device.
         dev: String,
-        /// What is in the way.
+        /// The object that is in the way.
         found: String,
         /// The command that removes it.
         remedy: String,
     },
-    /// What is pinned there could be another user's.
+    /// The pinned objects could be another user's.
     #[error(
         "{} has owner {owner} and mode {mode:o}; it must belong to this user, and others may not write there",
         dir.display()
     )]
     Untrusted {
-        /// Where.
+        /// The directory.
         dir: PathBuf,
-        /// Its user.
+        /// The directory's owner.
         owner: u32,
-        /// Its permissions.
+        /// The directory's permissions.
         mode: u32,
     },
     /// Packets do not pass where fairweir counts and shapes them.
     #[error("packets are taken past the classifier: {found}; {remedy}")]
     Bypassed {
-        /// What takes them.
+        /// What takes the packets past the classifier.
         found: String,
-        /// What ends that.
+        /// How to end that.
         remedy: String,
+    },
+    /// Packets to the Internet use other interfaces than the named ones.
+    #[error("{found}; set `wan = {right}`")]
+    Elsewhere {
+        /// Which packets use which interface.
+        found: String,
+        /// The right value of the setting.
+        right: String,
     },
     /// There is no such user.
     #[error("no user `{0}`")]
@@ -71,7 +79,7 @@ pub enum Error {
     PlanInUse {
         /// The plan.
         plan: u16,
-        /// Subscribers' directions that have it.
+        /// Number of directions of subscribers that have it.
         users: u32,
     },
     /// The subscriber was removed.
@@ -89,9 +97,9 @@ pub enum Error {
     /// The kernel's tables have a size.
     #[error("too many {what} (at most {max})")]
     TooMany {
-        /// Of what.
+        /// The kind of entries.
         what: String,
-        /// How many there can be.
+        /// The maximum number of entries.
         max: u32,
     },
 }

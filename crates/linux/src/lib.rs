@@ -53,7 +53,7 @@ pub use net::{admission, conntrack, datagram, link, netns, network};
 pub use police::pins::{devices as kept, sweep as open_kept};
 pub use random::random;
 pub use router::kept::forget as forget_connections;
-pub use router::{Router, RouterSpec, Sharing, trial as router_trial};
+pub use router::{Router, RouterSpec, Sharing, link_devices, trial as router_trial};
 pub use shape::uplink::{Upload, UploadGroup, UploadSample};
 pub use sweep::{leftovers, sweep};
 pub use tcp::{round_trip, set_receive_buffer};

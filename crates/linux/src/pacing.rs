@@ -6,17 +6,17 @@ use std::os::fd::{AsFd, AsRawFd};
 /// 100 Gbit/s in bytes per second: more than any rate in a lab. The largest number would turn pacing off.
 const RATE_MAX: u64 = 100_000_000_000 / 8;
 
-/// Lets the kernel pace a TCP socket, and what it accepts from now on, as the fq qdisc would: twice
-/// the window per round trip in slow start, 1.2 times later. A socket that has a highest pacing rate
-/// paces itself where no fq does (tcp(7), `net.ipv4.tcp_pacing_ss_ratio`).
+/// Makes the kernel pace a TCP socket, and those that it accepts from now on, as the fq qdisc
+/// would: at twice the window per round trip in slow start, 1.2 times later. A socket with a
+/// maximum pacing rate paces itself where there is no fq (tcp(7), `net.ipv4.tcp_pacing_ss_ratio`).
 ///
 /// # Errors
-/// If the socket is none.
+/// If the descriptor is not a socket.
 pub fn pace(socket: &impl AsFd) -> io::Result<()> {
     let socket = socket.as_fd().as_raw_fd();
     let rate = RATE_MAX;
     let length = std::mem::size_of::<u64>() as libc::socklen_t;
-    // SAFETY: the value outlives the call, and the length is its.
+    // SAFETY: the value outlives the call, and the length is the value's.
     let done = unsafe {
         libc::setsockopt(
             socket,

@@ -3,7 +3,7 @@ use crate::Error;
 /// 64 unpredictable bits.
 ///
 /// # Errors
-/// If the kernel has none.
+/// If the kernel gives no random bits.
 pub fn random() -> Result<u64, Error> {
     let mut bytes = [0; 8];
     // SAFETY: the call writes at most the length of the buffer.

@@ -6,8 +6,8 @@ use nix::sys::prctl;
 
 use crate::Error;
 
-/// Puts the calling thread before all ordinary ones (SCHED_FIFO, at the lowest real-time
-/// priority), and lets its timers fire without slack.
+/// Gives the calling thread priority over all ordinary threads (SCHED_FIFO, at the lowest real-time
+/// priority), and makes its timers fire without slack.
 ///
 /// # Errors
 /// Without CAP_SYS_NICE.

@@ -1,4 +1,4 @@
-//! What a killed daemon leaves in the kernel: it is found and removed.
+//! Finds and removes what a killed daemon leaves in the kernel.
 
 use crate::Error;
 use crate::classify::ingress;
@@ -8,14 +8,14 @@ use crate::police::pins;
 use crate::shape::{htb, ifb};
 use crate::window::{self, expiry};
 
-/// Removes what a killed daemon left at `dev`, and only that; says in words what it was.
+/// Removes what a killed daemon left at `dev`, and nothing else; returns in words what was removed.
 ///
 /// # Errors
 /// If the kernel refuses.
 pub fn sweep(dev: &str) -> Result<Vec<String>, Error> {
     let mut netlink = Netlink::open()?;
     let mut swept = Vec::new();
-    // The filter first: without the ifb it would send packets into nothing.
+    // The filter goes first: without the ifb it would send packets nowhere.
     let device = link::find_with(&mut netlink, dev)?.map(|device| device.index);
     if let Some(index) = device
         && ingress::detach_clsact(&mut netlink, index)?
@@ -41,7 +41,7 @@ pub fn sweep(dev: &str) -> Result<Vec<String>, Error> {
         Ok(count) => swept.push(format!("programs of killed daemons at the root cgroup: {count}")),
         Err(e) => tracing::debug!(error = %e, "no programs at the root cgroup are looked for"),
     }
-    // A kernel that cannot lift bounds could not set them either.
+    // A kernel that cannot lift bounds cannot have set them.
     match window::lift() {
         Ok(0) => {}
         Ok(count) => swept.push(format!("the bounds of {count} receive windows")),
@@ -50,7 +50,7 @@ pub fn sweep(dev: &str) -> Result<Vec<String>, Error> {
     Ok(swept)
 }
 
-/// The devices of this network namespace at which something of fairweir is, also of one that runs.
+/// The devices of this network namespace with objects of fairweir, also of running daemons.
 ///
 /// # Errors
 /// If the kernel does not answer.

@@ -1,12 +1,12 @@
-//! TCP sockets of this process: what the kernel knows of them, and their receive buffers.
+//! TCP sockets of this process: their round-trip times, and their receive buffers.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use fairweir_core::units::{Bytes, Span};
 
-/// The round-trip time of a connection: by its acknowledgements and its opening, or by what it receives,
-/// whichever is shorter; `None` while it is not known. An opening that was sent again, for which the kernel
-/// waits a second, says nothing about it. Source: RFC 6298, section 2.
+/// The round-trip time of a connection: from its acknowledgements and its opening, or from the data
+/// that it receives, whichever is shorter; `None` while it is unknown. A retransmitted opening, for
+/// which the kernel waits a second, gives no information. Source: RFC 6298, section 2.
 pub fn round_trip(socket: BorrowedFd<'_>) -> Option<Span> {
     // SAFETY: a `tcp_info` is plain numbers, for which zero is valid.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
@@ -29,12 +29,12 @@ pub fn round_trip(socket: BorrowedFd<'_>) -> Option<Span> {
     both.min().map(|us| Span::micros(us.into()))
 }
 
-/// Sets a connection's receive buffer, beyond the limit of unprivileged users if the process may. Only
-/// the buffer bounds the window then: without the second option a kernel goes on with the bound that it
-/// chose when the connection opened.
+/// Sets a connection's receive buffer, beyond the limit of unprivileged users if the process may.
+/// After that only the buffer bounds the window: without the second option, a kernel keeps the
+/// bound that it chose when the connection opened.
 pub fn set_receive_buffer(socket: BorrowedFd<'_>, size: Bytes) {
     let bytes = libc::c_int::try_from(size.as_u64()).unwrap_or(libc::c_int::MAX / 2);
-    // The kernel doubles the first, for its own overhead.
+    // The kernel doubles the first value, for its own overhead.
     let clamp = bytes.saturating_mul(2);
     if set(socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, bytes).is_err() {
         let _ = set(socket, libc::SOL_SOCKET, libc::SO_RCVBUF, bytes);

@@ -1,9 +1,9 @@
-//! What each BPF program costs the kernel's verifier, and the record of it in `docs/results/verifier.md`.
+//! The cost of each BPF program for the kernel's verifier, and the record of it in `docs/results/verifier.md`.
 //!
-//! A kernel refuses a program that takes it a million instructions, or a stack of more than 512 bytes.
-//! The numbers depend on the kernel and the compiler, so the record names both: where they are the
-//! same, nothing may be more than 5 % above the record; elsewhere the bounds hold that leave room for
-//! older kernels.
+//! A kernel refuses a program for which its verifier needs a million instructions, or a stack of
+//! more than 512 bytes. The numbers depend on the kernel and the compiler, so the record names
+//! both. Where both are the same, no number may exceed the record by more than 5 %; elsewhere fixed
+//! limits apply, which leave room for older kernels.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -19,20 +19,20 @@ use crate::police::{Police, PoliceSpec};
 use crate::router::programs as router;
 use crate::{sender, window};
 
-/// What a program costs: the numbers of a row.
+/// The cost of a program: the numbers of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Cost {
     /// Instructions that the verifier processed.
     instructions: u64,
-    /// Rules of what registers and stack may hold that it has compared, and the most at a time.
+    /// Register and stack states that the verifier has stored, in total and at most at one time.
     states: u64,
     states_peak: u64,
-    /// Bytes of the largest frame.
+    /// Bytes of the largest stack frame.
     stack: u64,
 }
 
-/// By the object's source and the program's name; `None` if the kernel does not even look at it, as where
-/// it refuses a kind of iterator. With the most instructions that the program may take.
+/// Costs by the object's source and the program's name; `None` if the kernel refuses the program before verifying
+/// it, for example for its kind of iterator. The second value is the limit of the program's instructions.
 type Costs = BTreeMap<(&'static str, String), (Option<Cost>, u64)>;
 
 #[test]
@@ -90,7 +90,7 @@ fn a_cost_more_than_a_twentieth_above_the_record_is_found() {
     }
 }
 
-/// What is more than 5 % above the record.
+/// The name of a number that exceeds the record by more than 5 %.
 fn exceeded(before: Cost, now: Cost) -> Option<&'static str> {
     let pairs = [
         (before.instructions, now.instructions, "more instructions"),
@@ -102,7 +102,7 @@ fn exceeded(before: Cost, now: Cost) -> Option<&'static str> {
     pairs.iter().find(is_more).map(|(_, _, what)| *what)
 }
 
-/// Loads every program as it is loaded in use.
+/// Loads every program in the same way as in use.
 fn measure() -> Costs {
     let mut costs = Costs::new();
     let mut add = |source, how: &str, most, open: &mut dyn FnMut() -> OpenObject| {
@@ -126,7 +126,7 @@ fn measure() -> Costs {
         object
     });
     add("lift.bpf.c", "", VERIFIED_MAX, &mut || window::open_lift().unwrap());
-    let parts = router::Parts { upload: true, sites: true };
+    let parts = router::Parts { upload: true, sites: true, marks: true };
     add("router.bpf.c", "", VERIFIED_MAX, &mut || router::open(parts).unwrap());
     let names = ["fw_reno_v", "fw_cubic_v"].map(str::to_owned);
     add("sender.bpf.c", "", VERIFIED_MAX, &mut || sender::open(&names).unwrap());
@@ -145,7 +145,7 @@ fn measure() -> Costs {
     costs
 }
 
-/// Loads an object, without the programs that the kernel does not look at; what the verifier said of each.
+/// Loads an object, without the programs that the kernel refuses at once; returns the verifier's numbers for each.
 fn verify(open: &mut dyn FnMut() -> OpenObject) -> Vec<(String, Option<Cost>)> {
     let mut refused = Vec::new();
     loop {
@@ -160,7 +160,7 @@ fn verify(open: &mut dyn FnMut() -> OpenObject) -> Vec<(String, Option<Cost>)> {
             program.set_log_level(STATISTICS);
             let mut log = vec![0; LOG_BYTES];
             let at = program.as_libbpf_object().as_ptr();
-            // SAFETY: the log lives until the object is loaded, and is written by that alone.
+            // SAFETY: the log lives until the object is loaded, and only the loading writes to it.
             let set = unsafe {
                 libbpf_sys::bpf_program__set_log_buf(at, log.as_mut_ptr().cast(), log.len() as u64)
             };
@@ -197,7 +197,7 @@ fn cost(said: &str) -> Cost {
     }
 }
 
-/// The kernel's version without the part that a distribution adds, and the compiler's.
+/// The kernel's version without the distribution's suffix, and the compiler's version.
 fn machine() -> String {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let version = release.trim().split('-').next().unwrap_or_default();
@@ -249,18 +249,18 @@ A test fails if a number is more than 5 % above this record, on the same kernel 
 with others, if a program takes more than the bounds in `crates/linux/src/verifier.rs`.
 `make verifier` writes this file.
 ";
-/// In place of numbers.
+/// Shown in place of numbers.
 const REFUSED: &str = "–";
 const MADE: &str = "Measured with ";
 const COLUMNS: &str = "\
 | source | program | instructions | states | states at a time | stack, bytes |
 |---|---|---|---|---|---|";
-/// The most instructions of a program, so that a kernel that needs twice as many takes it, too.
+/// The maximum instructions of a program; a kernel that needs twice as many still accepts it.
 const VERIFIED_MAX: u64 = 200_000;
-/// The same of the policer, which needs Linux 6.9: with slots of one size class, and of all.
+/// The maximum for the policer, which needs Linux 6.9: with slots of one size class, and of all classes.
 const POLICE_MAX: u64 = 400_000;
 const POLICE_ALL_MAX: u64 = 800_000;
-/// BPF_LOG_STATS: the verifier's log has numbers and no instructions.
+/// BPF_LOG_STATS: the verifier's log contains numbers and no instructions.
 const STATISTICS: u32 = 4;
-/// More than the numbers of a program with many functions.
+/// Larger than the numbers of a program with many functions.
 const LOG_BYTES: usize = 16_384;

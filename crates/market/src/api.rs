@@ -1,12 +1,12 @@
-//! Requests to operations, operations to answers.
+//! Maps requests to operations on the book, and their results to responses.
 //!
 //! | request | body | who | answer |
 //! |---|---|---|---|
-//! | `GET /v1/clock` | | all | the time, the open slot, when its bids end, the rules |
-//! | `GET /v1/prices` | | a gateway | prices and roots of the last 48 slots; none below 8 gateways |
-//! | `POST /v1/enrolments` | `code`, `public_key` | who has a code | the gateway's name and certificate |
-//! | `PUT /v1/gateways/NAME/bids/SLOT` | `spend`, `sequence` | that gateway | what counts |
-//! | `PUT /v1/gateways/NAME/bids` | `bids` for some slots | that gateway | what counts; all or none |
+//! | `GET /v1/clock` | | anyone | the time, the open slot, when its bidding ends, the rules |
+//! | `GET /v1/prices` | | a gateway | prices and roots of the last 48 slots; empty below 8 gateways |
+//! | `POST /v1/enrolments` | `code`, `public_key` | holder of a code | the gateway's name and certificate |
+//! | `PUT /v1/gateways/NAME/bids/SLOT` | `spend`, `sequence` | that gateway | the bid in force |
+//! | `PUT /v1/gateways/NAME/bids` | `bids` for some slots | that gateway | the bids in force; all or none are placed |
 //! | `GET /v1/gateways/NAME/statements` | | that gateway | balance, bids and the last 48 statements |
 //! | `GET /v1/gateways/NAME/lease` | | that gateway | the rate of the last closed slot |
 //! | `POST /v1/leave` | | a gateway | that it left |
@@ -28,21 +28,21 @@ use crate::messages::{
 };
 use crate::{code_hash, hex, sha256};
 
-/// Gateways from which on prices are published. In a smaller market they would reveal what one household did.
+/// Minimum number of gateways for publishing prices. In a smaller market prices would reveal one household's bids.
 const PUBLISHED_FROM: usize = 8;
 
-/// The time, in seconds of Unix time.
+/// The current Unix time in seconds.
 pub fn now_s() -> u64 {
     now_ms() / 1_000
 }
 
-/// The same in milliseconds.
+/// The current Unix time in milliseconds.
 pub fn now_ms() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
 }
 
-/// Answers a request, once what it changed is committed.
+/// Answers a request after its changes are committed.
 pub fn handle(request: Request, keeper: &Keeper, authority: &Authority) -> Response {
     let path = request.path.clone();
     let parts: Vec<&str> = path.split('/').skip(1).collect();
@@ -99,7 +99,7 @@ fn absent(gone: Gone) -> Response {
     problem(503, gone, None)
 }
 
-/// Runs `of` for the gateway that the certificate is of; if `name` is given, only for that one.
+/// Runs `of` for the gateway to which the client's certificate belongs. If `name` is given, that must be its name.
 fn of_gateway(
     request: Request,
     name: Option<&str>,
@@ -125,8 +125,8 @@ fn of_gateway(
     })
 }
 
-/// Reads a body that is written as the API describes it: of other forms, such as a list of the values
-/// alone, serde accepts some.
+/// Parses a body, only in the form that the API describes: serde alone would also accept other forms, such
+/// as a list of the values without their keys.
 fn read<T: DeserializeOwned + Serialize>(body: &[u8]) -> Result<T, Response> {
     let invalid = |e: serde_json::Error| problem(422, e, Some("body"));
     let read: T = serde_json::from_slice(body).map_err(invalid)?;
@@ -189,7 +189,7 @@ fn prices(session: &mut Session<'_>) -> Prices {
     }
 }
 
-/// Places all bids or none.
+/// Places all bids, or none if one of them is refused.
 fn place(session: &mut Session<'_>, name: &str, bids: &[Bid]) -> Result<(), Response> {
     if bids.is_empty() || bids.len() > AHEAD as usize || !bids.is_sorted_by(|a, b| a.slot < b.slot)
     {
@@ -197,7 +197,7 @@ fn place(session: &mut Session<'_>, name: &str, bids: &[Bid]) -> Result<(), Resp
         return Err(problem(422, what, Some("bids")));
     }
     session.check_clock().map_err(|e| refused(&e))?;
-    // Late by the server's clock, whether or not the slot was settled yet.
+    // Bids are late by the server's clock, even if the slot is not settled yet.
     let (book, slot) = (session.book(), bids[0].slot);
     let is_late = |rules: &Rules| now_s() >= rules.closes_s(slot);
     if slot == book.open_slot() && book.rules().is_ok_and(is_late) {
@@ -242,7 +242,7 @@ fn lease(session: &mut Session<'_>, name: &str) -> Done {
 fn enrol(request: &Request, keeper: &Keeper, authority: &Authority) -> Done {
     let EnrolBody { code, public_key } = read(&request.body)?;
     let hash = code_hash(&code);
-    // Signing costs more than looking the code up.
+    // Check the code first: signing a certificate costs more than looking the code up.
     let known = hash.clone();
     let has = keeper.ask(move |session| {
         session.check_clock()?;
@@ -257,7 +257,7 @@ fn enrol(request: &Request, keeper: &Keeper, authority: &Authority) -> Done {
         let book = session.book();
         let (gateway, _) = book.by_certificate(&certificate).expect("invariant: it has joined");
         let (gateway, contract) = (gateway.name.clone(), gateway.contract().to_owned());
-        // Who has another code of the contract, as a lost letter, would take over the account.
+        // Anyone with another code for this contract, such as one in a lost letter, could take over the account.
         for revoke in book.revoking(|code| code.contract == contract) {
             session.apply(revoke).map_err(|e| refused(&e))?;
         }

@@ -1,11 +1,11 @@
-//! Gateways, bids and slots: what may happen, and what it does.
+//! The market's state: gateways, bids and slots. Defines which events are allowed and their effects.
 //!
-//! Method: everything that changes the book is an [`Event`]. [`Book::apply`] refuses an event or does
-//! it, and the same events lead to the same book, so a log of events is the book. A closed slot
-//! carries the root of a hash chain over all statements since the market was founded; a log whose
-//! events lead to another root is refused.
+//! Method: everything that changes the book is an [`Event`]. [`Book::apply`] refuses an event or applies
+//! it. The same events always lead to the same book, so the log of events defines the book. A closed slot
+//! carries the root of a hash chain over all statements since the market was founded; a log whose events
+//! lead to a different root is refused.
 //!
-//! Invariant: the balances sum to the share times the number of gateways, to the micro-credit.
+//! Invariant: the balances sum to exactly the share times the number of gateways, in micro-credits.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -17,29 +17,29 @@ use serde::{Deserialize, Serialize};
 use crate::guarantees::{Lease, Leases, number_of};
 use crate::{hex, sha256};
 
-/// What a market is founded with.
+/// The parameters with which a market is founded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Rules {
-    /// The link, and how spends become rates.
+    /// The link's capacity and floor, and how spends become rates.
     #[cfg_attr(test, schemars(with = "crate::schemas::Terms"))]
     pub terms: Terms,
     /// Credits per gateway.
     #[cfg_attr(test, schemars(with = "crate::schemas::Amount"))]
     pub share: Credits,
-    /// The largest balance.
+    /// The maximum balance of a gateway.
     #[cfg_attr(test, schemars(with = "crate::schemas::Amount"))]
     pub cap: Credits,
     /// The length of a slot, in seconds.
     pub slot_s: u64,
-    /// Seconds between the end of a slot's bids and its beginning; at most the slot's length.
+    /// Seconds from the end of bidding for a slot to the slot's beginning; at most the slot's length.
     pub close_before_s: u64,
     /// When slot 0 begins, in seconds of Unix time.
     pub epoch_s: u64,
 }
 
-/// One thing that happened.
+/// An event in the market.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Event {
@@ -49,11 +49,11 @@ pub enum Event {
     Code {
         /// SHA-256 of the code.
         hash: String,
-        /// What the operator calls the household.
+        /// The operator's name for the household.
         contract: String,
-        /// Its plan's rate.
+        /// The rate of the household's plan.
         peak: Option<Rate>,
-        /// When the code ends, in seconds of Unix time.
+        /// When the code expires, in seconds of Unix time.
         until_s: u64,
     },
     /// A code ended without being used.
@@ -67,30 +67,30 @@ pub enum Event {
         hash: String,
         /// SHA-256 of its certificate.
         certificate: String,
-        /// In seconds of Unix time.
+        /// When it joined, in seconds of Unix time.
         at_s: u64,
     },
     /// A gateway bid.
     Bid {
         /// Its pseudonym.
         gateway: String,
-        /// For which slot.
+        /// The slot of the bid.
         slot: u64,
-        /// What it would pay.
+        /// What the gateway offers to pay.
         spend: Credits,
-        /// The higher one counts.
+        /// Sequence number: the bid with the higher number replaces the other.
         sequence: u64,
     },
-    /// Gateways without a bid for the open slot bid this.
+    /// Gateways without a bid for the open slot are given this bid.
     Absent {
-        /// Which slot.
+        /// The open slot.
         slot: u64,
-        /// What each would pay.
+        /// What each offers to pay.
         spend: Credits,
     },
-    /// The operator changed the rules, from the open slot on; what is absent stays.
+    /// The operator changed the rules, from the open slot on. Fields that are `None` keep their values.
     Change {
-        /// What the link carries.
+        /// The link's capacity.
         capacity: Option<Rate>,
         /// See [`Terms`].
         floor_percent: Option<u64>,
@@ -106,75 +106,75 @@ pub enum Event {
     },
     /// The operator stopped the market: no slot is closed, and no bid is taken.
     Pause,
-    /// It goes on. What was bid for slots before the first one is void.
+    /// The operator resumed the market. Bids for slots before the first open one are void.
     Resume {
-        /// The open slot.
+        /// The first open slot.
         open: u64,
     },
     /// A gateway left.
     Leave {
         /// Its pseudonym.
         gateway: String,
-        /// In seconds of Unix time.
+        /// When it left, in seconds of Unix time.
         at_s: u64,
     },
     /// The bids of a slot ended and were settled.
     Close {
         /// Which slot.
         slot: u64,
-        /// The hash chain's root after it.
+        /// The hash chain's root after this slot.
         root: String,
     },
 }
 
-/// Why something is refused.
+/// Why an event is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
-    /// The market has begun already, or has not.
+    /// The market was already founded, or was not founded yet.
     #[error("the market was not founded, or was founded already")]
     Founded,
-    /// Numbers that no market can have.
+    /// Rules that no market can have.
     #[error("{0}")]
     Rules(&'static str),
-    /// A code that is not open.
+    /// A code that is unknown, used or expired.
     #[error("the code is unknown, used or expired")]
     Code,
-    /// No such gateway.
+    /// There is no such gateway.
     #[error("there is no gateway `{0}`")]
     NoGateway(String),
-    /// Bids for a slot that is settled.
+    /// A bid for a closed slot.
     #[error("slot {slot} is closed; the first open slot is {open}")]
     Closed {
         /// The slot of the bid.
         slot: u64,
-        /// The first that is open.
+        /// The first open slot.
         open: u64,
     },
-    /// Bids too far ahead.
+    /// A bid for a slot too far ahead.
     #[error("slot {slot} is not open yet; the last open slot is {last}")]
     TooFar {
         /// The slot of the bid.
         slot: u64,
-        /// The last that is open.
+        /// The last open slot.
         last: u64,
     },
-    /// More than it has.
+    /// The gateway offers more than it may spend.
     #[error("spend {spend} is above {most}")]
     Overspent {
-        /// Of the bid.
+        /// The amount of the bid.
         spend: Credits,
-        /// Its balance, or the cap for a later slot.
+        /// Its balance for the open slot, or the cap for a later slot.
         most: Credits,
     },
-    /// An older bid, or another one with the same number.
+    /// A bid older than the latest one, or a different bid with the same sequence number.
     #[error("sequence {sequence} is not above {latest}")]
     Sequence {
-        /// Of the bid.
+        /// The sequence number of the bid.
         sequence: u64,
-        /// The latest.
+        /// The sequence number of the latest bid.
         latest: u64,
     },
-    /// More changes of bids than an agent makes.
+    /// More changes of bids than an agent ever makes.
     #[error("gateway `{0}` has bid {BIDS_MAX} times since the last slot was closed")]
     TooOften(String),
     /// The market is full, or there are too many codes.
@@ -183,13 +183,13 @@ pub enum Refused {
     /// A text that is too long or empty.
     #[error("`{0}` is empty or too long")]
     Text(&'static str),
-    /// A slot other than the next is closed, or its root is another.
+    /// The closed slot is not the next one, or its root differs from the computed one.
     #[error("slot {0} does not follow, or its statements are not those that were kept")]
     Chain(u64),
-    /// No slot is closed, and no bid is taken.
+    /// The market is paused: no slot is closed, and no bid is taken.
     #[error("the market is paused by its operator")]
     Paused,
-    /// The host's clock differs from others.
+    /// The host's clock differs from other clocks.
     #[error("{0}; nothing is changed until it is right")]
     Clock(String),
     /// The ledger refuses the amounts.
@@ -197,23 +197,23 @@ pub enum Refused {
     Ledger(#[from] LedgerError),
 }
 
-/// Slots for which bids are taken: the first open one and those after it.
+/// Number of slots for which bids are taken: the first open slot and the following ones.
 pub const AHEAD: u64 = 48;
 
-/// Changes of bids by a gateway between two closes. Each is stored for good. An agent changes the bids of up
-/// to 24 slots after a close, and when the household asks for something.
+/// Maximum number of bid changes by a gateway between two closes. Each change is stored permanently. An agent
+/// changes the bids of up to 24 slots after each close, and when its household changes its wishes.
 pub const BIDS_MAX: u32 = 480;
 
-/// Slots whose statements and prices are in the book.
+/// Number of closed slots whose statements and prices are in the book.
 const KEPT: usize = 48;
 
-/// The most codes that are open.
+/// Maximum number of open codes.
 const CODES_MAX: usize = 100_000;
 
-/// The longest word for a contract, in bytes.
+/// Maximum length of the operator's name for a contract, in bytes.
 const CONTRACT_MAX: usize = 64;
 
-/// The most slots that pass, and the most gateways that join.
+/// Maximum number of slots of a market, and of gateways that ever join.
 const SLOTS_MAX: u64 = 1 << 48;
 
 /// How long the balance of a gateway that left is remembered, in seconds: 7 days.
@@ -228,10 +228,10 @@ pub struct Gateway {
     certificate: String,
     peak: Option<Rate>,
     bids: BTreeMap<u64, Placed>,
-    /// Bids since the last close.
+    /// Number of bid changes since the last close.
     bid_count: u32,
     statements: VecDeque<(u64, Statement)>,
-    /// The rate of the last closed slot.
+    /// Its rate in the last closed slot.
     rate: Rate,
 }
 
@@ -240,16 +240,16 @@ pub struct Gateway {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Bid {
-    /// Which slot.
+    /// The slot of the bid.
     pub slot: u64,
-    /// What the gateway would pay.
+    /// What the gateway offers to pay.
     #[cfg_attr(test, schemars(with = "crate::schemas::Amount"))]
     pub spend: Credits,
-    /// The higher one counts.
+    /// Sequence number: the bid with the higher number replaces the other.
     pub sequence: u64,
 }
 
-/// The bid that counts for a slot.
+/// The bid in force for a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct Placed {
     spend: Credits,
@@ -261,11 +261,11 @@ struct Placed {
 pub struct OpenCode<'b> {
     #[serde(skip)]
     hash: &'b str,
-    /// What the operator calls the household.
+    /// The operator's name for the household.
     pub contract: &'b str,
-    /// Its plan's rate.
+    /// The rate of the household's plan.
     pub peak: Option<Rate>,
-    /// When the code ends, in seconds of Unix time.
+    /// When the code expires, in seconds of Unix time.
     pub until_s: u64,
 }
 
@@ -282,26 +282,26 @@ struct Left {
     at_s: u64,
 }
 
-/// A closed slot, as it is published.
+/// The published data of a closed slot.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Closed {
-    /// Which.
+    /// The slot's number.
     pub slot: u64,
-    /// For each Mbit/s beyond the floor.
+    /// The price of each Mbit/s beyond the floor.
     #[cfg_attr(test, schemars(with = "crate::schemas::Amount"))]
     pub price: Credits,
-    /// The hash chain's root.
+    /// The hash chain's root after this slot.
     pub root: String,
 }
 
-/// See the module.
+/// The market's state; see the module.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Book {
     rules: Option<Rules>,
-    /// By seat.
+    /// Gateways by seat.
     gateways: Vec<Gateway>,
-    /// By seat.
+    /// Balances by seat.
     balances: Vec<Credits>,
     codes: BTreeMap<String, Code>,
     left: BTreeMap<String, Left>,
@@ -315,10 +315,10 @@ pub struct Book {
 }
 
 impl Rules {
-    /// Whether a market can have them.
+    /// Checks whether a market can have these rules.
     ///
     /// # Errors
-    /// What is wrong.
+    /// Which rule is invalid.
     pub fn check(&self) -> Result<(), Refused> {
         let slots = (1..=86_400).contains(&self.slot_s) && self.close_before_s <= self.slot_s;
         if !slots {
@@ -346,7 +346,7 @@ impl Rules {
         passed_s.map_or(0, |passed_s| passed_s / self.slot_s + 1)
     }
 
-    /// When its bids end.
+    /// When bidding for a slot ends, in seconds of Unix time.
     pub fn closes_s(&self, slot: u64) -> u64 {
         self.begins_s(slot).saturating_sub(self.close_before_s)
     }
@@ -356,14 +356,14 @@ impl Book {
     /// Reads a book that was kept as JSON.
     ///
     /// # Errors
-    /// If it is not a book, or one that no events lead to.
+    /// If the text is not a book, or a book to which no events lead.
     pub(crate) fn read(text: &str) -> Result<Book, String> {
         let book: Book = serde_json::from_str(text).map_err(|e| e.to_string())?;
         book.check().map_err(str::to_owned)?;
         Ok(book)
     }
 
-    /// What the rest of this module relies on.
+    /// Checks the invariants on which the rest of this module relies.
     fn check(&self) -> Result<(), &'static str> {
         let Some(rules) = &self.rules else {
             return match *self == Book::default() {
@@ -391,7 +391,7 @@ impl Book {
         {
             return Err("the names of the gateways do not rise with their seats");
         }
-        // Slots in which the market was paused are missing.
+        // Slots that passed while the market was paused are missing.
         let follows = self.closed.back().is_none_or(|last| last.slot < self.open);
         let is_open = |slot: &u64| (self.open..self.open + AHEAD).contains(slot);
         if !follows || !self.gateways.iter().all(|g| g.bids.keys().all(is_open)) {
@@ -400,10 +400,10 @@ impl Book {
         Ok(())
     }
 
-    /// Does an event; returns whether that changed something.
+    /// Applies an event; returns whether it changed the book.
     ///
     /// # Errors
-    /// Why it is refused; then nothing has changed.
+    /// Why the event is refused; the book is then unchanged.
     pub fn apply(&mut self, event: &Event) -> Result<bool, Refused> {
         let done = match event {
             Event::Found(rules) => {
@@ -439,7 +439,7 @@ impl Book {
         done.map(|()| true)
     }
 
-    /// The rules.
+    /// The market's rules.
     ///
     /// # Errors
     /// If the market was not founded.
@@ -447,7 +447,7 @@ impl Book {
         self.rules.as_ref().ok_or(Refused::Founded)
     }
 
-    /// Whether no slot is closed, and no bid is taken.
+    /// Whether the market is paused: no slot is closed, and no bid is taken.
     pub fn is_paused(&self) -> bool {
         self.is_paused
     }
@@ -457,12 +457,12 @@ impl Book {
         self.open
     }
 
-    /// By seat.
+    /// The gateways by seat.
     pub fn gateways(&self) -> &[Gateway] {
         &self.gateways
     }
 
-    /// By seat.
+    /// The balances by seat.
     pub fn balances(&self) -> &[Credits] {
         &self.balances
     }
@@ -477,12 +477,12 @@ impl Book {
         self.closed.iter()
     }
 
-    /// The hash chain's root.
+    /// The hash chain's root after the last closed slot.
     pub fn root(&self) -> &str {
         &self.root
     }
 
-    /// A gateway and its balance by its certificate.
+    /// The gateway with this certificate, and its balance.
     pub fn by_certificate(&self, certificate: &str) -> Option<(&Gateway, Credits)> {
         let seat = self.gateways.iter().position(|g| g.certificate == certificate)?;
         Some((&self.gateways[seat], self.balances[seat]))
@@ -512,14 +512,14 @@ impl Book {
         })
     }
 
-    /// The events that end some of the codes.
+    /// The events that revoke the codes for which `which` is true.
     pub fn revoking(&self, which: impl Fn(&OpenCode<'_>) -> bool) -> Vec<Event> {
         let ended = self.codes().filter(which);
         ended.map(|code| Event::Revoke { hash: code.hash.to_owned() }).collect()
     }
 
-    /// The event that gives an equal share of the open slot to gateways without a bid for it: they bid what the
-    /// others spend on average, which they receive for it. `None` if all have bid, or none.
+    /// The event that gives gateways without a bid an equal share of the open slot: each bids the average spend of
+    /// the others, and receives as much in return. `None` if all gateways have bid, or if no gateway has.
     pub fn absent(&self) -> Option<Event> {
         let spend = |(gateway, balance): (&Gateway, &Credits)| {
             Some(gateway.bids.get(&self.open)?.spend.min(*balance).as_micro())
@@ -540,7 +540,7 @@ impl Book {
         Ok(Event::Close { slot: self.open, root: self.root_after(&statements) })
     }
 
-    /// The rates of the last closed slot, with those that joined after it was closed.
+    /// The rates of the last closed slot, including gateways that joined after it was closed.
     pub fn leases(&self) -> Option<Leases> {
         let (rules, closed) = (self.rules.as_ref()?, self.closed.back()?);
         let is_settled = |g: &Gateway| g.statements.back().is_some_and(|s| s.0 == closed.slot);
@@ -569,7 +569,7 @@ impl Book {
     /// # Errors
     /// If there is no such gateway.
     pub fn seat(&self, gateway: &str) -> Result<usize, Refused> {
-        // Names rise with the seats.
+        // The numbers in pseudonyms rise with the seats.
         let seat = self.gateways.binary_search_by_key(&number_of(gateway), |g| number_of(&g.name));
         let seat = seat.ok().filter(|&seat| self.gateways[seat].name == gateway);
         seat.ok_or_else(|| Refused::NoGateway(gateway.chars().take(CONTRACT_MAX).collect()))
@@ -592,7 +592,7 @@ impl Book {
         Ok(true)
     }
 
-    /// Whether slots are closed and bids are taken.
+    /// Checks that the market is not paused.
     fn check_running(&self) -> Result<(), Refused> {
         if self.is_paused { Err(Refused::Paused) } else { Ok(()) }
     }
@@ -634,13 +634,13 @@ impl Book {
         Ok(())
     }
 
-    /// Joins and leaves happen between two closes, so at the boundary of slots.
+    /// Adds a gateway. Joins and leaves happen between two closes, that is at a boundary between slots.
     fn join(&mut self, hash: &str, certificate: &str, at_s: u64) -> Result<(), Refused> {
         if !self.has_code(hash, at_s) || self.by_certificate(certificate).is_some() {
             return Err(Refused::Code);
         }
         let Code { contract, peak, .. } = self.codes[hash].clone();
-        // A contract has one gateway: another one takes over the account.
+        // A contract has one gateway: a new gateway takes over the account.
         if let Some(seat) = self.gateways.iter().position(|g| g.contract == contract) {
             self.codes.remove(hash);
             self.gateways[seat].certificate = certificate.to_owned();
@@ -678,10 +678,10 @@ impl Book {
         Ok(())
     }
 
-    /// Whether bids for several slots can be placed.
+    /// Checks whether these bids can be placed.
     ///
     /// # Errors
-    /// Why one would be refused.
+    /// Why the first invalid bid would be refused.
     pub fn check_bids(&self, gateway: &str, bids: &[Bid]) -> Result<(), Refused> {
         let mut count = self.gateways[self.seat(gateway)?].bid_count;
         for &bid in bids {
@@ -693,7 +693,7 @@ impl Book {
         }
     }
 
-    /// Whether a bid would change something.
+    /// Whether a bid would change the book.
     fn check_bid(&self, gateway: &str, bid: Bid) -> Result<bool, Refused> {
         self.check_running()?;
         let Bid { slot, spend, sequence } = bid;
@@ -711,7 +711,7 @@ impl Book {
             return Err(Refused::Overspent { spend, most });
         }
         match self.gateways[seat].bids.get(&slot) {
-            // The same once more is the same.
+            // A repeated bid changes nothing.
             Some(bid) if bid.sequence == sequence && bid.spend == spend => Ok(false),
             Some(bid) if bid.sequence >= sequence => {
                 Err(Refused::Sequence { sequence, latest: bid.sequence })
@@ -798,12 +798,12 @@ impl Book {
 }
 
 impl Gateway {
-    /// What the operator calls the household.
+    /// The operator's name for the household.
     pub fn contract(&self) -> &str {
         &self.contract
     }
 
-    /// The statements of the last slots, oldest first.
+    /// The statements of the last closed slots, oldest first.
     pub fn statements(&self) -> impl Iterator<Item = &(u64, Statement)> {
         self.statements.iter()
     }
@@ -813,7 +813,7 @@ impl Gateway {
         self.rate
     }
 
-    /// The most that its plan gives it.
+    /// The rate of its plan, which is the most it can get.
     pub fn peak(&self) -> Option<Rate> {
         self.peak
     }
@@ -828,8 +828,8 @@ impl Gateway {
 
 #[cfg(test)]
 impl Book {
-    /// A market of a size that joins one by one would take long to reach; each gateway bids for the open
-    /// slot.
+    /// A market with this number of gateways, since joining them one by one would take long. Each gateway bids
+    /// for the open slot.
     pub(crate) fn of_size(gateways: u64, rules: Rules) -> Book {
         let mut book = Book::default();
         book.apply(&Event::Found(rules.clone())).unwrap();
@@ -852,7 +852,7 @@ impl Book {
     }
 }
 
-/// Drops the oldest.
+/// Drops the oldest entries so that at most `most` remain.
 fn keep_last<T>(list: &mut VecDeque<T>, most: usize) {
     while list.len() > most {
         list.pop_front();

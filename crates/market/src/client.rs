@@ -1,4 +1,4 @@
-//! The gateway's end, over mutual TLS: what belongs together is asked on one connection.
+//! The gateway's client of the market, over mutual TLS: related requests share one connection.
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -21,34 +21,34 @@ pub struct Client {
     tls: Arc<ClientConfig>,
 }
 
-/// Why there is no answer.
+/// Why a request has no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// Not connected, or cut off.
+    /// The client cannot connect, or the connection broke.
     #[error("cannot ask the market: {0}")]
     Io(#[from] io::Error),
-    /// A name that no certificate can have.
+    /// A name that no certificate can contain.
     #[error("`{0}` is not a host name or an address")]
     Name(String),
-    /// Keys and certificates.
+    /// A key or certificate cannot be used.
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    /// The server refuses.
+    /// The server refuses the request.
     #[error("the market refuses ({status}): {title}")]
     Refused {
-        /// Of HTTP.
+        /// The HTTP status.
         status: u16,
-        /// What it says.
+        /// The title of the server's error.
         title: String,
     },
 }
 
 impl Client {
-    /// A client of the server at `address`, whose certificate has `name`, with a TLS of
+    /// A client of the server at `address`, whose certificate must be for `name`. `tls` comes from
     /// [`Identity::client_config`].
     ///
     /// # Errors
-    /// If it is not a name.
+    /// If `name` is not a valid host name or address.
     pub fn new(
         address: SocketAddr,
         name: &str,
@@ -62,13 +62,13 @@ impl Client {
     /// A client of the server with which a gateway enrolled.
     ///
     /// # Errors
-    /// If the server's name has no address, or a key cannot be used.
+    /// If the server's host name cannot be resolved, or a key cannot be used.
     pub fn of(enrolment: &Enrolment) -> Result<Client, ClientError> {
         let address = address_of(&enrolment.server)?;
         Client::new(address, &enrolment.name, enrolment.client_config()?)
     }
 
-    /// Asks for all that an agent decides by.
+    /// Fetches everything on which an agent bases its decisions.
     ///
     /// # Errors
     /// If the server refuses, or does not answer in time.
@@ -85,16 +85,16 @@ impl Client {
         Ok(Answers { clock, account, prices, lease })
     }
 
-    /// Places all bids or none.
+    /// Places all bids, or none if one of them is refused.
     ///
     /// # Errors
-    /// If the server refuses, or does not answer in time: then they may have been placed.
+    /// If the server refuses or does not answer in time; then the bids may or may not be placed.
     pub fn bid(&self, gateway: &str, bids: Vec<Bid>) -> Result<(), ClientError> {
         let body = serde_json::to_value(Bids { bids }).map_err(io::Error::from)?;
         self.ask("PUT", &format!("/v1/gateways/{gateway}/bids"), Some(&body)).map(drop)
     }
 
-    /// Enrols with a code; returns the gateway's name, and gives `identity` its certificate.
+    /// Enrols with a code; returns the gateway's name and sets the certificate of `identity`.
     ///
     /// # Errors
     /// If the server refuses, or does not answer.
@@ -103,7 +103,7 @@ impl Client {
         let answer = self.ask("POST", "/v1/enrolments", Some(&body))?;
         let answer = serde_json::from_value(answer);
         let Enrolled { gateway, certificate } = answer.map_err(|e| invalid(&e.to_string()))?;
-        // It becomes part of paths.
+        // The name becomes part of URL paths.
         if gateway.is_empty() || !gateway.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-') {
             return Err(invalid("an invalid name of a gateway").into());
         }

@@ -1,51 +1,51 @@
-//! Whether the time of this host can be believed.
+//! Whether this host's clock can be trusted.
 //!
-//! Problem: a slot that is closed too early is closed for good, and a clock that is a month ahead closes a month
-//! of slots at once. Method: at its start a server compares its clock with the database's and with the end of
-//! the last closed slot. From then on it compares it with the time that has passed since, by a clock that is
-//! never set. While they differ the server closes nothing and takes no changes; it goes on by itself when they
-//! agree again.
+//! Problem: a slot that is closed too early stays closed, and a clock that is a month ahead closes a month of
+//! slots at once. Method: at its start a server compares its clock with the database's clock and with the end of
+//! the last closed slot. From then on it compares the clock with the time that has passed since the start, by a
+//! clock that is never set. While they differ the server closes no slot and takes no changes. It resumes by
+//! itself when they agree again.
 
 use fairweir_core::units::Time;
 
 use crate::book::{AHEAD, Rules};
 
-/// Clocks that differ by less agree, in seconds; or by less than a slot.
+/// Two clocks agree if they differ by at most this many seconds, or by at most a slot if that is longer.
 const TOLERANCE_S: u64 = 60;
 
-/// What the clocks say at one moment.
+/// What the clocks show at one moment.
 #[derive(Clone, Copy, Debug)]
 pub struct Reading {
     /// The host's time, in seconds of Unix time.
     pub now_s: u64,
-    /// By a clock that is never set.
+    /// The time by a clock that is never set.
     pub passed: Time,
     /// The database's time, in seconds of Unix time, if it has a clock of its own.
     pub database_s: Option<u64>,
 }
 
-/// See the module.
+/// Decides whether the host's clock is trusted; see the module.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Clock {
-    /// When the host's time was believed first.
+    /// The first reading at which the host's clock was trusted.
     believed: Option<Reading>,
 }
 
 impl Clock {
-    /// The operator says that the host's time is right.
+    /// The operator states that the host's clock is right.
     pub fn accept(&mut self, now: Reading) {
         self.believed = Some(now);
     }
 
-    /// Whether the host's time was believed once.
+    /// Whether the host's clock has been trusted at least once.
     pub fn is_believed(&self) -> bool {
         self.believed.is_some()
     }
 
-    /// Why the host's time is not believed now. `open` is the first slot that is not closed.
+    /// Checks whether the host's clock is trusted now. `open` is the first slot that is not closed.
     ///
     /// # Errors
-    /// What differs, and by how much.
+    /// Which clock differs, in which direction and by how much.
     pub fn check(&mut self, rules: &Rules, open: u64, now: Reading) -> Result<(), String> {
         let doubt = match self.believed {
             Some(then) => doubt_since(rules, then, now),
@@ -61,8 +61,8 @@ impl Clock {
     }
 }
 
-/// Slots that end while no server runs are closed up to this number; or as many as end within
-/// [`TOLERANCE_S`].
+/// After a time without a running server, at most this number of slots is closed; or as many as end within
+/// [`TOLERANCE_S`] if that is more.
 const AWAY_MAX: u64 = AHEAD;
 
 fn doubt_since(rules: &Rules, then: Reading, now: Reading) -> Option<String> {
@@ -90,14 +90,14 @@ fn tolerance_s(rules: &Rules) -> u64 {
     rules.slot_s.max(TOLERANCE_S)
 }
 
-/// What differs by more than `tolerance_s`, in words.
+/// Describes the difference in words, if it is more than `tolerance_s`.
 fn differs(now_s: u64, wanted_s: u64, tolerance_s: u64, what: &str) -> Option<String> {
     let by_s = now_s.abs_diff(wanted_s);
     let side = if now_s > wanted_s { "ahead of" } else { "behind" };
     (by_s > tolerance_s).then(|| format!("the host's clock is {} {side} {what}", in_words(by_s)))
 }
 
-/// "30 days", "1.5 hours", "90 s".
+/// A duration in words, such as "30 days", "1.5 hours" or "90 s".
 fn in_words(seconds: u64) -> String {
     let (unit_s, unit) = match seconds {
         172_800.. => (86_400, "days"),
@@ -115,7 +115,7 @@ mod tests {
 
     const HOUR_S: u64 = 3_600;
     const DAY_S: u64 = 24 * HOUR_S;
-    /// The beginning of slot 0.
+    /// When slot 0 begins, in seconds of Unix time.
     const EPOCH_S: u64 = 1_800_000_000;
 
     fn rules(slot_s: u64) -> Rules {
@@ -127,7 +127,7 @@ mod tests {
         serde_json::from_value(rules).unwrap()
     }
 
-    /// A reading some seconds after the server's start, with a clock that is off by `by_s`.
+    /// A reading `after_s` seconds after the server's start, with a host clock that is wrong by `by_s` seconds.
     fn reading(after_s: u64, by_s: i64) -> Reading {
         Reading {
             now_s: (EPOCH_S + 100 * 1_800 + after_s).strict_add_signed(by_s),
@@ -147,16 +147,16 @@ mod tests {
                 let error = clock.check(&rules, open, reading(10, by_s)).unwrap_err();
                 let side = if by_s > 0 { "ahead of" } else { "behind" };
                 assert!(error.contains(side), "{error}");
-                // It is put right.
+                // The clock is corrected.
                 assert_eq!(clock.check(&rules, open, reading(20, 0)), Ok(()));
             }
-            // The bound is exact, and steps do not add up beyond it.
+            // The bound is exact, and several steps cannot add up to more than the bound.
             for by_s in [tolerance_s, -tolerance_s] {
                 assert_eq!(clock.check(&rules, open, reading(30, by_s)), Ok(()));
                 let beyond = by_s + by_s.signum();
                 assert!(clock.check(&rules, open, reading(40, beyond)).is_err(), "{beyond}");
             }
-            // However long it runs, and also if the database was away for all of it.
+            // Holds however long the server runs, even if the database was unavailable all the time.
             assert_eq!(clock.check(&rules, open, reading(400 * DAY_S, 0)), Ok(()));
         }
     }
@@ -165,7 +165,7 @@ mod tests {
     fn a_start_catches_up_with_48_slots_and_doubts_more_or_a_clock_that_is_behind() {
         let rules = rules(1_800);
         let check = |by_s: i64| Clock::default().check(&rules, 100, reading(0, by_s));
-        // Slot 99 was closed at its beginning, which is half an hour ago.
+        // Slot 99 was closed at its beginning, half an hour ago.
         for by_s in [0, HOUR_S as i64, 48 * 1_800, -3_600] {
             assert_eq!(check(by_s), Ok(()), "{by_s}");
         }
@@ -178,7 +178,7 @@ mod tests {
             let error = check(by_s).unwrap_err();
             assert!(error.contains(wanted), "{error}");
         }
-        // A clock that is put right is believed without a restart; the operator's word counts at once.
+        // A corrected clock is trusted without a restart; the operator's word takes effect at once.
         let mut clock = Clock::default();
         let month_s = 30 * DAY_S as i64;
         assert!(clock.check(&rules, 100, reading(0, month_s)).is_err());

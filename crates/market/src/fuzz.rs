@@ -1,4 +1,4 @@
-//! What is fuzzed: properties of what a market and a gateway say to each other, and of what the database has.
+//! Fuzz targets: properties of the messages between a market and its gateways, and of the database's contents.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -21,13 +21,13 @@ use crate::messages::{
 #[path = "../../../fuzz/corpus.rs"]
 mod corpus;
 
-/// A name, and what is done with an input: it panics if a property does not hold.
+/// A name, and a function that takes an input and panics if a property does not hold.
 pub type Target = (&'static str, fn(&[u8]));
 
-/// The readers of this crate.
+/// The fuzz targets of this crate.
 pub const TARGETS: &[Target] = &[("answers", answers), ("bids", bids), ("ledger", ledger)];
 
-/// What is read is the same after it was written and read once more.
+/// Parses a value, and checks that it stays the same when it is written and parsed again.
 fn read<T: DeserializeOwned + Serialize + PartialEq + Debug>(text: &str) -> Option<T> {
     let read: T = serde_json::from_str(text).ok()?;
     let written = serde_json::to_string(&read).expect("messages are JSON");
@@ -36,8 +36,8 @@ fn read<T: DeserializeOwned + Serialize + PartialEq + Debug>(text: &str) -> Opti
     Some(read)
 }
 
-/// The bytes are lines, each the answer of a server: clock, account, prices and perhaps a lease. A household never
-/// bids more than it has or for other slots than it may, says the same after a restart, and has a rate at all times.
+/// Each line of the input is an answer of a server: clock, account, prices and perhaps a lease. A household never
+/// bids more than it has or for slots that are not open, has the same plan after a restart, and always has a rate.
 fn answers(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let mut lines = text.lines();
@@ -85,8 +85,8 @@ fn household(memory: Memory) -> Household {
     Household::new(preferences, Calendar::Compressed { day_s: 86_400 }, memory)
 }
 
-/// The bytes are lines, each the body of a request of one of three gateways, by turns. What is refused changes nothing;
-/// what is taken changes bids of its own only, and no balance; closing conserves all credits.
+/// Each line of the input is the body of a request; three gateways send them by turns. A refused request changes
+/// nothing. An accepted one changes only the gateway's own bids, and no balance. Closing conserves all credits.
 fn bids(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let mut book = founded();
@@ -102,7 +102,7 @@ fn bids(data: &[u8]) {
         for &Bid { slot, spend, sequence } in &bids {
             let event = Event::Bid { gateway: name.clone(), slot, spend, sequence };
             let done = book.apply(&event);
-            // Two bids of a list for one slot may contradict each other; such a list is refused before.
+            // A list may contain two contradictory bids for one slot; the API refuses such a list beforehand.
             assert!(!is_taken || done.is_ok() || !bids.is_sorted_by(|a, b| a.slot < b.slot));
         }
         assert_eq!(book.balances(), before.balances());
@@ -144,8 +144,8 @@ fn founded() -> Book {
     book
 }
 
-/// The bytes are lines: events, of which the first may be a whole book; the root `=` stands for the right one. An event that is refused changes nothing; the
-/// balances sum to the share of all gateways; a book that was kept leads to the same as all events do.
+/// Each line of the input is an event; the first may be a whole book, and the root `=` stands for the right one.
+/// A refused event changes nothing. Balances sum to the shares. A stored book gives the same result as all events.
 fn ledger(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let mut lines = text.lines().peekable();
@@ -156,7 +156,7 @@ fn ledger(data: &[u8]) {
     }
     for line in lines {
         let Some(mut event) = read::<Event>(line) else { continue };
-        // No one finds a root by trying.
+        // The fuzzer cannot guess a valid root.
         let is_next = matches!(&event, Event::Close { root, .. } if root == "=");
         if let Some(next) = book.closing().ok().filter(|_| is_next) {
             event = next;

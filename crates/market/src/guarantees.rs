@@ -1,4 +1,4 @@
-//! The rates of a slot, and what enforces them.
+//! The rates of a slot, and the interface of whatever enforces them.
 
 use fairweir_core::market::rates::Terms;
 use fairweir_core::units::Rate;
@@ -10,31 +10,31 @@ pub struct Leases {
     pub generation: u64,
     /// When they begin, in seconds of Unix time.
     pub from: u64,
-    /// When they end, as above.
+    /// When they end, in seconds of Unix time.
     pub until: u64,
-    /// By seat.
+    /// The rates by seat.
     pub rates: Vec<Lease>,
-    /// The link's.
+    /// The terms of the link.
     pub terms: Terms,
 }
 
 impl Leases {
-    /// Gives the floor to gateways that joined after this slot was closed, as those of the next slot show.
+    /// Adds gateways that joined after this slot was closed, at the floor. They are the new ones in `next`.
     fn admit(&mut self, next: &Leases) {
         let last = self.rates.last().map(|lease| number_of(&lease.gateway));
-        // Their names are the last ones.
+        // New gateways have the highest numbers, so they come last.
         let is_new = |lease: &&Lease| Some(number_of(&lease.gateway)) > last;
         let joined: Vec<&Lease> = next.rates.iter().rev().take_while(is_new).collect();
         if joined.is_empty() {
             return;
         }
-        // A household that left and came back.
+        // Drop the old lease of a household that left and came back.
         self.rates.retain(|had| joined.iter().all(|new| new.contract != had.contract));
         let known = self.rates.len();
         self.rates.extend(joined.into_iter().rev().cloned());
         let settled = |(i, lease): (usize, &Lease)| (i < known).then_some(lease.rate);
         let rates: Vec<_> = self.rates.iter().enumerate().map(settled).collect();
-        // No more than in the next slot, which may be its peak.
+        // No rate exceeds that of the next slot, which may be limited by the plan.
         let peaks: Vec<_> = self.rates.iter().map(|lease| Some(lease.rate)).collect();
         let rates = self.terms.admit(&rates, &peaks);
         self.rates.iter_mut().zip(rates).for_each(|(lease, rate)| lease.rate = rate);
@@ -44,16 +44,16 @@ impl Leases {
 /// A gateway's rate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// Its pseudonym.
+    /// The gateway's pseudonym.
     pub gateway: String,
-    /// The operator's word for its contract.
+    /// The operator's name for its contract.
     pub contract: String,
-    /// What it may use.
+    /// The rate that it may use.
     pub rate: Rate,
 }
 
-/// What is known of the rates: those of the slot that runs, and those of the next one, which are known a
-/// while before it begins.
+/// The rates known so far: those of the running slot, and those of the next slot, which become known some
+/// time before it begins.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
     /// At most two, the older first.
@@ -61,7 +61,7 @@ pub struct Known {
 }
 
 impl Known {
-    /// Takes in the rates of the slot that was closed last.
+    /// Adds the rates of the slot that was closed last.
     pub fn learn(&mut self, leases: Leases) {
         self.slots.retain(|known| known.generation != leases.generation);
         self.slots.iter_mut().for_each(|running| running.admit(&leases));
@@ -71,30 +71,30 @@ impl Known {
         }
     }
 
-    /// The rates that hold at a second of Unix time.
+    /// The rates in force at `now_s`, in seconds of Unix time.
     pub fn at(&self, now_s: u64) -> Option<&Leases> {
         self.slots.iter().find(|leases| (leases.from..leases.until).contains(&now_s))
     }
 }
 
-/// The number in a pseudonym; a later gateway has a higher one.
+/// The number in a pseudonym; later gateways have higher numbers.
 pub(crate) fn number_of(name: &str) -> Option<u64> {
     name.strip_prefix("gw-")?.parse().ok()
 }
 
 /// Something that guarantees rates, such as the policer of the access network.
 pub trait Guarantees: Send {
-    /// Replaces all rates of the market; the same ones once more change nothing.
+    /// Replaces all rates of the market; repeated calls with the same rates change nothing.
     ///
     /// # Errors
-    /// What failed; the rates in force then end when they were to end.
+    /// The reason. The rates in force then end at the time set for them.
     fn set(&mut self, leases: &Leases) -> Result<(), String>;
 
-    /// What status says of it.
+    /// Description for the status.
     fn describe(&self) -> String;
 }
 
-/// Nothing guarantees rates: gateways are told to hold themselves to their leases.
+/// No device enforces the rates: gateways are told to limit themselves to their leases.
 #[derive(Clone, Copy, Debug)]
 pub struct Unenforced;
 
@@ -126,7 +126,7 @@ mod tests {
         let at = |known: &Known, now_s| known.at(now_s).map(|leases| leases.generation);
         assert_eq!(at(&known, 15), None);
         known.learn(leases(1));
-        // A quarter before the slot ends, and again with every look at the book.
+        // The slot is learned a quarter before the running one ends, and again each time the book is read.
         for _ in 0..3 {
             known.learn(leases(2));
             assert_eq!(
@@ -151,14 +151,14 @@ mod tests {
         let mut known = Known::default();
         known.learn(of(1, &[(1, "a", 38), (2, "b", 2)]));
         let next = of(2, &[(1, "a", 10), (2, "b", 28), (9, "c", 1), (10, "d", 1)]);
-        // With every look the same.
+        // Learning the same rates again changes nothing.
         for _ in 0..2 {
             known.learn(next.clone());
             let running = [(1, "a", 37), (2, "b", 1), (9, "c", 1), (10, "d", 1)];
             assert_eq!(known.at(15), Some(&of(1, &running)));
             assert_eq!(known.at(25), Some(&next));
         }
-        // Who left and came back has one rate, not two.
+        // A household that left and came back has one rate, not two.
         known.learn(of(2, &[(1, "a", 10), (9, "c", 1), (10, "d", 1), (11, "b", 1)]));
         let running = [(1, "a", 37), (9, "c", 1), (10, "d", 1), (11, "b", 1)];
         assert_eq!(known.at(15), Some(&of(1, &running)));

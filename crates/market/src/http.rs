@@ -1,16 +1,16 @@
-//! HTTP/1.1 over mutual TLS, both ends of it, bounded in every direction.
+//! HTTP/1.1 over mutual TLS, server and client, with limits on everything.
 //!
-//! By hyper. This module alone is asynchronous: requests are handled on threads that may wait for the
-//! database, and a client's calls return when their answer is there.
+//! Built on hyper. Only this module is asynchronous: requests are handled on threads that may wait for the
+//! database, and a client's calls block until their answer is there.
 //!
-//! Connections have places in three pools, so that strangers keep no gateway out: those with a certificate of
-//! the market, those from an address from which one came last, and others. Each pool has [`CONNECTIONS_MAX`]
-//! places, [`OF_CLIENT_MAX`] for one certificate, or one address. A new connection that finds no place takes
-//! that of the oldest one that has no request in work: of the same client if that has its most, else of the
-//! network with the most connections. A handshake has [`HANDSHAKE`], and a connection [`PATIENCE`] for
-//! everything, so a client that sends nothing, or a byte at a time, holds its place no longer. Within that
-//! time it may send any number of requests. A request that is still handled when its connection has ended
-//! counts as that connection.
+//! Connections are held in three pools, so that strangers cannot lock gateways out: clients with a certificate of
+//! the market; clients from an address from which such a certificate came last; and others. Each pool has
+//! [`CONNECTIONS_MAX`] places, of which one certificate or address can take [`OF_CLIENT_MAX`]. If there is no place
+//! for a new connection, it replaces the oldest one without a request in progress: one of the same client if that
+//! client has its maximum, otherwise one of the network with the most connections. A handshake may take
+//! [`HANDSHAKE`] and a connection [`PATIENCE`] in total, so a client that sends nothing, or a byte at a time, holds
+//! its place no longer. Within that time it may send any number of requests. A request that is still being handled
+//! when its connection has ended keeps the connection's place.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -40,31 +40,31 @@ use tracing::debug;
 
 use crate::sha256;
 
-/// Connections of a pool at a time.
+/// Maximum number of simultaneous connections in a pool.
 pub const CONNECTIONS_MAX: usize = 256;
 
-/// Connections of one client at a time: a certificate, an IPv4 address, or the /64 of an IPv6 address.
+/// Maximum simultaneous connections of one client: a certificate, an IPv4 address, or the /64 of an IPv6 address.
 pub const OF_CLIENT_MAX: usize = 16;
 
-/// Certificates whose address is remembered.
+/// Maximum number of certificates whose address is remembered.
 const KNOWN_MAX: usize = 1 << 16;
 
-/// How long TLS may take to begin.
+/// Time limit of a TLS handshake.
 pub const HANDSHAKE: Duration = Duration::from_secs(2);
 
-/// How long a connection may take.
+/// Time limit of a connection.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Request line and headers, in bytes; also what is read or written ahead.
+/// Maximum size of request line and headers, in bytes; also the size of read and write buffers.
 const HEAD_MAX: usize = 8 << 10;
 
-/// Headers of a request.
+/// Maximum number of headers of a request.
 const HEADERS_MAX: usize = 64;
 
-/// A request's body, in bytes.
+/// Maximum size of a request's body, in bytes.
 const BODY_MAX: usize = 16 << 10;
 
-/// The longest answer, in bytes: 48 statements and prices.
+/// Maximum size of an answer, in bytes: enough for 48 statements and prices.
 const ANSWER_MAX: usize = 256 << 10;
 
 /// A request.
@@ -72,9 +72,9 @@ const ANSWER_MAX: usize = 256 << 10;
 pub struct Request {
     /// `GET`, `PUT`, `POST`.
     pub method: String,
-    /// With the query, if there is one.
+    /// The path, with the query if there is one.
     pub path: String,
-    /// At most [`BODY_MAX`].
+    /// The body; at most [`BODY_MAX`] bytes.
     pub body: Vec<u8>,
     /// SHA-256 of the client's certificate, if it showed one.
     pub certificate: Option<String>,
@@ -83,24 +83,24 @@ pub struct Request {
 /// A response.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Response {
-    /// The status.
+    /// The HTTP status.
     pub status: u16,
-    /// JSON; a problem from 400 on.
+    /// JSON; a problem document if the status is 400 or above.
     pub body: Value,
 }
 
-/// Answers a request; it may wait.
+/// Answers a request; it may block.
 pub type Handler = dyn Fn(Request) -> Response + Send + Sync;
 
-/// A listening server; it ends when this drops.
+/// A listening server; it stops when dropped.
 pub struct Server {
     address: SocketAddr,
-    /// Until it drops.
+    /// `None` only while the server is being dropped.
     runtime: Option<Runtime>,
 }
 
 impl Server {
-    /// Listens at an address.
+    /// Starts to listen at an address.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -121,7 +121,7 @@ impl Server {
         Ok(Server { address, runtime: Some(runtime) })
     }
 
-    /// Where it listens.
+    /// The address at which the server listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -135,7 +135,7 @@ impl Drop for Server {
     }
 }
 
-/// Whose connections are counted together.
+/// The pool in which a connection is counted.
 #[derive(Clone, Copy)]
 enum Pool {
     Enrolled,
@@ -143,32 +143,32 @@ enum Pool {
     Others,
 }
 
-/// A place that is taken.
+/// A place that a connection occupies.
 struct Held {
-    /// A certificate or an address.
+    /// The client's certificate or address.
     client: String,
     /// The client's /24 or /48.
     network: IpAddr,
-    /// Requests in work.
+    /// Number of requests in progress.
     busy: Arc<AtomicUsize>,
-    /// Ends the connection.
+    /// Aborts the connection's task.
     task: Option<AbortHandle>,
 }
 
-/// See the module.
+/// The pools of connections; see the module.
 #[derive(Default)]
 struct Door {
     /// The number of the next connection.
     next: u64,
-    /// By number, so the oldest is the first.
+    /// Places by connection number, so the oldest comes first.
     pools: [BTreeMap<u64, Held>; 3],
-    /// The certificate that came from an address last, and the address of each.
+    /// The last certificate seen from an address; and below, the address of each certificate.
     known: HashMap<IpAddr, String>,
     address_of: HashMap<String, IpAddr>,
 }
 
 impl Door {
-    /// `None` if there is no place, because each connection that could go is at work.
+    /// Takes a place. `None` if there is none, because every replaceable connection has a request in progress.
     fn enter(&mut self, address: IpAddr) -> Option<(u64, Arc<AtomicUsize>)> {
         let client = masked(address, 32, 64);
         let pool = match self.known.contains_key(&client) {
@@ -183,7 +183,7 @@ impl Door {
         Some((number, busy))
     }
 
-    /// A connection has shown a certificate of the market. `None` if it has to end.
+    /// Moves a connection with a certificate of the market to the enrolled pool. `None` if it must be closed.
     fn enrolled(&mut self, number: u64, address: IpAddr, certificate: &str) -> Option<()> {
         let held = self.leave(number)?;
         self.take(Pool::Enrolled, number, Held { client: certificate.to_owned(), ..held })?;
@@ -231,13 +231,13 @@ impl Door {
     fn set_task(&mut self, number: u64, task: AbortHandle) {
         match self.pools.iter_mut().find_map(|places| places.get_mut(&number)) {
             Some(held) => held.task = Some(task),
-            // It lost its place, or has ended.
+            // The connection lost its place, or has ended.
             None => task.abort(),
         }
     }
 }
 
-/// The network of an address, by the bits of its prefix.
+/// The address with all bits but the network prefix cleared.
 fn masked(address: IpAddr, v4: u32, v6: u32) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(a) => Ipv4Addr::from_bits(a.to_bits() & (u32::MAX << (32 - v4))).into(),
@@ -245,7 +245,7 @@ fn masked(address: IpAddr, v4: u32, v6: u32) -> IpAddr {
     }
 }
 
-/// A place; given back when this drops.
+/// A connection's place; released when dropped.
 struct Slot {
     door: Arc<Mutex<Door>>,
     number: u64,
@@ -270,7 +270,7 @@ fn locked(door: &Mutex<Door>) -> MutexGuard<'_, Door> {
     door.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A request in work.
+/// A request in progress.
 struct Work(Arc<Slot>);
 
 impl Work {
@@ -290,7 +290,7 @@ async fn accept(listener: TcpListener, tls: TlsAcceptor, handler: Arc<Handler>) 
     let door = Arc::default();
     loop {
         let Ok((stream, peer)) = listener.accept().await else {
-            // No file descriptor is free; one will be.
+            // No file descriptor is free; retry until one is.
             sleep(Duration::from_millis(10)).await;
             continue;
         };
@@ -312,7 +312,7 @@ async fn serve(
     handler: Arc<Handler>,
     slot: Arc<Slot>,
 ) -> io::Result<()> {
-    // Else the end of a short answer waits for an acknowledgement of its beginning.
+    // Without this, the end of a short answer waits for an acknowledgement of its beginning.
     stream.set_nodelay(true)?;
     let stream = timeout(HANDSHAKE, tls.accept(stream)).await??;
     let shown = stream.get_ref().1.peer_certificates().and_then(|chain| chain.first());
@@ -376,13 +376,13 @@ async fn read(
     })
 }
 
-/// An answer that says what is wrong.
+/// An answer that describes an error.
 pub(crate) fn problem(status: u16, title: impl ToString, field: Option<&str>) -> Response {
     let body = serde_json::json!({ "status": status, "title": title.to_string(), "field": field });
     Response { status, body }
 }
 
-/// A gateway's connection, for [`PATIENCE`].
+/// A gateway's connection, which lasts at most [`PATIENCE`].
 pub(crate) struct Connection {
     runtime: Runtime,
     requests: client::SendRequest<Full<Bytes>>,
@@ -393,7 +393,7 @@ impl Connection {
     /// Connects to a server whose certificate has `name`.
     ///
     /// # Errors
-    /// If the server is not reached in time, or is not the one.
+    /// If the server cannot be reached in time, or has another certificate.
     pub(crate) fn open(
         address: SocketAddr,
         name: ServerName<'static>,
@@ -407,7 +407,7 @@ impl Connection {
             let stream = TlsConnector::from(tls).connect(name, stream).await?;
             let handshake = client::handshake(TokioIo::new(stream)).await;
             let (requests, connection) = handshake.map_err(io::Error::other)?;
-            // It runs while an answer is waited for.
+            // The connection's task runs whenever the client waits for an answer.
             tokio::spawn(connection);
             io::Result::Ok(requests)
         };
@@ -457,28 +457,28 @@ mod tests {
             .map(|i| enter(&mut door, 1 + (i % 2) as u8, (i / 2) as u8).unwrap())
             .collect();
         let is_there = |door: &Door, number| door.pools.iter().any(|p| p.contains_key(&number));
-        // Two networks have as many; the neighbour is the oldest, and at work.
+        // Both networks have equally many connections; the neighbour's is the oldest, but has a request in progress.
         door.pools[Pool::Others as usize][&neighbour].busy.store(1, Ordering::Relaxed);
         enter(&mut door, 9, 1).unwrap();
         assert!(is_there(&door, neighbour) && !is_there(&door, others[0].0));
-        // Network 1 has one more now.
+        // Network 1 now has one more than the other.
         enter(&mut door, 9, 2).unwrap();
         assert!(!is_there(&door, others[1].0) && is_there(&door, others[2].0));
-        // One client has a few, and takes a place of its own.
+        // A client that has its maximum replaces one of its own connections.
         let own: Vec<_> = (0..=OF_CLIENT_MAX).map(|_| enter(&mut door, 7, 7).unwrap().0).collect();
         assert!(!is_there(&door, own[0]) && is_there(&door, own[1]));
         assert_eq!(door.pools[Pool::Others as usize].len(), CONNECTIONS_MAX);
-        // If all are at work, there is no place.
+        // If all connections have requests in progress, there is no place.
         door.pools.iter().flatten().for_each(|(_, held)| held.busy.store(1, Ordering::Relaxed));
         assert!(enter(&mut door, 7, 8).is_none());
-        // A gateway has places of its own, and so has its address.
+        // An enrolled gateway has its own pool, and so has its address.
         door.pools.iter().flatten().for_each(|(_, held)| held.busy.store(0, Ordering::Relaxed));
         let gateway = enter(&mut door, 1, 77).unwrap().0;
         door.enrolled(gateway, address(1, 77), "a").unwrap();
         let next = enter(&mut door, 1, 77).unwrap().0;
         assert!(door.pools[Pool::Enrolled as usize].contains_key(&gateway));
         assert!(door.pools[Pool::Known as usize].contains_key(&next));
-        // It moves: strangers at its old address are strangers again.
+        // The gateway moves: clients at its old address count as strangers again.
         door.enrolled(next, address(3, 3), "a").unwrap();
         assert_eq!(door.known.len(), 1);
         assert!(door.known.contains_key(&address(3, 3)));

@@ -1,9 +1,8 @@
-//! The market's own certificate authority, and one certificate per gateway.
+//! The market's own certificate authority, which issues one certificate to each gateway.
 //!
-//! A gateway enrols with a one-time code and a public key, and gets a certificate for it; possession
-//! of the key is proven by TLS from then on. The server knows a gateway by the hash of its
-//! certificate, so a certificate that was replaced or whose gateway left is worth nothing, although
-//! its signature is good.
+//! A gateway enrols with a one-time code and a public key, and gets a certificate for that key; from then on
+//! TLS proves that it has the private key. The server identifies a gateway by the hash of its certificate. So a
+//! certificate is useless once it is replaced or its gateway has left, although its signature is valid.
 
 use std::sync::Arc;
 
@@ -21,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::hex;
 
-/// What can go wrong with keys and certificates.
+/// Errors of keys and certificates.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
     /// A certificate cannot be made or read.
@@ -33,22 +32,22 @@ pub enum IdentityError {
     /// The verifier of clients cannot be built.
     #[error("cannot verify clients: {0}")]
     Verifier(#[from] rustls::server::VerifierBuilderError),
-    /// The state directory.
+    /// The state directory cannot be used.
     #[error(transparent)]
     State(#[from] fairweir_daemon::Error),
-    /// Not a public key.
+    /// The text is not a public key.
     #[error("the public key must be a P-256 point of 65 bytes in hexadecimal digits")]
     PublicKey,
-    /// A certificate that is not in hexadecimal digits.
+    /// A certificate that is not written in hexadecimal digits.
     #[error("a certificate is not in hexadecimal digits")]
     Digits,
-    /// The market's authority is not there whole.
+    /// The market's authority is missing or incomplete.
     #[error(
         "{0} is missing, or the two files of the market's authority do not belong together; gateways trust no \
          other: copy `{KEY_FILE}` and `{CERTIFICATE_FILE}` from a backup or from another server of the market"
     )]
     Lost(String),
-    /// No random numbers.
+    /// The kernel gives no random numbers.
     #[error("the kernel gives no random numbers")]
     Random,
 }
@@ -60,15 +59,15 @@ pub struct Authority {
 }
 
 const KEY_FILE: &str = "ca-key.pem";
-/// Public: gateways pin it.
+/// File of the authority's certificate, which is public: gateways pin it.
 pub const CERTIFICATE_FILE: &str = "ca.der";
 const FILE_SIZE_MAX: u64 = 64 << 10;
 
 impl Authority {
-    /// The authority in a state directory.
+    /// Opens the authority in a state directory.
     ///
     /// # Errors
-    /// If it is not there whole, or cannot be read.
+    /// If it is missing or incomplete, or cannot be read.
     pub fn open(dir: &StateDir) -> Result<Authority, IdentityError> {
         let lost = |name| IdentityError::Lost(dir.path_of(name).display().to_string());
         let read = |name| dir.read(name, FILE_SIZE_MAX)?.ok_or_else(|| lost(name));
@@ -82,7 +81,7 @@ impl Authority {
         Ok(Authority { issuer, certificate: certificate.into() })
     }
 
-    /// Whether a state directory has a file of an authority.
+    /// Whether a state directory has any file of an authority.
     pub fn exists(dir: &StateDir) -> bool {
         [KEY_FILE, CERTIFICATE_FILE].iter().any(|name| dir.path_of(name).exists())
     }
@@ -98,7 +97,7 @@ impl Authority {
     /// Copies the authority of a state directory into another one.
     ///
     /// # Errors
-    /// If it is not there whole, or cannot be written.
+    /// If it is missing or incomplete, or cannot be written.
     pub fn copy(from: &StateDir, to: &StateDir) -> Result<(), IdentityError> {
         Authority::open(from)?;
         for name in [KEY_FILE, CERTIFICATE_FILE] {
@@ -107,7 +106,7 @@ impl Authority {
         Ok(())
     }
 
-    /// A new authority in a state directory that has none.
+    /// Creates an authority in a state directory that has none.
     ///
     /// # Errors
     /// If its files cannot be written.
@@ -119,15 +118,15 @@ impl Authority {
         Ok(Authority { issuer: Issuer::new(params_of_authority(), key), certificate })
     }
 
-    /// What gateways pin.
+    /// The authority's certificate, which gateways pin.
     pub fn certificate(&self) -> &CertificateDer<'static> {
         &self.certificate
     }
 
-    /// A certificate for a gateway's public key, in DER.
+    /// Issues a certificate for a gateway's public key, in DER.
     ///
     /// # Errors
-    /// If it is not a public key.
+    /// If `public_key` is not a public key.
     pub fn certify(&self, public_key: &str) -> Result<Vec<u8>, IdentityError> {
         let point = unhex(public_key).filter(|p| p.len() == 65 && p[0] == 4 && is_on_curve(p));
         let point = Point(point.ok_or(IdentityError::PublicKey)?);
@@ -137,8 +136,8 @@ impl Authority {
         Ok(params.signed_by(&point, &self.issuer)?.der().to_vec())
     }
 
-    /// TLS of the server for a host name or address: clients may come without a certificate, to
-    /// enrol; one that they show must be of this authority.
+    /// The server's TLS configuration for a host name or address. A client may show no certificate, in order
+    /// to enrol; if it shows one, it must be issued by this authority.
     ///
     /// # Errors
     /// If a key cannot be made.
@@ -175,20 +174,20 @@ impl Identity {
         Ok(Identity { key: KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?, certificate: None })
     }
 
-    /// Its public key, as enrolment wants it.
+    /// The public key in the form that enrolment needs.
     pub fn public_key(&self) -> String {
         hex(self.key.public_key_raw())
     }
 
-    /// Takes the certificate that enrolment gave.
+    /// Sets the certificate that enrolment returned.
     pub fn set_certificate(&mut self, der: Vec<u8>) {
         self.certificate = Some(der);
     }
 
-    /// TLS of the gateway to a market with this authority.
+    /// The gateway's TLS configuration for a market with this authority.
     ///
     /// # Errors
-    /// If the authority's certificate or its own cannot be used.
+    /// If the authority's certificate, or the gateway's own, cannot be used.
     pub fn client_config(&self, authority: &[u8]) -> Result<Arc<ClientConfig>, IdentityError> {
         let roots = roots(&CertificateDer::from(authority.to_vec()))?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -206,7 +205,7 @@ impl Identity {
     }
 }
 
-/// What a gateway keeps after it has enrolled, in one file, so that it is there whole or not at all.
+/// What a gateway stores after it has enrolled; in one file, so that it is complete or absent.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Enrolment {
@@ -217,16 +216,16 @@ pub struct Enrolment {
     /// The gateway's pseudonym.
     pub gateway: String,
     key: String,
-    /// In hexadecimal digits of DER.
+    /// The gateway's certificate: DER in hexadecimal digits.
     certificate: String,
-    /// The same of the market's authority.
+    /// The certificate of the market's authority, in the same form.
     authority: String,
 }
 
 const ENROLMENT_FILE: &str = "enrolment.json";
 
 impl Enrolment {
-    /// What a gateway has that enrolled.
+    /// The data of a gateway that has enrolled.
     pub fn new(
         server: &str,
         name: &str,
@@ -244,7 +243,7 @@ impl Enrolment {
         }
     }
 
-    /// What is in a state directory; `None` if the gateway has not enrolled.
+    /// Loads the enrolment from a state directory; `None` if the gateway has not enrolled.
     ///
     /// # Errors
     /// If it cannot be read.
@@ -255,7 +254,7 @@ impl Enrolment {
         serde_json::from_slice(&bytes).map(Some).map_err(invalid)
     }
 
-    /// Keeps it in a state directory.
+    /// Stores the enrolment in a state directory.
     ///
     /// # Errors
     /// If it cannot be written.
@@ -264,7 +263,7 @@ impl Enrolment {
         dir.write(ENROLMENT_FILE, &text)
     }
 
-    /// Removes what a state directory has of an enrolment.
+    /// Removes the enrolment from a state directory.
     ///
     /// # Errors
     /// If the file system refuses.
@@ -272,10 +271,10 @@ impl Enrolment {
         dir.remove(ENROLMENT_FILE)
     }
 
-    /// TLS to the market.
+    /// The TLS configuration for connections to the market.
     ///
     /// # Errors
-    /// If key or certificates cannot be used.
+    /// If the key or a certificate cannot be used.
     pub fn client_config(&self) -> Result<Arc<ClientConfig>, IdentityError> {
         let bytes = |text: &str| unhex(text).ok_or(IdentityError::Digits);
         let certificate = Some(bytes(&self.certificate)?);
@@ -312,7 +311,7 @@ fn private_key(key: &KeyPair) -> PrivateKeyDer<'static> {
     PrivatePkcs8KeyDer::from(key.serialize_der()).into()
 }
 
-/// The bytes of hexadecimal digits.
+/// Decodes hexadecimal digits.
 pub(crate) fn unhex(text: &str) -> Option<Vec<u8>> {
     let digits: Option<Vec<u8>> =
         text.chars().map(|c| c.to_digit(16).map(|digit| digit as u8)).collect();
@@ -320,14 +319,14 @@ pub(crate) fn unhex(text: &str) -> Option<Vec<u8>> {
     Some(digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect())
 }
 
-/// Whether a point can be a key: no exchange of keys is possible with another one.
+/// Whether a point is a valid public key: key exchange is impossible with a point that is not on the curve.
 fn is_on_curve(point: &[u8]) -> bool {
     let key = EphemeralPrivateKey::generate(&ECDH_P256, &SystemRandom::new());
     let exchange = |key| agree_ephemeral(key, &UnparsedPublicKey::new(&ECDH_P256, point), |_| ());
     key.and_then(exchange).is_ok()
 }
 
-/// A public key as TLS has it.
+/// A public key in the form that TLS uses.
 struct Point(Vec<u8>);
 
 impl PublicKeyData for Point {

@@ -1,19 +1,19 @@
-//! The credit market: its server, which keeps the ledger of the households of a link in a database, and
-//! the agent by which their gateways bid.
+//! The credit market: its server, which keeps the ledger of the households on a link in a database, and the
+//! agent that bids for a household's gateway.
 //!
 //! | module | its job |
 //! |---|---|
-//! | [`book`] | gateways, bids, slots: what may happen, and what it does (pure) |
-//! | [`clock`] | whether the time of this host can be believed (pure) |
-//! | [`keeper`] | one thread that commits every change before it is answered |
+//! | [`book`] | gateways, bids, slots: allowed events and their effects (pure) |
+//! | [`clock`] | whether this host's clock can be trusted (pure) |
+//! | [`keeper`] | one thread that commits every change before it is acknowledged |
 //! | [`store`] | the database: SQLite or PostgreSQL, used by any number of servers |
-//! | [`identity`] | the market's own certificate authority, and one certificate per gateway |
-//! | [`http`] | HTTP over mutual TLS, both ends, bounded in every direction |
-//! | [`api`] | requests to operations, operations to answers |
+//! | [`identity`] | the market's own certificate authority, which issues a certificate to each gateway |
+//! | [`http`] | HTTP over mutual TLS, server and client, with limits on everything |
+//! | [`api`] | maps requests to operations on the book, and results to responses |
 //! | [`messages`] | the JSON of requests and answers |
-//! | [`client`] | the gateway's end |
-//! | [`household`] | what a gateway's agent bids, and why (pure) |
-//! | [`guarantees`] | the rates of a slot, and what enforces them |
+//! | [`client`] | the gateway's client of the server |
+//! | [`household`] | decides what a gateway's agent bids, and why (pure) |
+//! | [`guarantees`] | the rates of a slot, and the interface of whatever enforces them |
 //!
 //! The arithmetic is `fairweir_core::market`.
 #![forbid(unsafe_code)]
@@ -38,7 +38,7 @@ pub mod store;
 
 use std::fmt::Write as _;
 
-/// Bytes as hexadecimal digits.
+/// Encodes bytes as hexadecimal digits.
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         let _ = write!(text, "{byte:02x}");
@@ -46,7 +46,7 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// The SHA-256 of some bytes, as hexadecimal digits.
+/// The SHA-256 hash of some bytes, in hexadecimal digits.
 fn sha256(bytes: &[u8]) -> String {
     hex(ring::digest::digest(&ring::digest::SHA256, bytes).as_ref())
 }

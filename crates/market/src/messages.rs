@@ -13,17 +13,17 @@ use crate::book::{Closed, Rules};
 pub struct Clock {
     /// The server's time, in seconds of Unix time.
     pub now_s: u64,
-    /// The same in milliseconds.
+    /// The server's time, in milliseconds of Unix time.
     pub now_ms: u64,
     /// The first slot that is not closed.
     pub open_slot: u64,
-    /// When its bids end, in seconds of Unix time.
+    /// When bidding for that slot ends, in seconds of Unix time.
     pub open_until_s: u64,
-    /// Gateways of the market.
+    /// Number of gateways in the market.
     pub gateways: usize,
-    /// What the market was founded with.
+    /// The market's rules.
     pub rules: Rules,
-    /// Why the server's time is not believed, if so: no slot is closed and nothing changes meanwhile.
+    /// Why the server's clock is not trusted, if so; meanwhile no slot is closed and nothing changes.
     #[serde(default)]
     pub doubt: Option<String>,
     /// Whether the operator has stopped the market: no slot is closed, and no bid is taken.
@@ -35,7 +35,7 @@ pub struct Clock {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Prices {
-    /// The last slots, oldest first; none in a small market.
+    /// The last closed slots, oldest first; empty in a small market.
     pub slots: Vec<Closed>,
 }
 
@@ -45,10 +45,10 @@ pub struct Prices {
 pub struct Account {
     /// The gateway's pseudonym.
     pub gateway: String,
-    /// What it has.
+    /// The gateway's balance.
     #[cfg_attr(test, schemars(with = "crate::schemas::Amount"))]
     pub balance: Credits,
-    /// The most that its plan gives it.
+    /// The rate of its plan, which is the most it can get.
     #[cfg_attr(test, schemars(with = "Option<u64>"))]
     pub peak_bps: Option<Rate>,
     /// Its bids for open slots, by slot.
@@ -57,13 +57,13 @@ pub struct Account {
     pub statements: Vec<Dated>,
 }
 
-/// What a slot did to a gateway.
+/// A gateway's statement for a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 pub struct Dated {
     /// Which slot.
     pub slot: u64,
-    /// What it did.
+    /// The gateway's statement for that slot.
     #[cfg_attr(test, schemars(with = "crate::schemas::Statement"))]
     pub statement: Statement,
 }
@@ -76,13 +76,13 @@ pub struct Leased {
     pub slot: u64,
     /// When it ends, in seconds of Unix time.
     pub until_s: u64,
-    /// What the gateway may use in it.
+    /// The rate that the gateway may use in that slot.
     #[cfg_attr(test, schemars(with = "u64"))]
     pub rate_bps: Rate,
-    /// The slot whose rates the operator's policer refuses now: they are not guaranteed.
+    /// The slot whose rates the operator's policer refuses now, so that they are not guaranteed.
     #[serde(default)]
     pub refused_slot: Option<u64>,
-    /// Whether a gateway is to let no more through, because no policer enforces the rates.
+    /// Whether a gateway has to limit itself to this rate, because no policer enforces the rates.
     #[serde(default)]
     pub hold: bool,
 }
@@ -92,10 +92,10 @@ pub struct Leased {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct BidBody {
-    /// What the gateway would pay.
+    /// What the gateway offers to pay.
     #[cfg_attr(test, schemars(with = "crate::schemas::Amount"))]
     pub spend: Credits,
-    /// The higher one counts.
+    /// Sequence number: the bid with the higher number replaces the other.
     pub sequence: u64,
 }
 
@@ -104,7 +104,7 @@ pub struct BidBody {
 #[cfg_attr(test, derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Bids {
-    /// In rising order of slots.
+    /// The bids, in rising order of slots.
     pub bids: Vec<Bid>,
 }
 
@@ -125,7 +125,7 @@ pub struct EnrolBody {
 pub struct Enrolled {
     /// The gateway's pseudonym.
     pub gateway: String,
-    /// Its certificate, in hexadecimal digits of DER.
+    /// The gateway's certificate: DER in hexadecimal digits.
     pub certificate: String,
 }
 

@@ -1,5 +1,5 @@
-//! The API's description for other programs, `docs/reference/market.openapi.json`: its schemas are those of
-//! [`messages`](crate::messages), as the server reads and writes them.
+//! The machine-readable description of the API, `docs/reference/market.openapi.json`. Its schemas are those of
+//! [`messages`](crate::messages), exactly as the server reads and writes them.
 //!
 //! `FAIRWEIR_WRITE=1 cargo test -p fairweir-market --lib openapi` writes the file.
 
@@ -19,16 +19,16 @@ use crate::messages::{Account, BidBody, Bids, Clock, EnrolBody, Enrolled, Leased
 #[derive(JsonSchema)]
 #[allow(dead_code, reason = "a schema only")]
 struct Problem {
-    /// Of HTTP.
+    /// The HTTP status.
     status: u16,
     /// What is wrong, and what is allowed.
     title: String,
-    /// Which part of the request.
+    /// The invalid part of the request.
     field: Option<String>,
-    /// `slot_closed` for a late bid.
+    /// The kind of error: `slot_closed` for a late bid.
     #[schemars(default)]
     kind: Option<String>,
-    /// The slot that takes bids now, with `slot_closed`.
+    /// The slot that takes bids now; only with `slot_closed`.
     #[schemars(default)]
     open_slot: Option<u64>,
 }
@@ -38,7 +38,7 @@ struct Operation {
     path: &'static str,
     id: &'static str,
     summary: &'static str,
-    /// Whether only a gateway may ask.
+    /// Whether only gateways may send this request.
     is_private: bool,
     body: Option<Schema>,
     answer: Schema,

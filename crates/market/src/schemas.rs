@@ -1,10 +1,10 @@
-//! Schemas of types that have none because they are `fairweir_core`'s.
+//! Schemas for types of `fairweir_core`, which define none themselves.
 
 use std::borrow::Cow;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 
-/// Credits as a decimal string of micro-credits, at most 10^6 credits.
+/// Credits as a decimal string in micro-credits, at most 10^6 credits.
 pub(crate) struct Amount;
 
 impl JsonSchema for Amount {
@@ -21,32 +21,32 @@ impl JsonSchema for Amount {
     }
 }
 
-/// As `fairweir_core::market::rates::Terms`; a test compares them.
+/// Mirrors `fairweir_core::market::rates::Terms`; a test compares the two.
 #[derive(JsonSchema)]
 #[schemars(deny_unknown_fields)]
 #[allow(dead_code, reason = "a schema only")]
 pub(crate) struct Terms {
     /// How spends become rates: `float`, `even` or `plain`.
     mode: String,
-    /// What the link carries, in bit/s.
+    /// The link's capacity, in bit/s.
     capacity: u64,
     /// The part of the capacity that is divided evenly, in percent.
     floor_percent: u64,
 }
 
-/// As `fairweir_core::market::ledger::Statement`; a test compares them.
+/// Mirrors `fairweir_core::market::ledger::Statement`; a test compares the two.
 #[derive(JsonSchema)]
 #[schemars(deny_unknown_fields)]
 #[allow(dead_code, reason = "a schema only")]
 pub(crate) struct Statement {
-    /// The balance before.
+    /// The balance before the slot.
     opening: Amount,
-    /// What was paid for the slot.
+    /// What the gateway paid for the slot.
     spent: Amount,
-    /// The part of what the others paid.
+    /// The gateway's part of what the others paid.
     received: Amount,
-    /// What the cap gave, or took if negative, in micro-credits.
+    /// Micro-credits that the cap redistributed to the gateway; negative if it took them.
     moved: i64,
-    /// The balance after.
+    /// The balance after the slot.
     closing: Amount,
 }

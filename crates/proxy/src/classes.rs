@@ -1,4 +1,4 @@
-//! What the connections of each class have together: rate, payload, and the receive buffers that follow.
+//! State shared by the connections of each class: rate, payload counters and receive buffers.
 
 use std::collections::BTreeMap;
 
@@ -9,18 +9,18 @@ use crate::Kernel;
 use crate::connection::Connection;
 use crate::rules::Rules;
 
-/// A class as it is now.
+/// Current counters of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClassCounts {
-    /// Its rate.
+    /// The rate that its connections share; `None` if unlimited.
     pub rate: Option<Rate>,
-    /// Connections that are open.
+    /// Number of open connections.
     pub connections: usize,
-    /// Payload since the start: down, up.
+    /// Payload bytes since the start: down, up.
     pub bytes: [u64; 2],
 }
 
-/// Those of the rules, followed by one for all other connections.
+/// The classes of the rules, followed by one class for all other connections.
 #[derive(Debug, Default)]
 pub(crate) struct Classes(Vec<Class>);
 
@@ -30,12 +30,12 @@ pub(crate) struct Class {
     pub(crate) scheduler: Scheduler,
     pub(crate) bytes: [u64; 2],
     connections: usize,
-    /// Sum of the alphas of those that have moved something lately.
+    /// Sum of the alphas of the connections that have moved data recently.
     alphas: u64,
 }
 
 impl Classes {
-    /// The classes of `rules`; those of the same name count on from `old`.
+    /// The classes of `rules`. A class whose name is also in `old` keeps its byte counters.
     pub(crate) fn new(rules: &Rules, old: Classes, now: Time) -> Classes {
         let of_rules = rules.classes().iter().map(|class| (class.name.clone(), class.rate));
         let all = of_rules.chain([(UNCLASSIFIED.to_owned(), None)]);
@@ -53,7 +53,7 @@ impl Classes {
         self.0.len()
     }
 
-    /// What is in no class of the rules.
+    /// Index of the class of connections that no rule names.
     pub(crate) fn unclassified(&self) -> usize {
         self.0.len() - 1
     }
@@ -74,7 +74,7 @@ impl Classes {
         self.0.iter_mut().filter_map(|class| class.scheduler.deadline(now)).min()
     }
 
-    /// The connection belongs to `class` from now on.
+    /// Moves the connection to `class`.
     pub(crate) fn enter(&mut self, connection: &mut Connection, class: usize) {
         self.0[class].connections += 1;
         connection.class = class;
@@ -86,7 +86,7 @@ impl Classes {
         class.scheduler.handle_idle(id);
     }
 
-    /// Begins a new sum of the alphas; [`Classes::count_alpha`] follows for each connection.
+    /// Resets the sum of the alphas; the caller then calls [`Classes::count_alpha`] for each connection.
     pub(crate) fn forget_alphas(&mut self) {
         self.0.iter_mut().for_each(|class| class.alphas = 0);
     }
@@ -97,7 +97,7 @@ impl Classes {
         }
     }
 
-    /// Adapts the receive buffer of the connection to its part of the class's rate.
+    /// Adapts the connection's receive buffer to its share of the class's rate.
     pub(crate) fn follow(&self, connection: &mut Connection, kernel: Kernel) {
         let class = &self.0[connection.class];
         let alpha = u64::from(connection.alpha.as_u8());

@@ -1,4 +1,4 @@
-//! One connection: the client's socket, the server's, and what is between them.
+//! One connection: the client's socket, the server's socket, and the data in transit between them.
 
 use std::net::{IpAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,19 +13,19 @@ use fairweir_core::units::{Bytes, Rate, Span, Time};
 use crate::lane::{Lane, Pipes};
 use crate::socket;
 
-/// Ethernet, IP, TCP with timestamps: what a segment has on the wire beside its payload.
+/// Ethernet, IP and TCP headers (with timestamps) of a segment, in bytes: IPv4, IPv6.
 const HEADERS: [u64; 2] = [14 + 20 + 32, 14 + 40 + 32];
 
-/// The most bytes of a client that are relayed at a time, so that others have their turn.
+/// Maximum bytes relayed from a client in one turn, so that other connections get their turn.
 const UP_TURN: usize = 256 << 10;
 
-/// The first receive buffer of a connection with a rate, as large as the kernel's own first window.
+/// Initial receive buffer of a connection with a rate: as large as the kernel's own initial window.
 const BUFFER_FIRST: Bytes = Bytes::new(64 << 10);
 
-/// How long a client may take over the rest of its first message before it is relayed unread.
+/// Time to receive the rest of a client's first message before it is relayed without being parsed.
 const NAMING_PATIENCE: Span = Span::millis(300);
 
-/// See the module.
+/// A connection; see the module.
 #[derive(Debug)]
 pub(crate) struct Connection {
     pub(crate) client: TcpStream,
@@ -34,45 +34,45 @@ pub(crate) struct Connection {
     pub(crate) mac: Option<Mac>,
     pub(crate) naming: Naming,
     pub(crate) name: Option<HostName>,
-    /// What the client's first request says of its program, until that is taken.
+    /// What the client's first request says about its program, until the proxy takes it.
     pub(crate) agent: Option<Box<[u8]>>,
     pub(crate) app: Option<usize>,
     pub(crate) class: usize,
     pub(crate) alpha: Alpha,
-    /// From the server, to the client.
+    /// From the server to the client.
     pub(crate) down: Lane,
     pub(crate) up: Lane,
-    /// Payload of both directions.
+    /// Payload bytes moved: down, up.
     pub(crate) moved: [u64; 2],
-    /// The download when buffers were last followed.
+    /// Downloaded payload bytes when the receive buffers were last adapted.
     pub(crate) moved_before: u64,
-    /// Something was moved between the last two times.
+    /// Whether data moved between the last two adaptations of the receive buffers.
     pub(crate) is_active: bool,
-    /// `None` while it is not known.
+    /// Round-trip time; `None` while unknown.
     pub(crate) rtt: Option<Span>,
     segment: u64,
     buffer: Option<Bytes>,
 }
 
-/// Whether the client's first bytes have been looked at.
+/// How far the client's first bytes have been inspected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Naming {
-    /// The client has said nothing.
+    /// The client has sent nothing.
     Silent,
-    /// It has said something that may go on.
+    /// The client has sent the beginning of a message that may be incomplete.
     Begun,
-    /// They have.
+    /// The first bytes have been inspected.
     Done,
 }
 
-/// What became of a turn.
+/// Result of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// It waits for its sockets.
+    /// The connection waits for its sockets.
     Waits,
-    /// It wants another turn.
+    /// The connection needs another turn.
     Again,
-    /// Its client begins to name a server; look again after this time.
+    /// The client's first message is incomplete; inspect it again at this time.
     Names(Time),
     /// Its client has named a server, or has sent other data.
     Named,
@@ -112,8 +112,8 @@ impl Connection {
         }
     }
 
-    /// Moves what can be moved without a grant: what the client sends, and what the client had no room
-    /// for. What was relayed is in `moved`.
+    /// Moves the data that need no grant: what the client sends, and parked data that the client had no
+    /// room for. Adds the relayed upload to `moved`.
     pub(crate) fn advance(&mut self, pipes: &mut Pipes, scratch: &mut [u8], now: Time) -> Turn {
         if self.naming != Naming::Done {
             let turn = self.look(scratch, now);
@@ -140,14 +140,14 @@ impl Connection {
         }
     }
 
-    /// Looks at the client's first bytes, which stay in its socket.
+    /// Inspects the client's first bytes without removing them from its socket.
     fn look(&mut self, scratch: &mut [u8], now: Time) -> Turn {
         if !self.up.can_read {
             return Turn::Waits;
         }
         let read = self.client.peek(&mut scratch[..STREAM_MAX]).unwrap_or(0);
         match first_bytes(&scratch[..read]) {
-            // The end of the stream, or an error, which the next move finds.
+            // End of stream or an error; the next move detects it.
             FirstBytes::More if read == 0 => {}
             FirstBytes::More if self.naming == Naming::Begun => return Turn::Waits,
             FirstBytes::More => {
@@ -162,7 +162,7 @@ impl Connection {
         Turn::Named
     }
 
-    /// Reads from the server what a grant allows; returns what it is on the wire.
+    /// Reads from the server as much as the grant allows; returns its size on the wire.
     ///
     /// # Errors
     /// If a socket is broken.
@@ -174,8 +174,8 @@ impl Connection {
         Ok(Bytes::new(taken + taken * headers / self.segment))
     }
 
-    /// Adapts the receive buffer to the rate that the connection has; without a rate it grows to what
-    /// any may have, since the kernel no longer does it.
+    /// Adapts the receive buffer to the connection's rate. If the connection no longer has a rate, the
+    /// buffer grows to the maximum, since the kernel no longer adapts it.
     pub(crate) fn follow(&mut self, rate: Option<Rate>, set: fn(BorrowedFd<'_>, Bytes)) {
         let target = match (rate, self.rtt, self.buffer) {
             (None, _, None) => return,
@@ -189,7 +189,7 @@ impl Connection {
         }
     }
 
-    /// Ends both sides with a reset.
+    /// Resets both sockets.
     pub(crate) fn reset(&self) {
         socket::reset(&self.client);
         socket::reset(&self.upstream);

@@ -1,8 +1,8 @@
-//! Connections that are about to open: the client's first packet waits until the server has answered.
+//! Connections being opened: the client's first packet is held back until the server has answered.
 //!
-//! So a client hears what it would hear without the proxy, as late: that the server is there, that it
-//! refuses, or nothing. If the server was there, the packet is delivered, and the client's side of the
-//! connection is accepted a round trip of the LAN later.
+//! So a client gets the same answer as without the proxy, and as late: the server accepts, refuses, or
+//! does not answer. If the server accepts, the packet is delivered, and the client's side of the
+//! connection is accepted one LAN round trip later.
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::io;
@@ -14,33 +14,33 @@ use fairweir_core::units::{Span, Time};
 
 use crate::socket;
 
-/// How long a server may take to answer: one lost SYN is sent again after a second. Later the client
-/// tries by itself.
+/// How long a server may take to answer: a lost SYN is sent again after one second. After that the
+/// client's own retries go to the server directly.
 const CONNECT_PATIENCE: Span = Span::secs(3);
 
-/// How long a client may take to complete what it began: the kernel answers it after 0, 1, 3 and 7 s.
+/// How long a client may take to complete its handshake: the kernel sends SYN-ACKs after 0, 1, 3 and 7 s.
 const CLIENT_PATIENCE: Span = Span::secs(8);
 
-/// Handshakes of one address.
+/// Maximum number of pending handshakes per client address.
 const OF_CLIENT_MAX: usize = 512;
 
-/// Answers that were not asked for.
+/// Maximum number of answers that wait for [`Handshakes::poll_answer`].
 const ANSWERS_MAX: usize = 4_096;
 
-/// What becomes of a client's first packet.
+/// What to do with a client's first packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The server is there: it is delivered to the listener.
+    /// The server has accepted: deliver the packet to the listener.
     Deliver,
-    /// The server refuses.
+    /// The server refuses the connection.
     Refuse,
-    /// The server does not answer; what the client sends next passes the gateway as without the proxy.
+    /// The server does not answer; the client's next packets pass the gateway as without the proxy.
     Pass,
-    /// The same, because this host cannot connect, which says nothing of the server.
+    /// As `Pass`, but because this host cannot connect, which says nothing about the server.
     Skip,
 }
 
-/// The two ends of a connection: whose, and the server.
+/// The two ends of a connection: the client (or this host), and the server.
 type Ends = (SocketAddr, SocketAddr);
 
 /// See the module.
@@ -49,7 +49,7 @@ pub(crate) struct Handshakes {
     slots: Vec<Slot>,
     free: Vec<usize>,
     by_ends: HashMap<Ends, usize>,
-    /// Of the sockets to servers: a route may lead their packets back here.
+    /// Ends of the sockets to servers: a route may lead their packets back to this host.
     own: HashSet<Ends>,
     of_client: HashMap<IpAddr, usize>,
     deadlines: BTreeSet<(Time, usize)>,
@@ -67,7 +67,7 @@ struct Handshake {
     syn: Syn,
     upstream: TcpStream,
     own: Ends,
-    /// When it is given up.
+    /// When the handshake is given up.
     until: Time,
     has_answered: bool,
 }
@@ -77,8 +77,8 @@ impl Handshakes {
         self.by_ends.len()
     }
 
-    /// A client's first packet: connects to its server, unless that is being done. Returns the socket
-    /// to wait for, with its place.
+    /// Handles a client's first packet: connects to its server unless that is already in progress.
+    /// Returns the socket to wait for, with its slot.
     pub(crate) fn begin(
         &mut self,
         syn: Syn,
@@ -87,7 +87,7 @@ impl Handshakes {
     ) -> Option<(usize, u32, &TcpStream)> {
         let ends = (syn.client(), syn.server());
         let from = syn.client().ip();
-        // What is left out here is sent again.
+        // The client will retransmit a packet that is ignored here.
         if self.by_ends.contains_key(&ends)
             || self.own.contains(&ends)
             || self.of_client.get(&from).is_some_and(|&n| n >= OF_CLIENT_MAX)
@@ -121,7 +121,7 @@ impl Handshakes {
         Some((id, *generation, &handshake.upstream))
     }
 
-    /// The socket to the server is connected or broken.
+    /// Handles an event of a socket to a server: it is connected or broken.
     pub(crate) fn handle_event(&mut self, id: usize, generation: u32, now: Time) {
         let slot = &mut self.slots[id];
         let Some(handshake) = slot.handshake.as_mut().filter(|_| slot.generation == generation)
@@ -151,8 +151,8 @@ impl Handshakes {
         }
     }
 
-    /// The client has completed the connection: its socket to the server, with the client's link-layer
-    /// address. `None` if nothing is known of it.
+    /// The client has completed the handshake: returns the socket to its server and the client's
+    /// link-layer address. `None` if the handshake is unknown.
     pub(crate) fn take(
         &mut self,
         client: SocketAddr,
@@ -167,7 +167,7 @@ impl Handshakes {
         self.deadlines.first().map(|(at, _)| *at)
     }
 
-    /// Gives up what is due.
+    /// Gives up the handshakes whose deadline has passed.
     pub(crate) fn handle_timers(&mut self, now: Time) {
         while let Some(&(_, id)) = self.deadlines.first().filter(|(at, _)| *at <= now) {
             let Some(handshake) = self.remove(id) else { break };
@@ -180,12 +180,12 @@ impl Handshakes {
         }
     }
 
-    /// What becomes of a packet.
+    /// The next packet whose fate is decided, with that decision.
     pub(crate) fn poll_answer(&mut self) -> Option<(Syn, Answer)> {
         self.answers.pop_front()
     }
 
-    /// Gives up all; what their clients send again is nothing that is known.
+    /// Gives up all handshakes; packets that clients send again then belong to no known handshake.
     pub(crate) fn clear(&mut self) {
         self.answers.clear();
         for id in 0..self.slots.len() {

@@ -1,7 +1,7 @@
-//! One direction of a connection: bytes from one socket to another by a pipe of the kernel.
+//! One direction of a connection: moves bytes from one socket to another through a kernel pipe.
 //!
-//! A pipe is borrowed for each move and given back when it is empty, so a connection that is idle has
-//! none. What the sink does not take stays in the pipe, and nothing is read until it has gone.
+//! A pipe is borrowed for each move and returned when it is empty, so an idle connection has no pipe.
+//! Bytes that the sink does not take stay in the pipe, and nothing more is read until they are gone.
 
 use std::io::{self, PipeReader, PipeWriter};
 use std::net::{Shutdown, TcpStream};
@@ -10,11 +10,11 @@ use std::os::fd::AsFd;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, SpliceFFlags, fcntl, splice};
 
-/// Pipes that are empty.
+/// Pool of empty pipes.
 #[derive(Debug, Default)]
 pub(crate) struct Pipes {
     empty: Vec<Pipe>,
-    /// Those that exist.
+    /// Number of existing pipes, including borrowed ones.
     pub(crate) number: usize,
 }
 
@@ -24,23 +24,23 @@ struct Pipe {
     writer: PipeWriter,
 }
 
-/// See the module.
+/// One direction of a connection; see the module.
 #[derive(Debug, Default)]
 pub(crate) struct Lane {
-    /// The pipe, and how much is in it.
+    /// The borrowed pipe and the number of bytes in it.
     parked: Option<(Pipe, usize)>,
-    /// The source may have something. It is edge-triggered: true until a read says otherwise.
+    /// The source may be readable. Events are edge-triggered: this stays true until a read would block.
     pub(crate) can_read: bool,
-    /// The sink may take something; likewise.
+    /// The sink may be writable; cleared likewise when a write would block.
     pub(crate) can_write: bool,
-    /// The source has said that it sends nothing more.
+    /// The source has reached its end of stream.
     has_ended: bool,
-    /// And the sink has been closed as well.
+    /// The end of stream has been passed on to the sink.
     is_done: bool,
 }
 
 impl Lane {
-    /// Between sockets of which nothing is known yet.
+    /// A lane between two sockets whose readiness is not yet known.
     pub(crate) fn new() -> Lane {
         Lane { can_write: true, ..Lane::default() }
     }
@@ -50,12 +50,12 @@ impl Lane {
         self.can_read && self.can_write && self.parked.is_none() && !self.has_ended
     }
 
-    /// Everything has arrived at the sink, and its end.
+    /// Whether all bytes and the end of stream have been passed on to the sink.
     pub(crate) fn is_done(&self) -> bool {
         self.is_done
     }
 
-    /// Moves what is parked, if the sink takes it.
+    /// Moves the parked bytes if the sink takes them.
     ///
     /// # Errors
     /// If the sink is broken.
@@ -66,7 +66,7 @@ impl Lane {
         self.pass_end(to)
     }
 
-    /// Moves at most `max` bytes and says how many were taken from the source.
+    /// Moves at most `max` bytes; returns how many were taken from the source.
     ///
     /// # Errors
     /// If one of the sockets is broken.
@@ -135,7 +135,7 @@ impl Lane {
         Ok(())
     }
 
-    /// Gives up what is parked.
+    /// Discards the parked bytes.
     pub(crate) fn close(&mut self, pipes: &mut Pipes) {
         pipes.number -= usize::from(self.parked.take().is_some());
     }
@@ -147,13 +147,13 @@ impl Pipes {
             return Ok(pipe);
         }
         let (reader, writer) = io::pipe()?;
-        // Segments of any size take a page each; with the default's 16 pages a read is short.
+        // Each segment occupies a page whatever its size; with the default of 16 pages reads come up short.
         let _ = fcntl(&writer, FcntlArg::F_SETPIPE_SZ(PIPE_BYTES));
         self.number += 1;
         Ok(Pipe { reader, writer })
     }
 
-    /// Closes those that are not needed.
+    /// Closes the pipes that are not needed.
     pub(crate) fn shrink(&mut self) {
         self.number -= self.empty.len().saturating_sub(EMPTY_MAX);
         self.empty.truncate(EMPTY_MAX);
@@ -193,7 +193,7 @@ mod tests {
             if lane.is_ready() {
                 taken += lane.pull(&from, &to, 30_000, &mut pipes).unwrap();
             } else {
-                // Only a sink that is full stops it.
+                // Only a full sink stops the lane.
                 assert!(lane.parked.is_some() && !lane.can_write);
                 let n = sink.read(&mut buffer).unwrap();
                 received.extend_from_slice(&buffer[..n]);
@@ -207,7 +207,7 @@ mod tests {
             sink.read_to_end(&mut received).unwrap();
             received
         });
-        // The source was closed: its end is passed on behind all bytes.
+        // The source was closed: the end of stream is passed on after all bytes.
         while !lane.is_done() {
             (lane.can_read, lane.can_write) = (true, true);
             lane.flush(&to, &mut pipes).unwrap();

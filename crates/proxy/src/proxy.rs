@@ -1,4 +1,4 @@
-//! All connections: events, deadlines, grants.
+//! All connections: events, deadlines and grants.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
@@ -22,49 +22,49 @@ use crate::rules::Rules;
 use crate::usage::{self, Usage};
 use crate::{Error, socket};
 
-/// Connections at a time; further ones pass the gateway as without the proxy.
+/// Maximum number of connections; further ones pass the gateway as without the proxy.
 pub const CONNECTIONS_MAX: usize = 12_000;
 
-/// Connections of one address, so that one device does not keep the others out.
+/// Maximum number of connections per client address, so that one device does not keep the others out.
 const OF_CLIENT_MAX: usize = CONNECTIONS_MAX / 4;
 
-/// How often receive buffers follow the rates.
+/// Interval at which receive buffers are adapted to the rates.
 const FOLLOW_PERIOD: Span = Span::secs(1);
 
-/// How long after a connection has opened.
+/// Delay of the first adaptation after a connection has opened.
 const FOLLOW_FIRST: Span = Span::millis(200);
 
-/// What is taken of each kind before the caller has its turn.
+/// Maximum number of items of each kind that are handled before the caller gets its turn.
 const TURN_MAX: usize = 256;
 
-/// File descriptors of the process that are not the proxy's.
+/// File descriptors that the process needs outside the proxy.
 const DESCRIPTORS_ELSEWHERE: usize = 64;
 
-/// What the proxy asks of the system beside sockets.
+/// System facilities that the proxy needs besides sockets.
 #[derive(Clone, Copy, Debug)]
 pub struct Kernel {
-    /// The round-trip time of a TCP socket.
+    /// Returns the round-trip time of a TCP socket.
     pub round_trip: fn(BorrowedFd<'_>) -> Option<Span>,
-    /// Sets the receive buffer of a TCP socket, and nothing else that bounds its window.
+    /// Sets the receive buffer of a TCP socket without setting any other limit on its window.
     pub set_receive_buffer: fn(BorrowedFd<'_>, Bytes),
-    /// The mark of the proxy's sockets.
+    /// Packet mark of the proxy's sockets.
     pub mark: u32,
 }
 
-/// What has happened since the start.
+/// Event counters since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Connections that were accepted.
+    /// Connections accepted.
     pub accepted: u64,
     /// Connections to the gateway itself, which were reset.
     pub to_gateway: u64,
-    /// Connections of a client that had too many, which were reset.
+    /// Connections reset because their client already had too many.
     pub crowded: u64,
-    /// Servers that did not answer or refused.
+    /// Connections whose server did not answer or refused.
     pub unreachable: u64,
-    /// Connections to servers that this host could not begin.
+    /// Connections to servers that this host could not start.
     pub unbegun: u64,
-    /// How often it was full, and new connections passed it by.
+    /// How often the proxy became full, so that new connections bypassed it.
     pub full: u64,
 }
 
@@ -74,14 +74,14 @@ struct Slot {
     connection: Option<Box<Connection>>,
 }
 
-/// See the module.
+/// The proxy; see the module.
 #[derive(Debug)]
 pub struct Proxy {
     kernel: Kernel,
     rules: Rules,
     devices: Devices,
     epoll: Epoll,
-    /// IPv4 and IPv6; none while it is full.
+    /// The IPv4 and IPv6 listeners; `None` while the proxy is full.
     listeners: [Option<TcpListener>; 2],
     ports: [u16; 2],
     handshakes: Handshakes,
@@ -92,7 +92,7 @@ pub struct Proxy {
     pipes: Pipes,
     scratch: Vec<u8>,
     timers: BTreeSet<(Time, usize, u32)>,
-    /// They want another turn.
+    /// Connections that need another turn.
     again: VecDeque<(usize, u32)>,
     follow_at: Time,
     usage: Usage,
@@ -101,15 +101,15 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Listens. Nothing is diverted to it yet. Devices are recognised by `table`.
+    /// Starts to listen. Nothing is diverted to the proxy yet. `table` serves to recognise devices.
     ///
     /// # Errors
-    /// If the kernel refuses a socket, as without CAP_NET_ADMIN.
+    /// If the kernel refuses a socket, for example without CAP_NET_ADMIN.
     pub fn new(rules: Rules, table: Table, kernel: Kernel, now: Time) -> Result<Proxy, Error> {
         let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC);
         let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE)
             .map_err(|e| Error::of("read the limit of file descriptors", e))?;
-        // What a unit file sets is the soft limit too; a shell's soft limit is for select().
+        // A unit file sets the soft limit too; a shell's soft limit is low only for the sake of select().
         let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
         let mut proxy = Proxy {
             kernel,
@@ -136,17 +136,17 @@ impl Proxy {
         Ok(proxy)
     }
 
-    /// Ports at 127.0.0.1 and ::1 to which connections are to be diverted.
+    /// Ports at 127.0.0.1 and ::1 to which the caller must divert connections.
     pub fn ports(&self) -> [u16; 2] {
         self.ports
     }
 
-    /// What becomes readable when there is something to do.
+    /// File descriptor that becomes readable when there is something to do.
     pub fn waits_for(&self) -> BorrowedFd<'_> {
         self.epoll.0.as_fd()
     }
 
-    /// [`Proxy::waits_for`] becomes readable also when `other` is.
+    /// Makes [`Proxy::waits_for`] readable also when `other` is readable.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -155,14 +155,14 @@ impl Proxy {
         added.map_err(|e| Error::of("watch for connections", e))
     }
 
-    /// A client's first packet, which was kept back.
+    /// Handles a client's first packet, which the caller has held back.
     pub fn handle_syn(&mut self, syn: Syn, now: Time) {
         if let Some(mac) = syn.mac()
             && self.devices.handle_syn(mac, &syn, now)
         {
             self.recognise(mac, now);
         }
-        // What is sent again then finds no listener, and passes.
+        // A packet sent again then finds no listener and passes the gateway.
         if self.is_full() {
             return;
         }
@@ -176,25 +176,25 @@ impl Proxy {
         }
     }
 
-    /// A device asks for an address.
+    /// Handles a DHCP message by which a device asks for an address.
     pub fn handle_dhcp(&mut self, source: Mac, message: &[u8], now: Time) {
         if self.devices.handle_dhcp(source, message, now) {
             self.recognise(source, now);
         }
     }
 
-    /// What the user says of devices, from now on.
+    /// Replaces what the user has stated about devices.
     pub fn set_said(&mut self, said: impl IntoIterator<Item = (Mac, Identity)>, now: Time) {
         self.devices.set_said(said);
         (0..self.slots.len()).for_each(|id| self.classify(id, now));
     }
 
-    /// What is known of devices.
+    /// What is known about each device.
     pub fn portraits(&self) -> impl Iterator<Item = Portrait> {
         self.devices.portraits()
     }
 
-    /// Connections of a device that is known as another one have other classes.
+    /// Reclassifies the connections of a device if its recognised identity has changed.
     fn recognise(&mut self, mac: Mac, now: Time) {
         for id in 0..self.slots.len() {
             if self.slots[id].connection.as_ref().is_some_and(|c| c.mac == Some(mac)) {
@@ -203,7 +203,7 @@ impl Proxy {
         }
     }
 
-    /// What becomes of a client's first packet.
+    /// The next first packet whose fate is decided, with that decision.
     pub fn poll_answer(&mut self) -> Option<(Syn, Answer)> {
         let (syn, answer) = self.handshakes.poll_answer()?;
         match answer {
@@ -214,8 +214,8 @@ impl Proxy {
         Some((syn, answer))
     }
 
-    /// Nothing is diverted any more: resets all connections, which get no packets, so that their clients open
-    /// others, and forgets those that are about to open.
+    /// Resets all connections, for when nothing is diverted any more: they would get no packets, and
+    /// their clients then open new ones. Forgets the connections that are being opened.
     pub fn let_go(&mut self) {
         self.handshakes.clear();
         (0..self.slots.len()).for_each(|id| self.close(id, true));
@@ -226,27 +226,27 @@ impl Proxy {
         &self.rules
     }
 
-    /// What has happened.
+    /// Event counters since the start.
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// Whether new connections pass it by.
+    /// Whether the proxy is full, so that new connections bypass it.
     pub fn is_full(&self) -> bool {
         self.listeners[0].is_none()
     }
 
-    /// Whether connections are about to open.
+    /// Whether any connection is being opened.
     pub fn is_opening(&self) -> bool {
         self.handshakes.len() > 0
     }
 
-    /// Open connections.
+    /// Number of open connections.
     pub fn connections(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// The classes of the rules, and the one of all other connections.
+    /// The classes of the rules, and the class of all other connections.
     pub fn classes(&self) -> impl Iterator<Item = (&str, ClassCounts)> {
         self.classes.counts()
     }
@@ -260,9 +260,9 @@ impl Proxy {
         usage
     }
 
-    /// Other rules from now on, also for the connections that are open.
+    /// Replaces the rules, also for open connections.
     pub fn set_rules(&mut self, rules: Rules, now: Time) {
-        // What has been transferred belongs to the applications of the rules that were.
+        // Bytes transferred so far are counted for the applications of the previous rules.
         for slot in &mut self.slots {
             if let Some(connection) = &mut slot.connection {
                 usage::add(&mut self.usage, &self.rules, connection);
@@ -282,7 +282,7 @@ impl Proxy {
         (0..self.slots.len()).for_each(|id| self.follow_one(id));
     }
 
-    /// When it wants to be handled next, whatever becomes readable.
+    /// When [`Proxy::handle`] must be called next, even if nothing becomes readable.
     pub fn deadline(&mut self, now: Time) -> Time {
         if !self.again.is_empty() {
             return now;
@@ -295,7 +295,7 @@ impl Proxy {
         all.min().unwrap_or(now + FOLLOW_PERIOD)
     }
 
-    /// Does what is due. Returns whether anything was.
+    /// Does everything that is due. Returns whether anything was due.
     ///
     /// # Errors
     /// If the kernel's `epoll` fails.
@@ -350,7 +350,7 @@ impl Proxy {
         };
         read.can_read |= flags.intersects(readable);
         write.can_write |= flags.intersects(EpollFlags::EPOLLOUT | ENDS);
-        // What the client sent before it broke off is lost, as on the way to the server.
+        // Data that the client sent before it reset the connection are lost, as they could be on the way.
         if !is_upstream && flags.contains(EpollFlags::EPOLLERR) {
             return self.close(id, true);
         }
@@ -378,7 +378,7 @@ impl Proxy {
                 Ok((client, peer)) => self.begin(client, peer, now),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
                 Err(e) if e.raw_os_error() == Some(nix::libc::EMFILE) => return self.shut(),
-                // The client has gone already.
+                // The client has already gone.
                 Err(_) => {}
             }
         }
@@ -401,7 +401,7 @@ impl Proxy {
             return;
         }
         let Some((upstream, mac)) = self.handshakes.take(peer, server) else {
-            // The client took longer than its server was to wait.
+            // The client took longer to complete its handshake than the socket to its server was kept.
             socket::reset(&client);
             return;
         };
@@ -421,7 +421,7 @@ impl Proxy {
         let generation = self.slots[id].generation;
         let event = |is_upstream| EpollEvent::new(SOCKET, token(id, generation, is_upstream));
         let added = self.epoll.add(&connection.client, event(false));
-        // What has come for it by now is reported once more.
+        // Events that occurred before are reported again.
         let changed = || self.epoll.modify(&connection.upstream, &mut event(true));
         if let Err(e) = added.and_then(|()| changed()) {
             self.free.push(id);
@@ -431,12 +431,12 @@ impl Proxy {
         self.classes.enter(&mut connection, self.classes.unclassified());
         self.slots[id].connection = Some(Box::new(connection));
         self.classify(id, now);
-        // By then the round trip is known by what arrives.
+        // By then the round-trip time is known from the segments that arrive.
         self.follow_at = self.follow_at.min(now + FOLLOW_FIRST);
         Ok(())
     }
 
-    /// Gives the connection the class and the priority that the rules say.
+    /// Assigns the connection the class and priority that the rules give.
     fn classify(&mut self, id: usize, now: Time) {
         let Some(connection) = &mut self.slots[id].connection else { return };
         let name = connection.name.as_ref();
@@ -477,7 +477,7 @@ impl Proxy {
         }
     }
 
-    /// Takes what the connection's request says of its program.
+    /// Takes from the connection what its first request says about the client's program.
     fn hear_agent(&mut self, id: usize, now: Time) {
         let Some(connection) = &mut self.slots[id].connection else { return };
         if let (Some(mac), Some(agent)) = (connection.mac, connection.agent.take())
@@ -487,7 +487,7 @@ impl Proxy {
         }
     }
 
-    /// Reads from servers what the rates allow. Returns whether they allowed anything.
+    /// Reads from servers as much as the rates allow. Returns whether they allowed anything.
     fn serve(&mut self, now: Time) -> bool {
         let mut has_served = false;
         for class in 0..self.classes.len() {
@@ -555,7 +555,7 @@ impl Proxy {
         usage::add(&mut self.usage, &self.rules, &connection);
     }
 
-    /// Listens, unless there are as many connections as fit.
+    /// Opens the listeners, or closes them if there are as many connections as fit.
     fn mind_room(&mut self) {
         let all = self.connections() + self.handshakes.len();
         let used = DESCRIPTORS_ELSEWHERE + 2 * (all + self.pipes.number);
@@ -574,7 +574,7 @@ impl Proxy {
         if !self.is_full() {
             self.counts.full += 1;
             self.listeners = [None, None];
-            // Nothing would accept them; what is sent again passes.
+            // No listener would accept these connections; packets sent again pass the gateway.
             self.handshakes.clear();
             tracing::warn!(connections = self.connections(), "full: new connections pass directly");
         }
@@ -591,22 +591,22 @@ impl Proxy {
     }
 }
 
-/// Both ways are closed, or one is broken.
+/// Events of a socket with an error, or with both directions closed.
 const ENDS: EpollFlags = EpollFlags::EPOLLERR.union(EpollFlags::EPOLLHUP);
 
-/// A socket whose readiness is reported when it changes.
+/// Events of a connection's socket: edge-triggered, reported when readiness changes.
 const SOCKET: EpollFlags = EpollFlags::EPOLLIN
     .union(EpollFlags::EPOLLOUT)
     .union(EpollFlags::EPOLLRDHUP)
     .union(EpollFlags::EPOLLET);
 
-/// Of the events of sockets of handshakes.
+/// Flag in the token of an event of a handshake's socket.
 const HANDSHAKE: u64 = 1 << 63;
 const WATCHED: u64 = u64::MAX - 2;
 const LISTENER4: u64 = u64::MAX;
 const LISTENER6: u64 = u64::MAX - 1;
 
-/// What an event of a connection's socket carries.
+/// Token that identifies a connection's socket in an event.
 fn token(id: usize, generation: u32, is_upstream: bool) -> u64 {
     (id as u64) << 33 | u64::from(generation) << 1 | u64::from(is_upstream)
 }

@@ -1,4 +1,4 @@
-//! To which class a connection belongs, and its priority there.
+//! To which class a connection belongs, and its priority in that class.
 
 use std::net::IpAddr;
 
@@ -12,44 +12,44 @@ use fairweir_core::sites::Sites;
 use fairweir_core::units::Rate;
 use ipnet::IpNet;
 
-/// Connections that share a rate.
+/// A class: connections that share a rate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Class {
-    /// Unique.
+    /// Unique name.
     pub name: String,
-    /// What its downloads have together; `None` is as much as comes.
+    /// Total rate of its downloads; `None` is unlimited.
     pub rate: Option<Rate>,
-    /// Devices (`ip:`, `mac:`) and servers (`web:`); any of these suffices, or of `devices`.
+    /// Devices (`ip:`, `mac:`) and servers (`web:`); one match here or in `devices` suffices.
     pub matches: Vec<Match>,
-    /// What devices are.
+    /// Matches by what a device is recognised as.
     pub devices: Vec<DeviceMatch>,
 }
 
-/// An application, by the names of its servers.
+/// An application, defined by the names of its servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct App {
     /// Unique.
     pub name: String,
     /// The priority of its connections in their classes.
     pub alpha: Alpha,
-    /// Only `web:`.
+    /// Servers; only `web:` matches.
     pub sites: Vec<Match>,
 }
 
-/// An application of the table that the program has with it.
+/// An application of the program's built-in table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Known {
     /// Unique.
     pub name: String,
     /// What it is used for.
     pub kind: Kind,
-    /// The priority that the user gave to its kind.
+    /// The priority that the user gave to this kind of use.
     pub alpha: Option<Alpha>,
-    /// Only `web:`.
+    /// Servers; only `web:` matches.
     pub sites: Vec<Match>,
 }
 
-/// Which connection is what. The first class of the list that names the device or the server has it.
+/// How connections are classified. The first class in the list that names the device or the server wins.
 #[derive(Clone, Debug)]
 pub struct Rules {
     classes: Vec<Class>,
@@ -59,13 +59,13 @@ pub struct Rules {
     app_sites: Sites,
     known_sites: Sites,
     weights: Option<[f64; 4]>,
-    /// By class and kind of use.
+    /// Alphas by class and kind of use.
     alphas: Vec<[Alpha; 4]>,
 }
 
 impl Rules {
-    /// Rules of these, in their order. The user's applications `apps` come before those of the table
-    /// `known`, whose priorities follow the `weights` of their kinds of use, if there are any.
+    /// Rules with these classes, in this order. The user's applications `apps` come before those of the
+    /// table `known`, whose priorities follow the `weights` of their kinds of use if `weights` is given.
     pub fn new(
         classes: Vec<Class>,
         apps: Vec<App>,
@@ -88,13 +88,13 @@ impl Rules {
         &self.classes
     }
 
-    /// What each kind of use is worth, if alphas follow it.
+    /// The weight of each kind of use, if alphas follow weights.
     pub fn weights(&self) -> Option<[f64; 4]> {
         self.weights
     }
 
-    /// Prefixes and link-layer addresses outside of which no connection has a class; `None` if a class
-    /// names servers, or what devices are.
+    /// Prefixes and link-layer addresses of all clients that can be in a class; `None` if a class names
+    /// servers or kinds of device, so that any client can be.
     pub fn clients(&self) -> Option<(Vec<IpNet>, Vec<Mac>)> {
         let (mut prefixes, mut macs) = (Vec::new(), Vec::new());
         if self.classes.iter().any(|class| !class.devices.is_empty()) {
@@ -133,7 +133,7 @@ impl Rules {
         }
     }
 
-    /// Index of the application, if a name tells. Those of the table are behind the user's.
+    /// Index of the application that the name tells, if any. Those of the table follow the user's.
     pub(crate) fn app_of(&self, name: Option<&HostName>) -> Option<usize> {
         let name = name?;
         let of_table = || Some(self.apps.len() + self.known_sites.group_of(name)?);

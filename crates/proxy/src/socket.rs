@@ -1,4 +1,4 @@
-//! Sockets with other hosts' addresses.
+//! Sockets that are bound to other hosts' addresses.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
@@ -7,22 +7,22 @@ use std::time::Duration;
 use nix::sys::socket::sockopt::TcpMaxSeg;
 use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 
-/// Connections in the queue of a listener; the kernel has a limit of its own.
+/// Length of a listener's queue of connections; the kernel applies a limit of its own.
 const BACKLOG: i32 = 4_096;
 
-/// What waits in a socket to be sent for the first time: what a client that does not read can hold,
-/// beside what is on its way.
+/// Maximum bytes in a socket that were never sent yet. This is what a client that does not read can
+/// occupy, besides the bytes in flight.
 const UNSENT_MAX: u32 = 64 << 10;
 
-/// So long a connection is silent until the other end is asked whether it is there.
+/// Idle time of a connection before the kernel probes whether the other end is still there.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
 const KEEPALIVE_PERIOD: Duration = Duration::from_secs(15);
 const KEEPALIVE_TRIES: u32 = 4;
 
-/// Listens at the loopback address of a family for connections to anywhere.
+/// Listens on the loopback address of a family, for connections to any address.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub(crate) fn listen(is_v4: bool, port: u16, mark: u32) -> io::Result<TcpListener> {
     let address = match is_v4 {
         true => IpAddr::from(Ipv4Addr::LOCALHOST),
@@ -35,11 +35,11 @@ pub(crate) fn listen(is_v4: bool, port: u16, mark: u32) -> io::Result<TcpListene
     Ok(socket.into())
 }
 
-/// Begins to connect to `server` from an address that may be another host's. The port is a new one:
-/// with the client's own, connection tracking could not tell the two connections apart.
+/// Starts to connect to `server` from an address that may be another host's. The port is a new one:
+/// with the client's own port, connection tracking could not tell the two connections apart.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub(crate) fn connect_as(client: IpAddr, server: SocketAddr, mark: u32) -> io::Result<TcpStream> {
     let socket = transparent(client, mark)?;
     socket.bind(&SocketAddr::new(client, 0).into())?;
@@ -51,10 +51,10 @@ pub(crate) fn connect_as(client: IpAddr, server: SocketAddr, mark: u32) -> io::R
     Ok(socket.into())
 }
 
-/// Whether a connection has opened; false while there is no answer.
+/// Whether the connection has opened; false while the server has not answered.
 ///
 /// # Errors
-/// Why it cannot open.
+/// Why the connection cannot open.
 pub(crate) fn connected(stream: &TcpStream) -> io::Result<bool> {
     if let Some(e) = stream.take_error()? {
         return Err(e);
@@ -77,10 +77,10 @@ fn transparent(address: IpAddr, mark: u32) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// What sockets of both sides have.
+/// Sets the options that the sockets of both sides have.
 ///
 /// # Errors
-/// What the kernel says.
+/// The kernel's error.
 pub(crate) fn prepare(socket: SockRef<'_>) -> io::Result<()> {
     socket.set_tcp_nodelay(true)?;
     socket.set_tcp_notsent_lowat(UNSENT_MAX)?;
@@ -93,11 +93,11 @@ pub(crate) fn prepare(socket: SockRef<'_>) -> io::Result<()> {
 
 /// Closes with a reset.
 pub(crate) fn reset(stream: &TcpStream) {
-    // It is closed without one if the kernel refuses.
+    // If the kernel refuses the option, the socket is closed without a reset.
     let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
 }
 
-/// Payload of a full segment.
+/// Maximum payload of a segment, in bytes.
 pub(crate) fn segment(stream: &TcpStream) -> u64 {
     let mss = nix::sys::socket::getsockopt(stream, TcpMaxSeg).unwrap_or(0);
     u64::from(mss).clamp(536, 9_000)

@@ -6,10 +6,10 @@ use std::net::IpAddr;
 use crate::connection::Connection;
 use crate::rules::Rules;
 
-/// Payload by device and application: down, up.
+/// Payload bytes by device and application: down, up.
 pub type Usage = BTreeMap<(IpAddr, Option<String>), [u64; 2]>;
 
-/// Adds what the connection has moved.
+/// Adds the bytes that the connection has moved.
 pub(crate) fn add(usage: &mut Usage, rules: &Rules, connection: &Connection) {
     if connection.moved == [0; 2] {
         return;
@@ -17,7 +17,7 @@ pub(crate) fn add(usage: &mut Usage, rules: &Rules, connection: &Connection) {
     let app = connection.app.map(|app| rules.name_of(app).to_owned());
     let mut key = (connection.from, app);
     if usage.len() >= USAGES_MAX && !usage.contains_key(&key) {
-        // Devices that come too late are counted together.
+        // Once the table is full, new devices are counted together.
         key = (IpAddr::from([0, 0, 0, 0]), None);
     }
     let sum = usage.entry(key).or_default();
@@ -25,5 +25,5 @@ pub(crate) fn add(usage: &mut Usage, rules: &Rules, connection: &Connection) {
     sum[1] += connection.moved[1];
 }
 
-/// Devices and applications whose bytes are kept after their connections have ended.
+/// Maximum number of (device, application) entries kept after their connections have ended.
 const USAGES_MAX: usize = 4_096;

@@ -1,5 +1,5 @@
-//! What the market's arithmetic costs on one core: the optimum of a day beside a generic solver, and closing a
-//! slot beside the paper's equation in floating point. Prints Markdown tables:
+//! Cost of the market's arithmetic on one core: the optimum of a day compared with a generic solver, and
+//! closing a slot compared with the paper's equation in floating point. Prints Markdown tables:
 //! `cargo bench -p fairweir-reference --bench market`.
 
 // A bench reads the clock.
@@ -16,11 +16,11 @@ use fairweir_reference::market::optimum::{Household, optimum};
 #[path = "../tests/it/clarabel.rs"]
 mod clarabel;
 
-/// Slots of a day.
+/// Number of slots in a day.
 const SLOTS: usize = 24;
-/// Credits that a household may have.
+/// The most credits that a household may have.
 const CAP: f64 = 32.0;
-/// Households of one market that the generic solver still solves within a minute.
+/// The most households of a market that the generic solver solves within a minute.
 const GENERIC_MAX: usize = 16;
 
 fn main() {
@@ -87,7 +87,7 @@ fn main() {
     }
 }
 
-/// Households whose wants differ by slot.
+/// Households whose utilities differ by slot.
 fn households(count: usize, seed: usize) -> Vec<Household> {
     let mut random = random();
     (0..seed * count).for_each(|_| _ = random());
@@ -102,7 +102,7 @@ fn households(count: usize, seed: usize) -> Vec<Household> {
         .collect()
 }
 
-/// Agents that have seen a day, and what they want now.
+/// Agents that have seen a day, and their present utilities.
 fn agents(count: usize) -> Vec<(Agent, Utility)> {
     let (floor, share, peak) = (1.0, 10.0, 32.0);
     let spec = AgentSpec { day: SLOTS, horizon: SLOTS, cap: Some(CAP), share, floor, peak };
@@ -120,7 +120,7 @@ fn agents(count: usize) -> Vec<(Agent, Utility)> {
     households(count, 1).into_iter().map(learned).collect()
 }
 
-/// The paper's equation (3): no cap, and what rounding loses is lost.
+/// The paper's equation (3): without a cap, and losses by rounding are not made up for.
 fn floating(balances: &[f64], spends: &[f64]) -> Vec<f64> {
     let total: f64 = spends.iter().sum();
     let others = (spends.len() - 1) as f64;
@@ -143,7 +143,7 @@ fn seconds(work: impl FnOnce()) -> f64 {
     start.elapsed().as_secs_f64()
 }
 
-/// The fastest of several.
+/// Seconds of the fastest of several runs.
 fn fastest_s(mut work: impl FnMut()) -> f64 {
     (0..15).map(|_| seconds(&mut work)).fold(f64::INFINITY, f64::min)
 }

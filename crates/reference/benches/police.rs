@@ -1,15 +1,15 @@
-//! What a decision costs: cycles per packet of a token bucket, FairPolicer, plain phantom queues,
+//! Cost of a decision: cycles per packet of a token bucket, FairPolicer, plain phantom queues,
 //! BC-PQP and a DRR shaper with real packets, for 1 to 64 queues and 1 to 100,000 aggregates in
 //! random order. Prints Markdown tables: `cargo bench -p fairweir-reference --bench police`.
 //!
-//! Packets arrive in virtual time, at 3/4 and at 5/4 of every aggregate's rate, and all arrivals are
-//! drawn beforehand. What every caller has to do anyway, receiving and classifying a packet, is left
-//! out for all alike. The shaper's packets lie in buffers 512 bytes apart, a quarter of a driver's, so
-//! that enough of them fit: enqueuing stores a number as a driver stores a pointer, sending writes to
-//! the packet's first line, as new addresses would be.
-//! Packets come in bursts of 32, as a driver hands them over, and what a decision will read is
-//! touched for all of a burst first.
-//! A cycle is one of the clock that /proc/cpuinfo names.
+//! Packets arrive in virtual time, at 3/4 and at 5/4 of every aggregate's rate, and all arrivals
+//! are drawn beforehand. The work that every caller has to do anyway, receiving and classifying a
+//! packet, is left out in all cases. The shaper's packets lie in buffers 512 bytes apart, a quarter
+//! of a driver's spacing, so that enough of them fit: enqueuing stores a number as a driver stores
+//! a pointer, and sending writes to the packet's first line, as setting new addresses would.
+//! Packets come in bursts of 32, as a driver hands them over, and the memory that the decisions
+//! will read is touched for all packets of a burst first. A cycle is one of the clock given in
+//! /proc/cpuinfo.
 
 // A bench reads the clock.
 #![allow(clippy::disallowed_methods)]
@@ -25,9 +25,9 @@ use fairweir_reference::phantom::{FairPolicer, Pqp, ShaperSpec, Shapers, TokenBu
 
 const RATE: Rate = Rate::mbit(10);
 const RTT_MAX: Span = Span::millis(20);
-/// Of every queue: what BC-PQP's plan says at this rate and RTT, about, for all alike.
+/// Size of every queue: about that of BC-PQP's plan at this rate and RTT, the same for all subjects.
 const QUEUE: Bytes = Bytes::new(46_000);
-/// Of the shaper's queues: the bandwidth-delay product (BC-PQP §6.1).
+/// Size of the shaper's queues: the bandwidth-delay product (BC-PQP §6.1).
 const SHAPER_QUEUE: Bytes = Bytes::new(25_000);
 
 fn main() {
@@ -36,7 +36,7 @@ fn main() {
     println!("(By a chain of additions the core runs at {:.2} GHz.)\n", core_ghz());
     let only = std::env::var("POLICE_ONLY").unwrap_or_default();
     if let Some((queues, aggregates)) = only.split_once('x') {
-        // For a profiler: BC-PQP alone.
+        // Runs BC-PQP alone, for a profiler.
         let count = |text: &str| text.parse().expect("POLICE_ONLY=16x1");
         let load = if std::env::var_os("POLICE_UNDER").is_some() { UNDER } else { OVER };
         let ns = phantom(&Load::new(count(queues), count(aggregates), load));
@@ -62,14 +62,14 @@ fn main() {
 // ------------------------------------------------------------------------------------------------
 // What arrives
 
-/// Arrivals per rate, in percent.
+/// Arrivals relative to the rate, in percent.
 const OVER: u64 = 125;
 const UNDER: u64 = 75;
 
 /// Packets of a burst, as a driver hands them over.
 const BURST: usize = 32;
 
-/// Arrivals that are drawn; then they repeat.
+/// Number of arrivals that are drawn; after that they repeat.
 const DRAWN: usize = 1 << 20;
 
 struct Load {
@@ -83,13 +83,13 @@ struct Load {
 struct Draw {
     aggregate: u32,
     leaf: u8,
-    /// How much later it comes than the one before, in 128ths of the mean: 0 to 255.
+    /// Time since the arrival before, in 128ths of the mean: 0 to 255.
     pause: u8,
     size: u16,
 }
 
 impl Load {
-    /// Three packets of four are full; aggregates and leaves are drawn evenly.
+    /// Three of four packets are full; aggregates and leaves are drawn evenly.
     fn new(queues: usize, aggregates: usize, percent: u64) -> Load {
         let mut state = 0x9e37_79b9_7f4a_7c15u64;
         let mut random = move |below: usize| {
@@ -109,22 +109,22 @@ impl Load {
         Load { queues, aggregates, percent, arrivals }
     }
 
-    /// A pause of one, in 2⁻²⁰ ns: the mean size is 1,150 bytes, the mean pause 127.5.
+    /// The time of one unit of pause, in 2⁻²⁰ ns: the mean size is 1,150 bytes, the mean pause 127.5 units.
     fn gap(&self, percent: u64) -> u64 {
         let total = u128::from(RATE.as_bps()) * self.aggregates as u128 * u128::from(percent);
         (((1_150 * 8 * 100 * 1_000_000_000u128) << 20) * 2 / 255 / total) as u64
     }
 }
 
-/// Who decides about packets of many aggregates.
+/// A system that decides about packets of many aggregates.
 trait Subject {
-    /// Reads what a decision about a packet of this aggregate will read first.
+    /// Reads the memory that a decision about a packet of this aggregate will read first.
     fn touch(&mut self, aggregate: usize, leaf: usize);
 
     fn offer(&mut self, now: Time, aggregate: usize, arrival: Arrival) -> bool;
 }
 
-/// Where a run has come to in virtual time, in 2⁻²⁰ ns.
+/// The position of a run in virtual time, in 2⁻²⁰ ns.
 struct Run {
     at: u64,
 }
@@ -157,7 +157,7 @@ impl Run {
         passed
     }
 
-    /// Nanoseconds per packet in the fastest of several batches: when it was undisturbed.
+    /// Nanoseconds per packet in the fastest of several batches, which was undisturbed.
     fn measure<S: Subject>(&mut self, subject: &mut S, load: &Load) -> f64 {
         let batch = DRAWN;
         self.go(subject, load, load.percent, batch);
@@ -171,8 +171,8 @@ impl Run {
     }
 }
 
-/// Fills every queue before an overload is measured: 20 kB at a time in all leaves in turn, at more
-/// than any gate lets through, for as many windows as that takes.
+/// Fills every queue before an overload is measured: 20 kB at a time in each leaf in turn, at more
+/// than any gate lets through, for as many windows as needed.
 fn fill<S: Subject>(subject: &mut S, load: &Load, run: &mut Run) {
     const WINDOW: u64 = 100_000_001;
     let rounds = 6 + load.queues * 46_000 / 70_000;
@@ -195,7 +195,7 @@ fn fill<S: Subject>(subject: &mut S, load: &Load, run: &mut Run) {
 // ------------------------------------------------------------------------------------------------
 // Who decides
 
-/// Decides nothing: what the loop itself costs.
+/// Decides nothing: measures the loop itself.
 struct Nothing;
 
 impl Subject for Nothing {
@@ -211,7 +211,7 @@ impl Subject for Nothing {
 
 struct Policers<P>(Vec<P>);
 
-/// What of it lies in memory of its own is read as well.
+/// Reads the parts of a policer that lie in memory of their own.
 trait Touch: Police {
     fn touch(&self, leaf: usize) -> u64;
 }
@@ -249,7 +249,7 @@ impl<P: Touch> Subject for Policers<P> {
     }
 }
 
-/// BC-PQP with its state in slots, as the kernel program has it.
+/// BC-PQP with its state in slots, as in the kernel program.
 struct Phantom<const INNERS: usize, const LEAVES: usize> {
     plan: Plan,
     slots: Vec<Slot<INNERS, LEAVES>>,
@@ -277,32 +277,32 @@ impl<const INNERS: usize, const LEAVES: usize> Subject for Phantom<INNERS, LEAVE
     }
 }
 
-/// A shaper whose packets lie in buffers: those that wait, and a stack of those that are free.
+/// A shaper whose packets lie in buffers: those that wait, and a stack of free ones.
 struct Shaper<'a> {
     shapers: Shapers<u32>,
     buffers: &'a mut Buffers,
     sent: u64,
 }
 
-/// Real packet memory.
+/// Memory for real packets.
 struct Buffers {
     memory: Vec<[u64; 64]>,
     free: Vec<u32>,
 }
 
 /// 2 GiB, for 40 packets of each of 100,000 aggregates. When they are overloaded with many queues,
-/// who receives may find no free buffer, as a driver does.
+/// an arriving packet may find no free buffer, as in a driver.
 const BUFFERS: u32 = 1 << 22;
 
 impl Buffers {
     fn new() -> Buffers {
         let mut memory = vec![[0; 64]; BUFFERS as usize];
-        // So that each has memory of its own, not all the kernel's one page of zeros.
+        // Writes to each buffer, so that each has memory of its own and not the kernel's shared page of zeros.
         memory.iter_mut().enumerate().for_each(|(at, buffer)| buffer[0] = at as u64);
         Buffers { memory, free: Vec::new() }
     }
 
-    /// All are free, in random order, as after some minutes of use.
+    /// Makes all buffers free, in random order, as after some minutes of use.
     fn reset(&mut self, most: usize) {
         let count = most.min(BUFFERS as usize) as u64;
         self.free = (0..count as u32).collect();
@@ -317,7 +317,7 @@ impl<'a> Shaper<'a> {
     fn new(load: &Load, buffers: &'a mut Buffers) -> Shaper<'a> {
         let weights = vec![1; load.queues];
         let spec = ShaperSpec { rate: RATE, queue: SHAPER_QUEUE, weights };
-        // As many buffers as can be in use, so that few aggregates stay in the cache.
+        // As many buffers as can be in use, so that few aggregates remain in the cache.
         buffers.reset(load.aggregates * load.queues * 128);
         Shaper { shapers: Shapers::new(&vec![spec; load.aggregates]), buffers, sent: 0 }
     }
@@ -365,7 +365,7 @@ impl Bench {
         let weights = vec![1; load.queues];
         let all = |n| n * load.queues as u64;
         let bucket = || TokenBucket::new(RATE, QUEUE);
-        // For each flow alone a queue, for all together what they share.
+        // For each flow alone a queue; for all together the sum that they share.
         let fair = || FairPolicer::new(RATE, Bytes::new(all(QUEUE.as_u64())), &weights);
         let pqp = || Pqp::new(RATE, QUEUE, &weights);
         let ns = [
@@ -398,14 +398,14 @@ impl Bench {
         let bytes = (shaper.sent - sent) as f64 * 1_150.0;
         let rate = bytes * 8e9 / ((run.at - before) >> 20) as f64 / load.aggregates as f64;
         let wanted = RATE.as_bps() as f64 * load.percent.min(100) as f64 / 100.0;
-        // With 100,000 aggregates this is a packet in a hundred.
+        // With 100,000 aggregates, 10 % is one packet in a hundred.
         let is_right = (rate / wanted - 1.0).abs() < 0.1;
         assert!(is_right, "the shaper sends {rate:.0} bit/s, not {wanted:.0}: no shaper");
         ns
     }
 }
 
-/// In the smallest slot of those that the kernel has.
+/// Measures BC-PQP in the smallest of the kernel's slots that fits.
 fn phantom(load: &Load) -> f64 {
     match load.queues {
         1 => police(&mut Phantom::<1, 1>::new(load), load),
@@ -429,11 +429,11 @@ fn police<S: Subject>(subject: &mut S, load: &Load) -> f64 {
     ns
 }
 
-/// Resident memory of 100,000 aggregates, without packets.
+/// Measures the resident memory of 100,000 aggregates, without packets.
 fn memory() {
     const COUNT: usize = 100_000;
     println!("Bytes of state per aggregate, measured as resident memory of {COUNT}:\n");
-    // What were freed would be taken again, and nothing would grow.
+    // Objects are kept: memory that is freed would be used again, and nothing would grow.
     let mut kept = Vec::new();
     println!(
         "| queues | token bucket | FairPolicer | PQP | BC-PQP | shaper, without its packets |"
@@ -460,7 +460,7 @@ fn memory() {
     }
 }
 
-/// By how much resident memory grows, per aggregate of 100,000, in bytes.
+/// Growth of resident memory per aggregate of 100,000, in bytes.
 fn resident<T: Any>(kept: &mut Vec<Box<dyn Any>>, make: impl FnOnce() -> T) -> u64 {
     let pages = || {
         let text = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
@@ -488,7 +488,7 @@ impl Clock {
     }
 }
 
-/// Two operations that wait for each other take two cycles.
+/// Two operations of which one needs the other's result take two cycles.
 fn core_ghz() -> f64 {
     const STEPS: u64 = 20_000_000;
     let runs = (0..5).map(|_| {

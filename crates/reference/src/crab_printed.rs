@@ -1,19 +1,19 @@
-//! CRAB's control loop as its paper prints it: the baseline that shows what the departures of
+//! CRAB's control loop as its paper prints it: the baseline that shows what the changes in
 //! [`Crab`](fairweir_core::receiver::Crab) are worth.
 //!
 //! It keeps the paper's numbers for each flow group: `true_bw`, `lent_bw`, `borrowed_bw` and
-//! `assigned_bw`, and its Algorithm 1 for the excess. Where the paper cannot be played, the least
-//! that makes it run is added:
+//! `assigned_bw`, and its Algorithm 1 for the excess. Where the paper's text cannot run, the
+//! smallest possible addition is made:
 //!
-//! - Algorithm 1 does not terminate, since each pass lends the same residue again: it ends after as many
-//!   passes as there are groups;
-//! - a window in which nothing arrives is no measurement, or the estimate would be 0 for good;
+//! - Algorithm 1 does not terminate, since each pass lends the same residue again: here it ends after as
+//!   many passes as there are groups;
+//! - a window in which nothing arrives does not count as a measurement, or the estimate would stay 0;
 //! - groups beneath groups have their parts of the whole as weights;
 //! - no class is throttled below 100 kbit/s, as in all controls here.
 //!
-//! Everything else is kept, what harms included: raises that cannot succeed below 8 Mbit/s, excess
-//! that is divided among groups which want no more, and an estimate that is never lowered by less than
-//! a tenth. Source: CRAB §3.1-§3.5, Appendix A; docs/research/papers/crab.md.
+//! Everything else is kept, including what does harm: raises that cannot succeed below 8 Mbit/s,
+//! excess that is divided among groups that want no more, and an estimate that is never lowered by
+//! less than a tenth. Source: CRAB §3.1-§3.5, Appendix A; docs/research/papers/crab.md.
 
 use fairweir_core::receiver::{
     Act, Allocation, CAPACITY_MIN, ClassRate, Command, ControllerError, Decider, Decision, Excess,
@@ -26,15 +26,15 @@ use fairweir_core::units::Rate;
 #[derive(Clone, Debug)]
 pub struct CrabPrinted {
     estimated: Rate,
-    /// The sum of what is lent.
+    /// The sum of all lent rates.
     excess: Rate,
     flows: Vec<Flow>,
     ticks: u32,
     /// The largest sum over the groups in one tick of this window.
     total: Rate,
-    /// What the paper calls `inc`, in thousandths.
+    /// The paper's `inc`, in thousandths.
     inc: u64,
-    /// The group that is raised, and the total before.
+    /// The group that is raised, and the total rate before the raise.
     raise: Option<(usize, Rate)>,
     raised_last: usize,
     command: Option<Command>,
@@ -45,7 +45,7 @@ pub struct CrabPrinted {
 #[derive(Clone, Copy, Debug)]
 struct Flow {
     weight: Weight,
-    /// In the last tick, and in the largest tick of the window.
+    /// Rate in the last tick; below, in the largest tick of the window.
     rate: Rate,
     observed: Rate,
     true_bw: Rate,
@@ -74,7 +74,7 @@ impl Flow {
         self.lent > Rate::ZERO && observed >= self.assigned.saturating_sub(self.lent)
     }
 
-    /// The paper's flags, of which it uses the first that holds.
+    /// The paper's flags; it uses the first one that holds.
     fn judged(&self) -> GroupState {
         let reached = self.observed + (self.observed / 10).max(HEADROOM);
         if self.is_growing(self.observed) {
@@ -90,10 +90,10 @@ impl Flow {
 }
 
 impl CrabPrinted {
-    /// Starts the loop: at what is remembered, else at an estimate that is large (§3.5).
+    /// Starts the loop with the remembered estimate, or else with a large one (§3.5).
     ///
     /// # Errors
-    /// [`ControllerError`] if there are no groups, or what is remembered is too low.
+    /// [`ControllerError`] if there are no groups, or the remembered estimate is too low.
     pub fn new(
         weights: &[Weight],
         remembered: Option<Rate>,
@@ -124,7 +124,7 @@ impl CrabPrinted {
     // --------------------------------------------------------------------------------------------
     // The window's end
 
-    /// Settles a raise, then the first of the four acts that applies (§3.2).
+    /// Finishes a raise, then does the first of the four acts that applies (§3.2).
     fn act(&mut self) -> Act {
         for flow in &mut self.flows {
             flow.state = flow.judged();
@@ -150,7 +150,7 @@ impl CrabPrinted {
         raised.unwrap_or(act)
     }
 
-    /// A raise was of use if the total grew by a tenth, and by 1 Mbit/s (§3.5, footnote 7).
+    /// A raise was useful if the total grew by a tenth and by 1 Mbit/s (§3.5, footnote 7).
     fn settle_raise(&mut self) -> Option<Act> {
         let (_, before) = self.raise.take()?;
         for flow in &mut self.flows {
@@ -166,7 +166,7 @@ impl CrabPrinted {
         let before: Vec<Rate> = self.flows.iter().map(|f| f.true_bw).collect();
         self.estimated = to;
         self.share();
-        // A lender has more to lend: its demand is the same.
+        // A lender has more to lend, since its demand is unchanged.
         for (flow, before) in self.flows.iter_mut().zip(before) {
             if flow.lent > Rate::ZERO {
                 flow.lent = (flow.lent + flow.true_bw).saturating_sub(before);
@@ -177,7 +177,7 @@ impl CrabPrinted {
         Some(Act::Increase { from, to })
     }
 
-    /// §3.4.
+    /// Reclaims lent rates (§3.4).
     fn reclaim(&mut self) {
         for flow in self.flows.iter_mut().filter(|f| f.state == GroupState::Growing) {
             if flow.lent > flow.borrowed {
@@ -188,7 +188,7 @@ impl CrabPrinted {
         self.redivide();
     }
 
-    /// §3.3.
+    /// Lends unused rates (§3.3).
     fn lend(&mut self) {
         for flow in self.flows.iter_mut().filter(|f| f.state == GroupState::NonSaturating) {
             flow.lent = flow.assigned.saturating_sub(flow.observed + HEADROOM);
@@ -215,7 +215,7 @@ impl CrabPrinted {
     // --------------------------------------------------------------------------------------------
     // Division
 
-    /// Believes in this capacity, with nothing lent.
+    /// Sets the estimated capacity, with nothing lent.
     fn estimate(&mut self, estimated: Rate) {
         self.estimated = estimated;
         self.excess = Rate::ZERO;
@@ -238,7 +238,7 @@ impl CrabPrinted {
         self.flows.iter().map(|f| u64::from(f.weight.as_u32())).sum()
     }
 
-    /// Algorithm 1, with an end.
+    /// Algorithm 1, with an end added.
     fn redivide(&mut self) {
         let sum = self.weight_sum();
         let demand = |f: &Flow| match f.lent > Rate::ZERO {
@@ -265,7 +265,7 @@ impl CrabPrinted {
             }
             excess = residual.min(self.estimated);
         }
-        // Algorithm 1 adds this in every pass.
+        // Algorithm 1 adds the following in every pass.
         for (flow, &demand) in self.flows.iter_mut().zip(&demands) {
             flow.lent = flow.assigned.saturating_sub(demand);
         }
@@ -340,7 +340,7 @@ impl Decider for CrabPrinted {
     }
 }
 
-/// The paper's `n`, its headroom and the least of its δ, its first `inc`, and what counts as an increase.
+/// The paper's `n`, its headroom and smallest δ, its first `inc`, and the threshold of an increase.
 const WINDOW_TICKS: u32 = 5;
 const HEADROOM: Rate = Rate::kbit(250);
 const INC_FIRST: u64 = 125;
@@ -360,15 +360,15 @@ mod tests {
 
     #[test]
     fn excess_is_divided_by_the_weights_of_groups_that_want_no_more() {
-        // The example of the decision to divide in a closed form: a film of weight 5 uses 10 of its 25
-        // Mbit/s, a bulk download of weight 1 could have the other 20.
+        // The example from the decision to divide in a closed form: a film of weight 5 uses 10 of
+        // its 25 Mbit/s, and a bulk download of weight 1 could have the other 20.
         let mut control = printed(&[5, 1]);
         control.flows[0].observed = Rate::mbit(10);
         control.flows[0].state = GroupState::NonSaturating;
         control.flows[1].state = GroupState::Saturating;
         control.lend();
         assert_eq!(control.excess, Rate::kbit(14_750));
-        // A sixth of the excess comes with each of two passes: 5 + 2.458 + 2.458, and not 19.75.
+        // A sixth of the excess is added in each of two passes: 5 + 2.458 + 2.458, and not 19.75.
         assert_eq!(control.flows[1].assigned.as_bps() / 1_000, 9_916);
         assert_eq!(control.flows[0].assigned, Rate::mbit(25), "a lender is enforced at its share");
     }
@@ -382,7 +382,7 @@ mod tests {
         }
         control.total = Rate::mbit(7);
         assert!(matches!(control.start_raise(), Some(Act::Raise { .. })));
-        // All that the raise let through arrives, and it is less than 1 Mbit/s more.
+        // Everything that the raise let through arrives, and it is less than 1 Mbit/s more.
         control.total = Rate::kbit(7_875);
         assert_eq!(control.settle_raise(), None);
         assert_eq!(control.estimated, Rate::mbit(7));

@@ -1,11 +1,11 @@
-//! What fairweir's algorithms are compared with: algorithms as their papers print them, baselines
-//! and optima. No daemon runs any of it.
+//! Comparisons for fairweir's algorithms: algorithms as their papers print them, baselines and
+//! optima. No daemon runs any of it.
 //!
 //! | module | contains |
 //! |---|---|
 //! | [`CrabPrinted`] | CRAB's control loop as printed |
 //! | [`phantom`] | the policers and the shaper that BC-PQP is compared with |
-//! | [`market`] | optima and equilibria of the credit market, every future known |
+//! | [`market`] | optima and equilibria of the credit market, with every future known |
 //!
 //! As in `fairweir_core`, time and measurements are passed in, and the same input gives the same
 //! output to the bit.

@@ -1,6 +1,6 @@
-//! What a packet costs on its way through the link, for each discipline and kind of capacity,
-//! against pushing it into a queue and popping it. Prints a Markdown table:
-//! `cargo bench -p fairweir-scenario --bench link`.
+//! Cost of a packet on its way through the link, for each discipline and kind of capacity, compared
+//! with pushing it into a queue and popping it. Prints a Markdown table: `cargo bench -p
+//! fairweir-scenario --bench link`.
 
 // A bench reads the clock.
 #![allow(clippy::disallowed_methods)]
@@ -16,7 +16,7 @@ use fairweir_scenario::link::{
 };
 
 const PACKETS: u64 = 1_000_000;
-/// As many wait all the time, or two per class if that is more.
+/// Packets that wait all the time, or two per class if that is more.
 const STANDING: usize = 100;
 /// Every fourth packet is small.
 const SIZES: [u64; 4] = [66, 1_514, 1_514, 1_514];
@@ -64,21 +64,21 @@ fn specs() -> Vec<(&'static str, usize, LinkSpec)> {
     ]
 }
 
-/// A second of about the same rate.
+/// A trace of one second at about the same rate.
 fn trace() -> Trace {
     let lines: String = (1..=8_256).map(|i| format!("{}\n", i * 1_000 / 8_256)).collect();
     lines.parse().expect("invariant: whole numbers in order")
 }
 
-/// Sends every packet through a link whose queue stands, or which is offered twice what it carries;
-/// says how many were dropped.
+/// Sends every packet through a link with a standing queue, or one that is offered twice its
+/// capacity; returns how many were dropped.
 fn through(spec: LinkSpec, classes: usize, overload: bool) -> u64 {
     let mut link = Link::new(spec);
     let mean = Bytes::new(SIZES.iter().sum::<u64>() / SIZES.len() as u64);
     let gap = RATE.time_to_send(mean) / if overload { 2 } else { 1 };
     let (mut now, mut dropped) = (Time::ZERO, 0);
     for i in 0..PACKETS {
-        // All but the first come one at a time, as the link sends them.
+        // After the standing queue is filled, packets come one at a time, as the link sends them.
         if i >= standing(classes) as u64 {
             now = now + gap;
         }
@@ -100,7 +100,7 @@ fn standing(classes: usize) -> usize {
 
 fn packet(i: u64, classes: usize) -> Packet<u64> {
     let size = SIZES[i as usize % SIZES.len()];
-    // A stride that meets the classes out of order.
+    // A stride that visits the classes out of order.
     let class = (i.wrapping_mul(7_919) % classes as u64) as usize;
     Packet { class, size: Bytes::new(size), body: i }
 }
@@ -117,7 +117,7 @@ fn bare_queue() {
     }
 }
 
-/// The fastest of several rounds, per packet: what the code takes undisturbed.
+/// Nanoseconds per packet in the fastest of several rounds: the cost when the code is undisturbed.
 fn fastest_ns(mut work: impl FnMut()) -> f64 {
     let rounds = (0..9).map(|_| {
         let start = Instant::now();

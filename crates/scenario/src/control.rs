@@ -1,4 +1,4 @@
-//! With what a scenario is played: a control of the product, or one that it is compared with.
+//! Controls with which a scenario is played: those of the product, and those it is compared with.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 use fairweir_core::receiver;
 use serde::{Deserialize, Serialize};
 
-/// A control as scenarios are played with it, by the name that users give it.
+/// A control with which scenarios are played, by the name that users give it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Control {

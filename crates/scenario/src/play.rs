@@ -1,4 +1,4 @@
-//! What one command plays: a scenario with several controls and seeds.
+//! The runs that one command plays: a scenario with several controls and seeds.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -17,22 +17,22 @@ pub const RUNS_MAX: usize = 10_000;
 /// A control and a seed with which a scenario is played.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Run {
-    /// What divides the link.
+    /// The control that divides the link.
     pub control: Control,
     /// Seed of all randomness.
     pub seed: u64,
 }
 
-/// A run of a scenario that may differ from the other jobs'.
+/// A run together with its scenario, which may differ from those of other jobs.
 #[derive(Clone, Debug)]
 pub struct Job<'s> {
-    /// What is played.
+    /// The scenario that is played.
     pub scenario: &'s Scenario,
-    /// With which control and seed.
+    /// Control and seed.
     pub run: Run,
-    /// What the progress display calls it.
+    /// Its name in the progress display.
     pub label: String,
-    /// Whether the report keeps its rates over time; those of many long runs take much memory.
+    /// Whether the report keeps its rates over time, which take much memory in many long runs.
     pub keeps_series: bool,
 }
 
@@ -58,10 +58,10 @@ pub enum BadRuns {
     /// Controls times seeds are too many.
     #[error("{0} runs: more than {RUNS_MAX} runs")]
     TooMany(usize),
-    /// The same seed is there twice.
+    /// The same seed appears twice.
     #[error("duplicate seed {0}")]
     DuplicateSeed(u64),
-    /// The same control is there twice.
+    /// The same control appears twice.
     #[error("duplicate control `{0}`")]
     DuplicateControl(Control),
 }
@@ -71,7 +71,7 @@ impl FromStr for Seeds {
 
     fn from_str(text: &str) -> Result<Seeds, BadSeeds> {
         let (first, last) = text.split_once("..").unwrap_or((text, text));
-        // As large as a scenario file can say.
+        // The largest number that a scenario file can contain is allowed.
         let number = |text: &str| text.parse().ok().filter(|&n| n <= i64::MAX as u64);
         match (number(first), number(last)) {
             (Some(first), Some(last)) if first <= last => Ok(Seeds { first, last }),
@@ -81,7 +81,7 @@ impl FromStr for Seeds {
 }
 
 impl Seeds {
-    /// Every seed.
+    /// All seeds of the range.
     ///
     /// # Errors
     /// [`BadRuns::TooManySeeds`] if there are more than [`RUNS_MAX`].
@@ -93,7 +93,7 @@ impl Seeds {
     }
 }
 
-/// As on the command line.
+/// Written as on the command line.
 impl fmt::Display for Seeds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.first == self.last {
@@ -103,13 +103,13 @@ impl fmt::Display for Seeds {
     }
 }
 
-/// The cores that computations may use; 1 if that is not known.
+/// The number of cores that computations may use; 1 if it is unknown.
 pub fn cores() -> usize {
     thread::available_parallelism().map_or(1, NonZeroUsize::get)
 }
 
-/// Computes something of each index in `order` on some threads, the first ones first. What is found is in the order of
-/// the indices.
+/// Computes a result for each index in `order` on some threads, starting with the first ones. The
+/// results are in the order of the indices.
 pub fn over_threads<T: Send>(
     order: &[usize],
     threads: usize,
@@ -129,10 +129,10 @@ pub fn over_threads<T: Send>(
     found.into_iter().map(|(_, one)| one).collect()
 }
 
-/// Each control with each seed, in the order given; without seeds that of the scenario.
+/// Each control with each seed, in the order given; without seeds, the scenario's seed is used.
 ///
 /// # Errors
-/// [`BadRuns`] if a control or a seed is there twice, or there are more than [`RUNS_MAX`] runs.
+/// [`BadRuns`] if a control or a seed appears twice, or there are more than [`RUNS_MAX`] runs.
 pub fn runs(
     controls: &[Control],
     seed: &[Seeds],
@@ -159,7 +159,7 @@ pub fn runs(
     Ok(controls.iter().flat_map(of).collect())
 }
 
-/// The first that is equal to an earlier one.
+/// The first element that is equal to an earlier one.
 fn duplicate<T: Ord>(all: &[T]) -> Option<&T> {
     let mut seen = BTreeSet::new();
     all.iter().find(|one| !seen.insert(*one))

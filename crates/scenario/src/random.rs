@@ -10,7 +10,7 @@ impl SplitMix64 {
         SplitMix64(seed)
     }
 
-    /// A number from 0 to `end - 1`, uniform but for one part in 2⁶⁴ / `end`.
+    /// A number from 0 to `end - 1`, uniform except for one part in 2⁶⁴ / `end`.
     pub fn below(&mut self, end: u64) -> u64 {
         ((u128::from(self.draw()) * u128::from(end)) >> 64) as u64
     }

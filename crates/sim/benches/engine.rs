@@ -36,7 +36,7 @@ fn scenario(text: &str) -> Scenario {
     Scenario::parse(text, "bench").expect("invariant: the bench writes good scenarios")
 }
 
-/// Four groups 1:2:3:4 of equally many cubic connections.
+/// Four groups with weights 1:2:3:4 and the same number of cubic connections each.
 fn bulk(mbit: u32, connections: u32, seconds: u32) -> String {
     let mut text = format!(
         "version = 1\nname = \"bulk\"\nduration = \"{seconds}s\"\n[link]\nrate = \"{mbit}mbit\"\n"
@@ -70,7 +70,7 @@ fn row(name: &str, scenario: &Scenario, control: Control) {
     );
 }
 
-/// High-water mark of this process; zero where the system does not tell.
+/// Peak memory of this process in MB; zero where the system does not tell.
 fn resident_mb() -> f64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"));

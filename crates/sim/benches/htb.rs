@@ -1,4 +1,4 @@
-//! How long a packet takes through the model of HTB, beside a bare queue in the same run. Prints a
+//! Time of a packet through the model of HTB, compared with a bare queue in the same run. Prints a
 //! Markdown table: `cargo bench -p fairweir-sim --bench htb`.
 
 // A bench reads the clock.
@@ -16,7 +16,7 @@ use fairweir_sim::htb::{Htb, Verdict};
 
 const PACKETS: u64 = 1_000_000;
 const PACKET: Bytes = Bytes::new(1_514);
-/// Of each class.
+/// Rate of each class.
 const RATE: Rate = Rate::mbit(10);
 
 fn main() {
@@ -32,7 +32,7 @@ fn main() {
     }
 }
 
-/// In and out of a queue per class.
+/// Pushes packets into one queue per class and pops them.
 fn bare(classes: usize) -> u64 {
     let mut queues = vec![VecDeque::from(vec![(PACKET, 0u64); 64]); classes];
     let mut sum = 0;
@@ -44,8 +44,8 @@ fn bare(classes: usize) -> u64 {
     sum
 }
 
-/// Packets to each class in turn, at a load in percent of all rates; everything is taken out in
-/// time. With borrowing the first class owns nearly everything and is idle.
+/// Sends packets to each class in turn, at a load in percent of all rates; every packet is taken
+/// out in time. With borrowing the first class owns nearly the whole rate and is idle.
 fn load(classes: usize, percent: u64, borrows: bool) -> u64 {
     let total = RATE * classes as u64;
     let class = |i| {
@@ -72,7 +72,7 @@ fn load(classes: usize, percent: u64, borrows: bool) -> u64 {
     out
 }
 
-/// The fastest of several runs, per packet: what the code takes undisturbed.
+/// Nanoseconds per packet in the fastest of several runs: the cost when the code is undisturbed.
 fn fastest_ns(work: impl Fn() -> u64) -> f64 {
     let run_ns = (0..7).map(|_| {
         let start = Instant::now();

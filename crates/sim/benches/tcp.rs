@@ -1,6 +1,6 @@
-//! What TCP costs per packet in virtual time, sender and receiver together: through a perfect pipe
-//! of 1,000 packets, and with one packet of a hundred lost. Prints a Markdown table, as a ratio to
-//! the bare pipe too: `cargo bench -p fairweir-sim --bench tcp`.
+//! Cost of TCP per packet in virtual time, sender and receiver together: through a perfect pipe of
+//! 1,000 packets, and with one packet in a hundred lost. Prints a Markdown table, also as a ratio
+//! to the bare pipe: `cargo bench -p fairweir-sim --bench tcp`.
 
 // A bench reads the clock.
 #![allow(clippy::disallowed_methods)]
@@ -16,7 +16,7 @@ use fairweir_sim::tcp::{Receiver, ReceiverSpec, Segment, Sender, SenderSpec};
 const SEGMENT: Bytes = Bytes::new(1_448);
 const PIPE: u64 = 1_000;
 const PACKETS: u64 = 1_000_000;
-/// 1 Gbit/s.
+/// Time of a packet at 1 Gbit/s.
 const PACKET_TIME: Span = Span::nanos(12_112);
 
 fn main() {
@@ -40,7 +40,7 @@ fn main() {
     println!("\nA sender has {} bytes, a receiver {}.", size_of::<Sender>(), size_of::<Receiver>());
 }
 
-/// The same number of packets through a queue of as many.
+/// Pushes the same number of packets through a queue of the same length.
 fn bare_queue() {
     let segment = Segment { number: 0, payload: 0, resent: 0, copy: false, marked: false };
     let mut pipe: VecDeque<(Time, Segment)> = VecDeque::new();
@@ -51,7 +51,7 @@ fn bare_queue() {
     }
 }
 
-/// A window of packets goes round, the path's time being that of the packets in it.
+/// A window of packets goes round; the delay of the path is the time of the packets in it.
 fn transfer(congestion_control: CongestionControl, lose_every: u64) {
     let spec = SenderSpec { congestion_control, segment: SEGMENT, paced: false, seed: 1 };
     let window = SEGMENT * PIPE;
@@ -84,7 +84,7 @@ fn transfer(congestion_control: CongestionControl, lose_every: u64) {
     black_box(sender.cwnd());
 }
 
-/// The fastest of several runs, per packet.
+/// Nanoseconds per packet in the fastest of several runs.
 fn fastest_ns(mut work: impl FnMut()) -> f64 {
     let run = |_| {
         let start = Instant::now();

@@ -1,10 +1,10 @@
 //! The registrable domain of a host name, by the public suffix list.
 //!
-//! The list of `psl` is a megabyte of code that is compiled where it is called. So it is called here alone, and a
-//! debug build does not optimise it, which takes several times as long, before all that depends on `core`.
+//! The list in `psl` is a megabyte of code that is compiled into the crate that calls it. So only this crate calls
+//! it, and debug builds do not optimise it: that would take several times as long, before all crates that use `core`.
 #![forbid(unsafe_code)]
 
-/// The registrable domain of `name`, which is in lower case; `None` of a public suffix.
+/// The registrable domain of `name`, which must be in lower case; `None` if `name` is a public suffix.
 #[inline(never)]
 pub fn registrable(name: &str) -> Option<&str> {
     psl::domain_str(name)

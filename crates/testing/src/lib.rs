@@ -1,4 +1,4 @@
-//! What the tests of several crates share. No crate depends on it outside of its tests.
+//! Helpers of the tests of several crates. No crate depends on this one outside of its tests.
 #![forbid(unsafe_code)]
 #![allow(clippy::unwrap_used, reason = "it serves tests")]
 
@@ -14,10 +14,10 @@ pub use judge::{judged, note, once, one_of_four, record_lateness, two_of_three, 
 pub use machine::{Alone, Share, alone, one_at_a_time, share};
 pub use postgres::Postgres;
 
-/// Whether a test that needs `what` can run, which is so if `found`. A skip is loud.
+/// Whether a test that needs `what` can run: returns `found`. A skip prints a message.
 ///
 /// # Panics
-/// Instead of a skip under `FAIRWEIR_STRICT=1`.
+/// Under `FAIRWEIR_STRICT=1`, instead of a skip.
 pub fn can_run(found: bool, what: &str) -> bool {
     if !found {
         note(&format!("SKIPPED: needs {what}"));
@@ -45,7 +45,7 @@ pub struct Traffic {
     pub sent: u64,
 }
 
-/// What passed `device` of `netns`.
+/// The bytes that `device` of `netns` has received and sent.
 ///
 /// # Panics
 /// If there is no such device.

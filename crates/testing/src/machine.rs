@@ -1,7 +1,7 @@
-//! Which tests may use the machine at the same time. `make test` plays more tests than there are cores, since they wait
-//! much. Of those that are judged or keep a core busy there are at most as many as cores; and a test that needs all
-//! cores, or that others would disturb, is alone. Cores are idle while the last of the others ends, so tests that are
-//! alone follow each other.
+//! Decides which tests may use the machine at the same time. `make test` runs more tests than there
+//! are cores, since tests often wait. At most as many tests as cores are judged or keep a core
+//! busy; and a test that needs all cores, or that others would disturb, runs alone. Cores are idle
+//! while the last of the others ends, so tests that run alone follow each other.
 
 use std::cell::Cell;
 use std::num::NonZeroUsize;
@@ -12,17 +12,17 @@ static MACHINE: Mutex<Machine> =
     Mutex::new(Machine { shares: 0, alone: 0, is_taken: false, is_reserved: false });
 static CHANGED: Condvar = Condvar::new();
 
-/// How many wait to be alone before no further share is given.
+/// Number of tests waiting to be alone at which no further share is given.
 const ROW: usize = 2;
 
-/// Who uses the machine. If it is taken there are no shares.
+/// The use of the machine. While a test is alone there are no shares.
 struct Machine {
-    /// At most one for each core.
+    /// Number of shares; at most one for each core.
     shares: usize,
-    /// Who waits to be alone.
+    /// Number of tests that wait to be alone.
     alone: usize,
     is_taken: bool,
-    /// Since [`ROW`] waited to be alone: no further share is given until none waits.
+    /// Set since [`ROW`] tests waited to be alone: no further share is given until none waits.
     is_reserved: bool,
 }
 
@@ -38,11 +38,11 @@ enum Held {
     All,
 }
 
-/// Uses the machine beside others until it drops.
+/// A share of the machine, beside other tests, until it drops.
 pub struct Share(());
 
-/// Waits for a core and while tests are [`alone`], and keeps all from being so. The judge does that for each claim;
-/// tests that keep a core busy do it themselves.
+/// Waits for a free core and until no test is [`alone`]; while the share is held, no test can be alone.
+/// The judge takes one for each claim; other tests that keep a core busy take one themselves.
 pub fn share() -> Share {
     if HELD.get() == Held::Nothing {
         wait_while(|m| m.is_taken || m.is_reserved || m.shares == cores()).shares += 1;
@@ -57,11 +57,11 @@ impl Drop for Share {
     }
 }
 
-/// Has the machine for itself until it drops.
+/// The whole machine, until it drops.
 pub struct Alone(());
 
 /// Waits until no other claim of this process is judged, and lets no other begin: for links faster than 30 Mbit/s,
-/// which disturb others on two cores. Tests that are not judged go on. `None` if the caller is alone already.
+/// which disturb others on two cores. Tests that are not judged go on. `None` if the caller is already alone.
 pub fn alone() -> Option<Alone> {
     if HELD.get() == Held::All {
         return None;
@@ -92,7 +92,7 @@ pub fn one_at_a_time<R>(job: impl FnOnce() -> R) -> R {
     job()
 }
 
-/// Gives back what the calling thread holds, if it is that.
+/// Gives back what the calling thread holds, if it equals `held`.
 fn leave(held: Held) {
     if HELD.get() != held {
         return;
@@ -137,7 +137,7 @@ mod tests {
                     let _share = share();
                     if n % 4 == 0 {
                         let _alone = alone();
-                        // Within itself it is alone already.
+                        // A nested call returns at once: the thread is already alone.
                         let _again = alone();
                         let _share = share();
                         assert_eq!(sharing.load(Ordering::SeqCst), 0);

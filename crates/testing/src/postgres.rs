@@ -12,10 +12,10 @@ use tempfile::TempDir;
 
 use crate::can_run;
 
-/// PostgreSQL does not run as root.
+/// The server's user: PostgreSQL does not run as root.
 const NOBODY: u32 = 65_534;
 
-/// A running server; everything of it is gone when it drops.
+/// A running server; it is removed completely when it drops.
 pub struct Postgres {
     dir: TempDir,
     bin: PathBuf,
@@ -28,7 +28,7 @@ impl Postgres {
         Postgres::start_in(tempfile::tempdir().unwrap())
     }
 
-    /// The same in a directory.
+    /// As [`Postgres::start`], in a given directory.
     pub fn start_in(dir: TempDir) -> Option<Postgres> {
         let bin = bin();
         can_run(bin.is_some(), "PostgreSQL");
@@ -51,17 +51,17 @@ impl Postgres {
         Some(server)
     }
 
-    /// Where the market finds it.
+    /// The URL by which the market connects to it.
     pub fn url(&self) -> String {
         format!("postgres:///postgres?user=market&host={}", self.dir.path().display())
     }
 
-    /// Its socket.
+    /// The server's socket.
     pub fn socket(&self) -> PathBuf {
         self.dir.path().join(".s.PGSQL.5432")
     }
 
-    /// Runs statements as another client; returns the rows, or what the server says.
+    /// Runs statements as another client; returns the rows, or the server's error message.
     pub fn sql(&self, sql: &str) -> Result<String, String> {
         let mut psql = self.command("psql");
         psql.args([
@@ -78,22 +78,22 @@ impl Postgres {
         if done.status.success() { Ok(text(done.stdout)) } else { Err(text(done.stderr)) }
     }
 
-    /// Ends it as a crash does.
+    /// Kills the server, as in a crash.
     pub fn kill(&mut self) {
         let mut process = self.process.take().unwrap();
         process.kill().unwrap();
         process.wait().unwrap();
     }
 
-    /// Whether it has ended by itself, as when its log of writes has no room.
+    /// Whether the server has ended by itself, for example when its write-ahead log has no room.
     pub fn has_ended(&mut self) -> bool {
         self.process.as_mut().is_none_or(|process| process.try_wait().unwrap().is_some())
     }
 
-    /// Starts it, and waits until it has recovered.
+    /// Starts the server, and waits until it has recovered.
     pub fn run(&mut self) {
         let begun = Instant::now();
-        // A server that was killed has children which end a little later.
+        // A killed server has child processes that end a little later.
         while begun.elapsed() < Duration::from_secs(60) {
             let mut command = self.command("postgres");
             command.arg("-D").arg(self.data()).arg("-k").arg(self.dir.path());
@@ -145,13 +145,13 @@ impl Postgres {
 impl Drop for Postgres {
     fn drop(&mut self) {
         let Some(mut process) = self.process.take() else { return };
-        // Unlike SIGKILL this leaves no shared memory.
+        // Unlike SIGKILL, SIGQUIT leaves no shared memory.
         let _ = Command::new("kill").args(["-QUIT", &process.id().to_string()]).status();
         let _ = process.wait();
     }
 }
 
-/// Debian has the server's programs by version.
+/// Debian installs the server's programs in a directory for each version.
 fn bin() -> Option<PathBuf> {
     let versions = fs::read_dir("/usr/lib/postgresql").ok()?;
     let bins = versions.filter_map(|version| Some(version.ok()?.path().join("bin")));

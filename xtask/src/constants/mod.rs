@@ -1,9 +1,9 @@
-//! `cargo xtask constants`: which constants of the default control the golden holds.
+//! `cargo xtask constants`: finds which constants of the default control the golden fixes.
 //!
-//! Each constant is changed by +5 % and by -5 %, and the golden is played until a run differs. The
-//! constants of a copy of the sources are functions that ask the environment, so one build serves all
-//! changes. The rewriting is textual: a constant is a line `const NAME: TYPE = VALUE;`, and the sources
-//! are formatted.
+//! Each constant is changed by +5 % and by -5 %, and the golden is played until a run differs. In a
+//! copy of the sources, constants are functions that read the environment, so one build serves all
+//! changes. The rewriting is textual: a constant is a line `const NAME: TYPE = VALUE;`, and the
+//! sources are formatted.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -25,9 +25,9 @@ mod rewrite;
 use rewrite::{Constant, Sources};
 
 const GOLDEN: &str = "crates/evidence/golden.txt";
-/// Where the constants of the default control are.
+/// The folders with the constants of the default control.
 const FOLDERS: [&str; 4] = ["receiver/fairweir", "receiver/delay", "receiver/supervisor", "window"];
-/// What is no choice: units, sizes of packets, memory.
+/// Constants that are not a choice: units, sizes of packets, memory.
 const FACTS: [(&str, &str); 12] = [
     ("receiver/fairweir/group::NO_CORRECTION", "the unit: thousandths"),
     ("receiver/fairweir/contest::UNSTRETCHED", "the unit: thousandths"),
@@ -42,16 +42,16 @@ const FACTS: [(&str, &str); 12] = [
     ("window/law::HEADERS_V6", "sizes of headers"),
     ("window/law::SEGMENT_GUESS", "a segment of an Ethernet frame"),
 ];
-/// The program that is built of the copy.
+/// The program that is built from the copy.
 const RUNNER: &str = "target/release/runner";
 const PERCENTS: [i32; 2] = [5, -5];
-/// A change after which the golden takes this many times as long is caught: it hangs.
+/// A change is caught as a hang if the golden takes this many times as long.
 const PATIENCE: u32 = 10;
 
-/// Prints the table; `only` are parts of names.
+/// Prints the table for the constants whose names contain one of `only`.
 ///
 /// # Errors
-/// If the copy could not be built, or its results without a change are not those of the golden.
+/// If the copy could not be built, or its results without a change differ from the golden.
 pub(crate) fn run(only: &[&str]) -> Result<()> {
     let copy = root().join("target/mutants");
     let mut sources = sources()?;
@@ -87,7 +87,7 @@ pub(crate) fn run(only: &[&str]) -> Result<()> {
 
 /// How a change was noticed.
 enum Caught {
-    /// The run that differs and both results, or that the program failed.
+    /// By the run that differs, with both results, or by a failure of the program.
     By(String),
     Not,
 }
@@ -101,14 +101,14 @@ impl std::fmt::Display for Caught {
     }
 }
 
-/// Every text of the repository, by its path.
+/// Every text file of the repository, by its path.
 fn sources() -> Result<Sources> {
     let listed = ["ls-files", "-co", "--exclude-standard"];
     let output = Command::new("git").args(listed).current_dir(root()).output();
     let output = output.context("starting git")?;
     let mut sources = Sources::new();
     for path in String::from_utf8(output.stdout)?.lines() {
-        // A file that was removed and is still in the index is no source; nor is what is not text.
+        // A removed file that is still in the index is not a source, nor is a file that is not text.
         if let Ok(text) = fs::read_to_string(root().join(path)) {
             sources.insert(path.to_owned(), text);
         }
@@ -132,7 +132,7 @@ fn build(copy: &Path, sources: &Sources) -> Result<()> {
     files.extend(own.iter().map(|(path, text)| (*path, text.as_str())));
     for (path, text) in &files {
         let path = copy.join(path);
-        // A file that is the same keeps its time, so that cargo does not compile it again.
+        // An unchanged file keeps its time, so that cargo does not compile it again.
         if fs::read_to_string(&path).is_ok_and(|old| old == *text) {
             continue;
         }
@@ -140,7 +140,7 @@ fn build(copy: &Path, sources: &Sources) -> Result<()> {
         fs::create_dir_all(dir).with_context(|| format!("cannot make {}", dir.display()))?;
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
-    // A crate that was removed since the last time would still be a member.
+    // A crate that was removed since the last build would still be a member.
     for entry in fs::read_dir(copy.join("crates"))? {
         let path = entry?.path();
         let manifest =
@@ -167,7 +167,7 @@ fn build(copy: &Path, sources: &Sources) -> Result<()> {
     Ok(())
 }
 
-/// The runs of the golden that the default control plays.
+/// Writes the runs of the golden that the default control plays.
 fn write_golden(path: &Path) -> Result<()> {
     let golden = fs::read_to_string(root().join(GOLDEN)).context(GOLDEN)?;
     let plays = |line: &&str| {
@@ -205,7 +205,7 @@ fn play(copy: &Path, change: Option<&str>, patience: Duration) -> Result<Caught>
     Ok(if status.success() { Caught::Not } else { Caught::By(difference(&text)) })
 }
 
-/// What the runner says of a difference: the run and both results, or where it failed.
+/// The runner's message about a difference: the run and both results, or the place of a failure.
 fn difference(log: &str) -> String {
     let said = log.split_once("Error: ").map(|(_, error)| error);
     let said = said.and_then(|error| error.split("\nIf the change").next());
@@ -213,7 +213,7 @@ fn difference(log: &str) -> String {
     said.map(str::to_owned).or_else(failed).unwrap_or_else(|| log.to_owned())
 }
 
-/// Does something with each on every core; in their order.
+/// Calls a function for each item, on all cores; the results are in the order of the items.
 fn over_threads<I: Sync, T: Send>(
     of: &[I],
     one: impl Fn(&I) -> Result<T> + Sync,
@@ -233,7 +233,7 @@ fn over_threads<I: Sync, T: Send>(
     found.into_inner().unwrap_or_else(|e| e.into_inner()).into_values().collect()
 }
 
-/// What is caught, and everything that is not.
+/// A summary of the caught changes, and all changes that were not caught.
 fn summary(
     mutants: &[(&Constant, i32)],
     caught: &[Caught],

@@ -1,13 +1,13 @@
-//! From sources to sources whose constants are functions.
+//! Rewrites sources so that constants become functions.
 
 use std::collections::BTreeMap;
 
 /// Sources by their path in the workspace.
 pub(super) type Sources = BTreeMap<String, String>;
 
-/// Where the modules are that constants are looked for in.
+/// The directory of the modules in which constants are searched.
 const CORE: &str = "crates/core/src/";
-/// Types with a change: see mutant.rs.
+/// Types that can be changed: see mutant.rs.
 const TYPES: [&str; 9] = ["u32", "u64", "u128", "usize", "i64", "Rate", "Bytes", "Span", "Part"];
 
 /// A line `const NAME: TYPE = VALUE;`.
@@ -22,7 +22,7 @@ pub(super) struct Constant {
 }
 
 impl Constant {
-    /// With its module: `receiver/fairweir/link::DEEP`.
+    /// The name with its module: `receiver/fairweir/link::DEEP`.
     pub(super) fn name(&self) -> String {
         let path = self.path.trim_start_matches(CORE).trim_end_matches(".rs");
         format!("{}::{}", path.trim_end_matches("/mod"), self.word)
@@ -40,8 +40,8 @@ impl Constant {
         (is_word && is_at_begin).then_some(Constant { path, word, kind, value, is_shared })
     }
 
-    /// Whether a file can use it: the module's own, one of a module inside it, and if it is shared one of
-    /// the module around it.
+    /// Whether a file can use it: a file of the same module, of a module inside it, or, if the
+    /// constant is shared, of the module around it.
     fn is_seen_in(&self, path: &str) -> bool {
         let module = self.path.trim_end_matches(".rs").trim_end_matches("/mod");
         let around = module.rsplit_once('/').map_or("", |(around, _)| around);
@@ -66,7 +66,7 @@ fn is_test(path: &str) -> bool {
     path.ends_with("tests.rs") || path.contains("/tests/")
 }
 
-/// Makes functions of the constants. Those that cannot be functions stay; returned is why.
+/// Turns the constants into functions. Those that cannot be functions stay; returns the reasons.
 pub(super) fn rewrite(sources: &mut Sources, all: &[Constant]) -> BTreeMap<String, &'static str> {
     let mut kept = BTreeMap::new();
     for constant in all {
@@ -95,7 +95,7 @@ pub(super) fn rewrite(sources: &mut Sources, all: &[Constant]) -> BTreeMap<Strin
     kept
 }
 
-/// Whether the word means this constant in a file.
+/// Whether the constant's word in a file means this constant.
 fn uses(constant: &Constant, path: &str, text: &str) -> bool {
     path == constant.path
         || (constant.is_seen_in(path)
@@ -116,7 +116,7 @@ fn is_import(line: &str, is_inside: &mut bool) -> bool {
     is_import
 }
 
-/// The text with a function and calls of it.
+/// The text with a function in place of the constant, and calls of it.
 fn rewritten(text: &str, constant: &Constant, is_own: bool) -> String {
     let Constant { word, kind, .. } = constant;
     let mut is_inside = false;
@@ -125,7 +125,7 @@ fn rewritten(text: &str, constant: &Constant, is_own: bool) -> String {
         let own = if is_own { Constant::parse(&constant.path, line) } else { None };
         if let Some(own) = own.filter(|own| own.word == *word) {
             let visibility = line.split_once("const ").map_or("", |(visibility, _)| visibility);
-            // Of a value that has become a call before.
+            // The value as it is now: it may contain calls from earlier rewrites.
             let value = &own.value;
             new.push_str(&format!(
                 "{visibility}fn {word}() -> {kind} {{ \
@@ -145,7 +145,7 @@ fn rewritten(text: &str, constant: &Constant, is_own: bool) -> String {
     new
 }
 
-/// The text with another word.
+/// The text with `word` replaced.
 fn replaced(text: &str, word: &str, with: &str) -> String {
     let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let mut new = String::new();
@@ -238,7 +238,7 @@ const PORTS: [u16; 2] = [20, 873];
         let group = &sources["crates/core/src/receiver/fairweir/group.rs"];
         assert!(group.contains("value(\"receiver/fairweir/group::DEEP\", 5)) }\n"), "{group}");
         assert!(sources[INSIDE].ends_with("fn f() { DEEP() }\n"));
-        // It imports no DEEP, and the other files none of these.
+        // That file does not import DEEP, and the other files import none.
         assert!(sources[MODULE].ends_with("fn f() { PART() + DEEP + SHARED() }\n"));
         for other in ["receiver/crab.rs", "upload/mod.rs", "receiver/fairweir/tests.rs"] {
             let path = format!("{CORE}{other}");

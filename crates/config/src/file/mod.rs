@@ -51,27 +51,27 @@ pub struct Text {
     is_shown: bool,
 }
 
-/// What is expected of a file.
+/// The requirements for a file.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
     /// The largest size, in bytes.
     pub bytes_max: u64,
-    /// Who may be able to write to it.
+    /// The users who may be able to write to it.
     pub trust: Trust,
     /// What to do if it does not exist; appended to the message.
     pub if_missing: &'static str,
 }
 
-/// Who may be able to write to an input file.
+/// The users who may be able to write to an input file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Trust {
-    /// Other users than root and the calling user may own it.
+    /// Whether users other than root and the calling user may own it.
     other_owner: bool,
-    /// Group and others may write to it.
+    /// Whether its group may write to it.
     group: bool,
-    /// Others may write to it.
+    /// Whether others may write to it.
     others: bool,
-    /// The rule holds also if the caller is not root.
+    /// Whether the rule holds even if the caller is not root.
     always: bool,
 }
 
@@ -79,7 +79,7 @@ impl Trust {
     /// Any user.
     pub const ANYBODY: Trust =
         Trust { other_owner: true, group: true, others: true, always: false };
-    /// Any owner and its group.
+    /// Any owner and the file's group.
     pub const NOT_OTHERS: Trust =
         Trust { other_owner: true, group: true, others: false, always: false };
     /// Root and the calling user.
@@ -91,7 +91,7 @@ impl Trust {
 /// The main file of a daemon other than `isp`. Larger files are refused.
 pub const DAEMON: Rules = Rules { bytes_max: 1 << 20, trust: Trust::OWNER, if_missing: "" };
 
-/// A scenario file. 4,096 flows with 1 kB each fit.
+/// A scenario file. 4,096 flows of 1 kB each fit.
 pub const SCENARIO: Rules = Rules { bytes_max: 16 << 20, trust: Trust::ANYBODY, if_missing: "" };
 
 /// A trace of a link. 10 million lines fit.
@@ -224,8 +224,8 @@ impl Text {
         if self.is_shown { source } else { source.hidden() }
     }
 
-    /// An error on a line of the text, counted from 1; `column`, also counted from 1, is that of a
-    /// field of a table.
+    /// An error on a line of the text, counted from 1. `column`, also counted from 1, is the
+    /// position of a field of a table.
     pub fn error(
         &self,
         line: usize,
@@ -244,7 +244,7 @@ impl Text {
         ConfigError::new(origin, key, what)
     }
 
-    /// The same file without its text, to make errors when the text is no longer needed.
+    /// The same file without its text, for making errors when the text is no longer needed.
     pub fn cleared(&self) -> Text {
         Text { file: self.file.clone(), text: String::new(), is_shown: self.is_shown }
     }
@@ -285,7 +285,7 @@ fn check_open(fd: OwnedFd, path: &Path, rules: &Rules) -> Result<File, ConfigErr
     Ok(File::from(fd))
 }
 
-/// Everything, if that is not more than `bytes_max`, however large it claims to be.
+/// The whole contents, if they are at most `bytes_max`; the size that the file claims is not used.
 fn read_bounded(from: impl Read, path: &Path, bytes_max: u64) -> Result<Vec<u8>, ConfigError> {
     let mut bytes = Vec::new();
     let read = from.take(bytes_max + 1).read_to_end(&mut bytes);
@@ -323,7 +323,7 @@ fn check_writers(fd: BorrowedFd<'_>, path: &Path, trust: Trust) -> Result<(), Co
     }
 }
 
-/// Who else may write, and which command would change that.
+/// Describes who else may write, and the command that would change this.
 fn writers_fault(
     owner: Uid,
     mode: u32,
@@ -359,7 +359,7 @@ fn user_name(uid: Uid) -> String {
     }
 }
 
-/// The user who started this program with the rights of another, if that is so.
+/// The user who started this program with the rights of another user, if there is one.
 fn caller_uid() -> Option<Uid> {
     if getuid() != geteuid() {
         return Some(getuid());
@@ -375,8 +375,8 @@ fn caller_uid() -> Option<Uid> {
     number("SUDO_UID").or_else(|| number("PKEXEC_UID")).or_else(named).filter(|uid| !uid.is_root())
 }
 
-/// Whether messages may contain text of the open file: the user who started this program may read
-/// it. The rights of groups are not considered, which only hides more.
+/// Whether messages may contain text of the open file: only if the user who started this program
+/// may read it. Rights of groups are not considered, which can only hide more.
 fn is_shown(file: &File) -> bool {
     let Some(caller) = caller_uid() else { return true };
     let may = |path_owner: u32, mode: u32, bit: u32| {
@@ -386,7 +386,7 @@ fn is_shown(file: &File) -> bool {
     if !may(found.uid(), found.mode(), 0o004) {
         return false;
     }
-    // The path that was really opened, whatever links led there.
+    // The path that was opened, with all links resolved.
     let Ok(path) = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())) else {
         return false;
     };

@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use super::*;
 
 const RULES: Rules = Rules { bytes_max: 100, trust: Trust::OWNER, if_missing: "; write one" };
-/// Not root, and not a user that has an account on test machines.
+/// A user who is not root and has no account on test machines.
 const STRANGER: u32 = 4_242_424;
 
 fn error(path: &Path, rules: &Rules) -> String {
@@ -37,7 +37,7 @@ fn what_is_not_a_regular_file_is_refused_without_waiting() {
     let (done, is_done) = mpsc::channel();
     let path = fifo.clone();
     thread::spawn(move || done.send(error(&path, &RULES)));
-    // A plain open of a FIFO waits for a writer.
+    // A plain open of a FIFO would wait for a writer.
     let said = is_done.recv_timeout(Duration::from_secs(5)).expect("the FIFO blocks the reader");
     assert_eq!(said, format!("{}: a FIFO; expected a regular file", fifo.display()));
     let said = error(dir.path(), &RULES);
@@ -55,7 +55,7 @@ fn no_more_than_the_limit_is_read_of_a_file_that_grows() {
     assert_eq!(Text::read(&path, &RULES).unwrap().as_str().len(), 100);
     let path = written(&dir, "f", &"x".repeat(101));
     assert!(error(&path, &RULES).ends_with(": too large; allowed are 100 bytes"));
-    // Its size is that of the moment in which it was asked for; a pseudo file has none at all.
+    // `read_bounded` does not rely on a file's size, which can change and is 0 for pseudo files.
     let said = read_bounded(io::repeat(b'x'), &path, 100).unwrap_err().to_string();
     assert!(said.ends_with(": too large; allowed are 100 bytes"), "{said}");
     let said = error(Path::new("/proc/self/smaps"), &RULES);
@@ -179,7 +179,7 @@ fn links_and_fifos_in_a_directory_are_refused() {
     assert!(read(&dir.path().join("file")).unwrap_err().contains("not a directory"));
 }
 
-/// Starts itself as a process that root was asked for by another user.
+/// Starts itself as a process that another user runs with root's rights.
 #[test]
 fn text_that_the_calling_user_may_not_read_is_not_in_messages() {
     if let Some(path) = std::env::var_os("FAIRWEIR_TEST_FILE") {
@@ -203,7 +203,7 @@ fn text_that_the_calling_user_may_not_read_is_not_in_messages() {
         String::from_utf8(output.stdout).unwrap()
     };
     let stranger = STRANGER.to_string();
-    // The directory is root's alone.
+    // Only root may search the directory.
     set_mode(dir.path(), 0o700);
     let said = messages("SUDO_UID", &stranger);
     assert!(!said.contains("hunter2") && said.contains("secret:1: not valid; details"), "{said}");

@@ -3,9 +3,9 @@
 //! A router has `[router]` for `[host]`, `[[device]]` for `[[group]]`, and `router.d` for `conf.d`.
 //!
 //! The main file comes first, then `conf.d/*.toml` beside it, in byte order of their names. Groups
-//! are appended in that order. A key of `[host]` that two files set is an error, and so is a second
-//! group of one name; only the table `[set]` replaces values of other files (see [`set`]). All files
-//! are read and checked before any of them is used, so a wrong file changes nothing.
+//! are appended in that order. It is an error if two files set the same key of `[host]` or have a
+//! group of the same name; only the table `[set]` replaces values of other files (see [`set`]). All
+//! files are read and checked before any is used, so a file with mistakes changes nothing.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -31,19 +31,19 @@ pub mod set;
 use read::{HostKeys, document};
 use set::SetKeys;
 
-/// The main file if the command line names none.
+/// The main file of a host if the command line names none.
 pub const DEFAULT_PATH: &str = "/etc/fairweir/fairweir.toml";
 
-/// The file of a router if the command line names none.
+/// The main file of a router if the command line names none.
 pub const ROUTER_PATH: &str = "/etc/fairweir/router.toml";
 
-/// The interval of the probe if no file sets it: four answers in a tick, at 12 kbit/s.
+/// The probe's interval if no file sets it: four replies in a tick, at 12 kbit/s.
 pub const PROBE_INTERVAL: Span = Span::millis(50);
 
-/// [`GROUPS_MAX`] groups with 50 matches each fit.
+/// The size limit in bytes: [`GROUPS_MAX`] groups with 50 matches each fit.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// For whom a file is.
+/// The kind of daemon that a file is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// `fairweir host`.
@@ -60,7 +60,7 @@ impl Role {
         }
     }
 
-    /// What names of instances begin with; the interface that faces the Internet follows.
+    /// The prefix of instance names; the name of the interface that faces the Internet follows.
     pub const fn prefix(self) -> &'static str {
         match self {
             Role::Host => "host-",
@@ -77,7 +77,7 @@ pub struct Config {
     pub host: HostSection,
     /// The groups of all files.
     pub policy: Policy,
-    /// What follows the calendar, by the path of the group or device.
+    /// Quotas and schedules, by the path of the group or device.
     pub plans: BTreeMap<String, Plan>,
     /// Names of a router's devices whose connections the proxy relays.
     pub relayed: Vec<String>,
@@ -87,25 +87,27 @@ pub struct Config {
     pub warnings: Vec<String>,
 }
 
-/// Table `[host]` or `[router]`; `None` where no file sets a key that the command line can set.
+/// The table `[host]` or `[router]`; a member that the command line can also set is `None` if no file sets it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HostSection {
-    /// The interface of a router's devices; every router has one, and no host.
-    pub lan: Option<String>,
+    /// The interfaces towards a router's devices. Every router has at least one, a host has none.
+    pub lan: Vec<String>,
     /// The interface that faces the Internet, unless the command line names one.
     pub dev: Option<String>,
-    /// The control, unless the command line names one.
+    /// Further interfaces through which a router reaches the Internet.
+    pub beside: Vec<String>,
+    /// The control; `None` if no file sets it.
     pub control: Option<Control>,
     /// Capacity of the link.
     pub capacity: Option<Rate>,
-    /// Strict priority in the order of the groups instead of weights (`chokepoint` only).
+    /// Whether groups have strict priority in their order, without weights (`chokepoint` only).
     pub strict_priority: bool,
-    /// What enforces shares (`fairweir` only).
+    /// How shares are enforced (`fairweir` only).
     pub enforce: Enforce,
-    /// Target of the queue at the ISP (`fairweir` and `rbm` only).
+    /// The target of the queueing delay at the ISP (`fairweir` and `rbm` only).
     pub latency: Span,
-    /// Which host answers the probe of the access link.
+    /// The host that answers the probe of the access link.
     pub probe: ProbeChoice,
     /// Interval between probe requests while the link is in use.
     pub probe_interval: Span,
@@ -113,45 +115,45 @@ pub struct HostSection {
     pub metrics: Option<MetricsAt>,
     /// Whether the upload is shared too.
     pub upload: UploadChoice,
-    /// What the uplink carries, if that is not to be learned.
+    /// The capacity of the uplink; `None` if it is to be learned.
     pub upload_capacity: Option<Rate>,
-    /// Who may divide the download as the weights say; a router does not ask.
+    /// Who may divide the download by these weights; a router asks no other host.
     pub divider: DividerChoice,
-    /// All traffic passes unshaped until this is unset; only `[set]` has it.
+    /// Whether all traffic passes unshaped until this is unset; only `[set]` can set it.
     pub paused: bool,
 }
 
 /// Whether the upload is shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UploadChoice {
-    /// Where nothing is in the way; the default of a router.
+    /// If nothing prevents it; the default of a router.
     Auto,
-    /// It must be possible.
+    /// Always; it is an error if that is impossible.
     On,
-    /// The default of a host, whose uplink others may fill.
+    /// Never; the default of a host, whose uplink other hosts may fill.
     Off,
 }
 
-/// Who is asked to divide the download.
+/// The host that is asked to divide the download.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DividerChoice {
     /// The next hop of the default route.
     Auto,
     /// No host: nothing is sent.
     Off,
-    /// This host.
+    /// The host with this address.
     Address(IpAddr),
 }
 
-/// Which host answers the probe of the access link.
+/// The host that answers the probe of the access link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProbeChoice {
     /// A router behind the access link, found without contacting hosts that this host does not
     /// already talk to.
     Auto,
-    /// None: nothing is sent.
+    /// No host: nothing is sent.
     Off,
-    /// This host.
+    /// The host with this address.
     Address(IpAddr),
 }
 
@@ -165,11 +167,19 @@ impl fmt::Display for ProbeChoice {
     }
 }
 
+impl HostSection {
+    /// All interfaces that face the Internet and are named in the file.
+    pub fn wans(&self) -> impl Iterator<Item = &String> {
+        self.dev.iter().chain(&self.beside)
+    }
+}
+
 impl Default for HostSection {
     fn default() -> HostSection {
         HostSection {
-            lan: None,
+            lan: Vec::new(),
             dev: None,
+            beside: Vec::new(),
             control: None,
             capacity: None,
             strict_priority: false,
@@ -190,7 +200,7 @@ impl Config {
     /// Reads `main` and `conf.d/*.toml` beside it.
     ///
     /// # Errors
-    /// [`ConfigError`]: all that is wrong.
+    /// [`ConfigError`]: all mistakes.
     pub fn load(main: &Path) -> Result<Config, ConfigError> {
         Config::load_as(Role::Host, main)
     }
@@ -198,7 +208,7 @@ impl Config {
     /// Reads `main`, the file of a host or a router, and `*.toml` of [`Role::conf_d`].
     ///
     /// # Errors
-    /// [`ConfigError`]: all that is wrong.
+    /// [`ConfigError`]: all mistakes.
     pub fn load_as(role: Role, main: &Path) -> Result<Config, ConfigError> {
         let if_missing = role.kind().if_missing();
         let rules = Rules { bytes_max: FILE_BYTES_MAX, trust: Trust::OWNER, if_missing };
@@ -211,7 +221,7 @@ impl Config {
         })
     }
 
-    /// Reads documents that are merged, the main one first; `files` is where they are.
+    /// Reads documents and merges them, the main one first; `files` has their paths.
     pub(crate) fn read(
         role: Role,
         sources: &[Source<'_>],
@@ -233,7 +243,7 @@ impl Config {
 }
 
 impl Role {
-    /// Directory beside the main file whose `*.toml` are merged after it.
+    /// The directory beside the main file whose `*.toml` are merged after it.
     pub fn conf_d(self, main: &Path) -> PathBuf {
         let name = match self {
             Role::Host => "conf.d",
@@ -243,7 +253,7 @@ impl Role {
     }
 }
 
-/// [`Role::conf_d`] of a host.
+/// The [`Role::conf_d`] of a host.
 pub fn conf_d(main: &Path) -> PathBuf {
     Role::Host.conf_d(main)
 }
@@ -296,6 +306,7 @@ impl<'t> Draft<'t> {
         if self.role == Role::Router {
             self.host.check_devices(&main.start())?;
             self.refuse_shared_matches()?;
+            self.refuse_unknown_lans()?;
         }
         let mut warnings = self.warnings();
         self.check_limits()?;
@@ -303,12 +314,26 @@ impl<'t> Draft<'t> {
         let host = self.host.finish(&self.set)?;
         let mut groups = self.groups.into_iter().map(|g| g.value).collect();
         warnings.extend(self.set.apply_weights(&mut groups));
-        // What can still fail: there is no room for the default group that is added.
+        // One error is still possible: there may be no room for the default group.
         let policy = Policy::nested(groups).map_err(|e| last.unwrap_or(main.start()).error(e))?;
         Ok(Config { host, policy, plans: self.plans, relayed: self.relayed, files, warnings })
     }
 
-    /// A limit of a group that the control cannot hold, and floors that are above the capacity together.
+    /// Refuses a device at an interface that `lan` does not list.
+    fn refuse_unknown_lans(&self) -> Result<(), ConfigError> {
+        for Placed { value, place } in &self.groups {
+            for of in &value.group.matches {
+                if let Match::Lan(name) = of
+                    && !self.host.has_lan(name)
+                {
+                    return Err(place.error(format_args!("`{of}`: `lan` does not list `{name}`")));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses limits of groups that the control cannot enforce, and floors whose sum exceeds the capacity.
     fn check_limits(&self) -> Result<(), ConfigError> {
         fn has(branch: &Branch, limit: Limit) -> bool {
             let Group { max, min, .. } = &branch.group;
@@ -345,7 +370,7 @@ impl<'t> Draft<'t> {
         Ok(())
     }
 
-    /// Floors that contradict caps or the capacity at a time of a schedule.
+    /// Refuses floors that, at some time of a schedule, contradict caps or the capacity.
     fn check_schedules(&self) -> Result<(), ConfigError> {
         for at in calendar::changes(self.plans.values()) {
             let mut sum = Rate::ZERO;
@@ -381,7 +406,7 @@ impl<'t> Draft<'t> {
         }
     }
 
-    /// A device has one class, so its address leads to one.
+    /// Refuses a match that two devices have: a device's address must lead to one class only.
     fn refuse_shared_matches(&self) -> Result<(), ConfigError> {
         let mut first: BTreeMap<String, &Placed<'_, Branch>> = BTreeMap::new();
         for group in &self.groups {
@@ -451,7 +476,7 @@ impl<'t> Draft<'t> {
     }
 }
 
-/// A floor in `branch` that its cap does not allow.
+/// The first floor in `branch` that exceeds a cap, described in words.
 fn contradiction(branch: &Branch, path: &str) -> Option<String> {
     let floor = branch.floor();
     if let Some(max) = branch.group.max.filter(|max| floor > *max) {
@@ -461,8 +486,8 @@ fn contradiction(branch: &Branch, path: &str) -> Option<String> {
     beneath.find_map(|inner| contradiction(inner, &format!("{path}/{}", inner.group.name)))
 }
 
-/// A browser may fetch all names of a site by one connection, which belongs to one group of a level; the path
-/// of the level is in front of the names.
+/// Warns if names of a site are in different groups of a level: a browser may fetch them all by one
+/// connection, which belongs to one group. `path` is put before the groups' names.
 fn warn_of_split_sites<'g>(
     level: impl Iterator<Item = (&'g Group, &'g Place<'g>)>,
     path: &str,
@@ -485,7 +510,7 @@ fn warn_of_split_sites<'g>(
     }
 }
 
-/// Of two groups within one group that have the same match, the second never has a packet by it.
+/// Warns if two groups within one group have the same match: the second never gets a packet by it.
 fn warn_of_shadowed(branch: &Branch, path: &str, place: &Place<'_>, warnings: &mut Vec<String>) {
     let mut first: BTreeMap<String, &str> = BTreeMap::new();
     for inner in &branch.beneath {

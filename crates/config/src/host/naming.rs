@@ -1,9 +1,9 @@
-//! Names of devices in the text of a router's file, which otherwise stays as a person wrote it.
+//! Edits names of devices in the text of a router's file; the rest stays as a person wrote it.
 
 use fairweir_core::packet::Mac;
 use toml::de::{DeTable, DeValue};
 
-/// The text with another name of the device `old`; `None` if it does not list that, or is not TOML.
+/// The text with a new name for the device `old`; `None` if it has no such device, or is not TOML.
 pub fn renamed(text: &str, old: &str, new: &str) -> Option<String> {
     let document = DeTable::parse(text).ok()?;
     let DeValue::Array(devices) = document.get_ref().get("device")?.get_ref() else { return None };
@@ -16,7 +16,7 @@ pub fn renamed(text: &str, old: &str, new: &str) -> Option<String> {
     Some(format!("{}{new}{}", &text[..name.start], &text[name.end..]))
 }
 
-/// The text with one more device, of weight 1.
+/// The text with a device of weight 1 added.
 pub fn with_device(text: &str, name: &str, mac: Mac) -> String {
     let end = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
     let name = toml::Value::from(name);

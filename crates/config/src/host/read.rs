@@ -1,11 +1,13 @@
-//! One TOML document of the host.
+//! Reads one TOML document of a host or router.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
 use fairweir_core::calendar::{Plan, Scheduled};
-use fairweir_core::policy::{Branch, DEFAULT_GROUP, Group, Match, Policy, PolicyError};
+use fairweir_core::policy::{
+    Branch, DEFAULT_GROUP, Group, LANS_MAX, Match, Policy, PolicyError, WANS_MAX,
+};
 use fairweir_core::receiver::{Control, Enforce, LATENCY};
 use fairweir_core::share::{DEPTH_MAX, Weight};
 use fairweir_core::units::{Rate, Span};
@@ -22,26 +24,26 @@ use crate::value::{
 };
 use crate::words::did_you_mean;
 
-/// More frequent probes disturb others, rarer ones say nothing about a queue.
+/// More frequent probes would disturb others; rarer ones would not show a queue.
 const PROBE_INTERVALS: RangeInclusive<Span> = Span::millis(10)..=Span::secs(10);
 
 /// The content of one file.
 pub(super) struct Document<'t> {
     pub(super) host: HostKeys<'t>,
-    /// Each at its name.
+    /// The groups, each with the place of its name.
     pub(super) groups: Vec<Placed<'t, Branch>>,
-    /// What follows the calendar, by path.
+    /// Quotas and schedules, by path.
     pub(super) plans: BTreeMap<String, Plan>,
     /// Names of the devices with `via = "proxy"`.
     pub(super) relayed: Vec<String>,
     pub(super) set: SetKeys<'t>,
 }
 
-/// The keys of `[host]` or `[router]` that are set, and where.
+/// The keys of `[host]` or `[router]` that are set, with their places.
 #[derive(Default)]
 pub(super) struct HostKeys<'t> {
-    lan: Option<Placed<'t, String>>,
-    dev: Option<Placed<'t, String>>,
+    lan: Option<Placed<'t, Vec<String>>>,
+    dev: Option<Placed<'t, Vec<String>>>,
     control: Option<Placed<'t, Control>>,
     capacity: Option<Placed<'t, Rate>>,
     strict_priority: Option<Placed<'t, bool>>,
@@ -80,8 +82,13 @@ pub(super) fn document(source: Source<'_>, role: Role) -> Result<Document<'_>, C
 
 fn host_keys(mut table: Table<'_>, role: Role) -> Result<HostKeys<'_>, ConfigError> {
     let (lan, dev) = match role {
-        Role::Host => (None, table.parsed_by("dev", parse_dev)?),
-        Role::Router => (table.parsed_by("lan", parse_dev)?, table.parsed_by("wan", parse_dev)?),
+        Role::Host => {
+            let dev = table.parsed_by("dev", parse_dev)?;
+            (None, dev.map(|Placed { value, place }| Placed { value: vec![value], place }))
+        }
+        Role::Router => {
+            (table.some_by("lan", LANS_MAX, parse_dev)?, table.some_by("wan", WANS_MAX, parse_dev)?)
+        }
     };
     let keys = HostKeys {
         lan,
@@ -96,16 +103,13 @@ fn host_keys(mut table: Table<'_>, role: Role) -> Result<HostKeys<'_>, ConfigErr
         metrics: table.parsed_by("metrics", MetricsAt::parse)?,
         upload: table.truth_placed("upload")?,
         upload_capacity: table.parsed_by("upload_capacity", parse_capacity)?,
-        divider: match role {
-            Role::Host => table.parsed_by("divider", parse_divider)?,
-            Role::Router => None,
-        },
+        divider: table.parsed_by("divider", parse_divider)?,
     };
     table.finish()?;
     Ok(keys)
 }
 
-/// What a table of groups describes.
+/// The kind of groups that a table describes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Group,
@@ -139,10 +143,10 @@ impl Kind {
     }
 }
 
-/// Of the groups of one table.
+/// The groups that were found in one table.
 #[derive(Default)]
 struct Found<'t> {
-    /// Where each is named: path and place.
+    /// The path of each group, and the place of its name.
     places: Vec<(String, Place<'t>)>,
     plans: BTreeMap<String, Plan>,
 }
@@ -175,7 +179,7 @@ fn top_group<'t>(
         }
         relayed.push(name.clone());
     }
-    // The policy has the rules for one group; asking it group by group gives the place.
+    // The policy checks the rules; checking group by group yields the place of an error.
     match Policy::nested(vec![branch.value.clone()]) {
         Ok(_) => Ok(branch),
         Err(e) => {
@@ -189,7 +193,7 @@ fn top_group<'t>(
     }
 }
 
-/// The group of `table`, which is within the groups `above`.
+/// Reads the group in `table`, which is within the groups `above`.
 fn group<'t>(
     mut table: Table<'t>,
     kind: Kind,
@@ -275,7 +279,7 @@ fn schedule(table: &mut Table<'_>) -> Result<Vec<Scheduled>, ConfigError> {
 
 type Key<'p, 't, T> = Option<&'p Placed<'t, T>>;
 
-/// Refuses floors of a group and of those beneath it that can never hold.
+/// Refuses floors of a group, and of groups beneath it, that can never be met.
 fn check_limits(
     label: &str,
     kind: Kind,
@@ -325,30 +329,35 @@ impl<'t> HostKeys<'t> {
         self.control.as_ref().map_or_else(Control::default, |c| c.value)
     }
 
-    /// Where strict priority is set, although `control` does not have it.
+    /// The place where strict priority is set, if `control` does not support it.
     pub(super) fn strict_priority_without(&self, control: Control) -> Option<&Place<'t>> {
         let set = self.strict_priority.as_ref().filter(|s| s.value)?;
         (control != Control::Chokepoint).then_some(&set.place)
     }
 
-    /// A router has two devices, which differ.
+    /// Checks that a router has interfaces on both sides, and that they differ.
     pub(super) fn check_devices(&self, start: &Place<'_>) -> Result<(), ConfigError> {
         let (Some(lan), Some(wan)) = (&self.lan, &self.dev) else {
             let missing = if self.lan.is_none() { "lan" } else { "wan" };
             let what = format_args!(
                 "missing key `{missing}` in [router]; expected `lan = \"br-lan\"` and `wan = \
-                 \"wan0\"` with the names of the two interfaces"
+                 \"wan0\"` with the names of the interfaces"
             );
             return Err(start.error(what));
         };
-        if lan.value == wan.value {
+        if let Some(both) = wan.value.iter().find(|wan| lan.value.contains(wan)) {
             let what = format_args!(
-                "`wan` is `{}`, and so is `lan` ({}); they must be two interfaces",
-                wan.value, lan.place
+                "`wan` is `{both}`, and so is `lan` ({}); they must be two interfaces",
+                lan.place
             );
             return Err(wan.place.error(what));
         }
         Ok(())
+    }
+
+    /// Whether this is an interface towards a router's devices.
+    pub(super) fn has_lan(&self, name: &str) -> bool {
+        self.lan.as_ref().is_some_and(|lan| lan.value.iter().any(|lan| lan == name))
     }
 
     pub(super) fn finish(self, set: &SetKeys<'_>) -> Result<HostSection, ConfigError> {
@@ -371,9 +380,11 @@ impl<'t> HostKeys<'t> {
             let what = "`upload_capacity` has no effect without `upload = true`; add it";
             return Err(capacity.place.error(what));
         }
+        let mut wans = self.dev.map(|p| p.value).unwrap_or_default().into_iter();
         Ok(HostSection {
-            lan: self.lan.map(|p| p.value),
-            dev: self.dev.map(|p| p.value),
+            lan: self.lan.map(|p| p.value).unwrap_or_default(),
+            dev: wans.next(),
+            beside: wans.collect(),
             control: self.control.map(|p| p.value),
             capacity: self.capacity.map(|p| p.value),
             strict_priority: self.strict_priority.is_some_and(|p| p.value),
@@ -434,7 +445,7 @@ fn parse_divider(text: &str) -> Result<DividerChoice, String> {
     })
 }
 
-/// A host behind the link, found or told, or none.
+/// A host beyond the link: found automatically, given by address, or none.
 enum Far {
     Auto,
     Off,

@@ -1,8 +1,8 @@
-//! Table `[set]`: values that replace those of the other tables, whatever file they are in.
+//! Table `[set]`: values that replace those of the other tables, in any file.
 //!
-//! Commands and the page change a setting by this table alone: a daemon writes it to [`FILE`] in
-//! `conf.d`, which it reads like any other file. Files that people wrote are never edited. Of two
-//! values of one key the later file's is in force.
+//! Commands and the page change settings only through this table: a daemon writes it to [`FILE`] in
+//! `conf.d`, which it reads like any other file. Files that people wrote are never edited. If a key
+//! has two values, that of the later file is in force.
 
 use std::collections::BTreeMap;
 
@@ -18,25 +18,25 @@ use crate::value::parse_latency;
 use crate::words::{choices, nearest};
 
 /// The file in `conf.d` that daemons write. It is read after all files whose names begin with a
-/// letter below `z` or a digit.
+/// digit or with a letter below `z`.
 pub const FILE: &str = "zz-set.toml";
 
-/// The most that is read of it, in bytes.
+/// The size limit of this file, in bytes.
 pub const FILE_BYTES_MAX: u64 = 64 << 10;
 
 /// Keys of `[set]`, each with its new value, or `None` to remove it: `latency`, `paused`, and
 /// `weight.NAME` of a group.
 pub type Changes = BTreeMap<String, Option<Setting>>;
 
-/// The value of a key; what is allowed is checked when the file is read.
+/// The value of a key. Whether it is allowed is checked when the file is read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Setting {
-    /// `paused`.
+    /// The value of `paused`.
     Truth(bool),
     /// A weight.
     Number(u32),
-    /// `latency`.
+    /// The value of `latency`.
     Text(String),
 }
 
@@ -67,7 +67,7 @@ impl<'t> SetKeys<'t> {
         Ok(SetKeys { latency, paused, weights })
     }
 
-    /// Adds the keys of a later file, which win.
+    /// Adds the keys of a later file, which take precedence.
     pub(super) fn merge(&mut self, later: SetKeys<'t>) {
         self.latency = later.latency.or(self.latency);
         self.paused = later.paused.or(self.paused);
@@ -82,7 +82,7 @@ impl<'t> SetKeys<'t> {
         self.paused.unwrap_or(false)
     }
 
-    /// Gives the groups their weights; returns what is wrong with those that name no group.
+    /// Sets the weights of groups; returns errors for weights that name no group.
     pub(super) fn apply_weights(&self, groups: &mut Vec<Branch>) -> Vec<String> {
         let mut warnings = Vec::new();
         for Placed { value: (path, weight), place } in &self.weights {
@@ -90,7 +90,7 @@ impl<'t> SetKeys<'t> {
                 found.group.weight = *weight;
                 continue;
             }
-            // A default group that is not listed has its siblings beside it.
+            // A default group that is not listed exists if its siblings do.
             let (above, name) = path.rsplit_once(PATH_SEPARATOR).unwrap_or(("", path));
             let siblings = match above {
                 "" => Some(&mut *groups),
@@ -111,10 +111,10 @@ impl<'t> SetKeys<'t> {
     }
 }
 
-/// The path of a key below `[set]`, the tables before its name; `None` if there is no such key.
+/// Splits a key below `[set]` into the names of its tables and its own; `None` if there is no such key.
 pub type PathOf = fn(&str) -> Option<Vec<&str>>;
 
-/// [`PathOf`] of a host and a router: `latency`, `paused` and `weight.GROUP`.
+/// The [`PathOf`] of a host and a router: accepts `latency`, `paused` and `weight.GROUP`.
 pub fn path_of(key: &str) -> Option<Vec<&str>> {
     match (key.split_once('.'), key) {
         (Some((WEIGHT, group)), _) => Some(vec![WEIGHT, group]),
@@ -123,13 +123,13 @@ pub fn path_of(key: &str) -> Option<Vec<&str>> {
     }
 }
 
-/// Checks keys and values as far as that needs no daemon, which knows the groups.
+/// Checks keys and values, except whether groups exist, which only the daemon knows.
 ///
 /// # Errors
-/// The first thing that is wrong, and what is allowed.
+/// The first mistake, and what is allowed.
 pub fn check(changes: &Changes) -> Result<(), String> {
     for (key, value) in changes {
-        // Who names a group means its weight.
+        // A number at a group's name is probably meant as its weight.
         let is_weight = value.as_ref().is_some_and(|value| matches!(value, Setting::Number(_)));
         path_of(key).ok_or_else(|| match is_weight && nearest(key, KEYS).is_none() {
             true => {
@@ -152,7 +152,7 @@ pub fn check(changes: &Changes) -> Result<(), String> {
 const KEYS: [&str; 3] = ["weight.GROUP", "latency", "paused"];
 
 /// The text of [`FILE`] after `changes`, and the changes that undo them; `old` is its text before,
-/// empty if it does not exist. The new text is empty if nothing is set any more.
+/// empty if it does not exist. The new text is empty if no setting remains.
 ///
 /// # Errors
 /// Says what is wrong with the old text or with a key.
@@ -190,7 +190,7 @@ fn drop_empty_tables(table: &mut toml::Table) {
     table.retain(|_, value| !value.as_table().is_some_and(toml::Table::is_empty));
 }
 
-/// Sets or removes a key; returns what it was.
+/// Sets or removes a key; returns its previous value.
 fn replace(table: &mut toml::Table, key: &str, value: Option<&Setting>) -> Option<Setting> {
     let before = match value {
         Some(Setting::Truth(truth)) => table.insert(key.to_owned(), (*truth).into()),

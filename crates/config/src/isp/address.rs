@@ -1,4 +1,4 @@
-//! Addresses and prefixes as people write them.
+//! Addresses and prefixes as text.
 
 use fairweir_core::policy;
 use ipnet::IpNet;
@@ -6,7 +6,7 @@ use ipnet::IpNet;
 /// Reads an address or a prefix.
 ///
 /// # Errors
-/// Says what would be right.
+/// Says what is expected.
 pub fn parse_address(text: &str) -> Result<IpNet, String> {
     policy::parse_prefix(text.trim()).map_err(|e| e.to_string())
 }
@@ -14,17 +14,17 @@ pub fn parse_address(text: &str) -> Result<IpNet, String> {
 /// Refuses a prefix with host bits.
 ///
 /// # Errors
-/// Says what would be right.
+/// Says what is expected.
 pub fn check_address(net: IpNet) -> Result<(), String> {
     policy::check_prefix(net).map(drop).map_err(|e| e.to_string())
 }
 
-/// As people write it: whole addresses without a length.
+/// The text of an address or prefix; single addresses have no length.
 pub fn address_text(net: &IpNet) -> String {
     if net.prefix_len() == net.max_prefix_len() { net.addr().to_string() } else { net.to_string() }
 }
 
-/// Addresses in JSON.
+/// Serialises addresses as texts in JSON.
 pub mod as_texts {
     use ipnet::IpNet;
     use serde::de::Error;
@@ -32,10 +32,10 @@ pub mod as_texts {
 
     use super::{address_text, parse_address};
 
-    /// As people write them.
+    /// Writes addresses as texts.
     ///
     /// # Errors
-    /// The serializer's.
+    /// Errors of the serializer.
     pub fn serialize<S: Serializer>(addresses: &[IpNet], serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(addresses.iter().map(address_text))
     }

@@ -1,9 +1,9 @@
 //! Subscribers as a table of comma-separated values: `name,addresses,plan`.
 //!
-//! The first line names the columns, in any order. Several addresses stand in one field, separated
-//! by spaces or semicolons. Fields may be quoted as in RFC 4180, but none holds a line break. Empty
-//! lines and lines that begin with `#` say nothing, but `# end 1000` behind the last row, which says
-//! how many rows there are: so a file that was cut off is found.
+//! The first line names the columns, in any order. A field can have several addresses, separated by
+//! spaces or semicolons. Fields may be quoted as in RFC 4180, but may not contain a line break.
+//! Empty lines and lines that begin with `#` are ignored, except an end mark such as `# end 1000`
+//! after the last row. It has the number of rows, so that a truncated file is detected.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
@@ -19,13 +19,13 @@ use crate::nearest;
 pub struct Row {
     /// Counted from 1.
     pub line: usize,
-    /// Where its fields begin.
+    /// The positions at which its fields begin.
     pub columns: Columns,
-    /// What it says.
+    /// The subscriber in the row.
     pub subscriber: SubscriberSpec,
 }
 
-/// What is wrong with a row.
+/// An error in a row.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("{line}:{column}: {key}: {what}")]
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
@@ -40,14 +40,14 @@ pub struct BadRow {
     pub what: String,
 }
 
-/// What a file says.
+/// The contents of a file.
 #[derive(Debug, Default, PartialEq)]
 pub struct Table {
-    /// Good rows, by their lines.
+    /// The good rows, in order of their lines.
     pub rows: Vec<Row>,
-    /// The others, by their lines.
+    /// The bad rows, in order of their lines.
     pub bad: Vec<BadRow>,
-    /// Whether it has an end mark.
+    /// Whether the file has an end mark.
     pub has_end: bool,
 }
 
@@ -68,7 +68,7 @@ impl Table {
         })?;
         let order = header_order(line, header.trim_start_matches('\u{feff}'))?;
         let mut table = Table::default();
-        // Rows by the hashes of their names: names are not kept twice.
+        // Rows by the hash of their name, so that names are not stored twice.
         let hashes = RandomState::new();
         let mut seen: HashMap<u64, u32> = HashMap::new();
         let mut last = line;
@@ -95,7 +95,7 @@ impl Table {
         Ok(table)
     }
 
-    /// Looks for the end mark behind the last row, and whether it is right.
+    /// Checks each end mark: it must be after the last row, and its number must be that of the rows.
     fn find_end(&mut self, text: &str, last: usize) {
         let marks = text.lines().enumerate().map(|(i, text)| (i + 1, text.trim()));
         let mark = |(line, text): (usize, &str)| {
@@ -116,19 +116,19 @@ impl Table {
     }
 }
 
-/// Where the fields of a row begin, counted from 1; far ones not exactly.
+/// The positions at which the fields of a row begin, counted from 1; large ones are not exact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Columns([u16; 3]);
 
 impl Columns {
-    /// That of a column by its name.
+    /// The position of the field in a column.
     pub fn of(self, key: &str) -> usize {
         self.0[KEYS.iter().position(|k| *k == key).unwrap_or(0)].into()
     }
 }
 
 impl Row {
-    /// What is wrong with it by other rules.
+    /// An error in this row by the rules of the caller.
     pub fn bad(&self, key: &str, what: String) -> BadRow {
         bad(self.line, self.columns.of(key), key, what)
     }
@@ -139,7 +139,7 @@ fn says(&(_, line): &(usize, &str)) -> bool {
     !line.is_empty() && !line.starts_with('#')
 }
 
-/// For each of [`KEYS`], which field it is.
+/// For each of [`KEYS`], the index of its field.
 fn header_order(line: usize, header: &str) -> Result<[usize; 3], BadRow> {
     let fields = fields(line, header)?;
     for (column, name) in &fields {
@@ -203,7 +203,7 @@ fn row(line: usize, text: &str, order: &[usize; 3]) -> Result<Row, BadRow> {
     Ok(Row { line, columns, subscriber })
 }
 
-/// The fields of a line, and where each begins.
+/// The fields of a line, and the position at which each begins.
 fn fields(line: usize, text: &str) -> Result<Vec<(usize, String)>, BadRow> {
     let mut fields = Vec::new();
     let mut chars = text.chars().enumerate().map(|(i, c)| (i + 1, c)).peekable();

@@ -32,25 +32,25 @@ use address::{as_texts, parse_address};
 /// The main file if the command line names none.
 pub const DEFAULT_PATH: &str = "/etc/fairweir/isp.toml";
 
-/// Larger files are refused: two million with two addresses each fit.
+/// The size limit in bytes: two million subscribers with two addresses each fit.
 pub(crate) const FILE_SIZE_MAX: u64 = 256 << 20;
 
-/// Source: L2 overheads of access technologies, down to that of a device that counts what the
-/// wire does not carry.
+/// Source: L2 overheads of access technologies. Negative values are for devices that count bytes
+/// which are not on the wire.
 const OVERHEAD_RANGE: (i64, i64) = (-64, 256);
 
-/// The daemon is heard of once a second, and loads 100,000 subscribers in two.
+/// The daemon sends a heartbeat each second, except while it loads: two seconds for 100,000 subscribers.
 const WATCHDOG_RANGE: (Span, Span) = (Span::secs(5), Span::secs(86_400));
 const WATCHDOG_DEFAULT: Span = Span::secs(600);
 
-/// Source: the kernel's table has 256 entries, and a segment needs two.
+/// The most segments. Source: the kernel's table has 256 entries, and a segment needs two.
 const SEGMENTS_MAX: usize = 128;
 
-/// A file whose parts are valid one by one. Whether they fit together is checked by the daemon's
-/// registry: each address belongs to one subscriber, each subscriber's plan exists.
+/// A file whose parts are valid one by one. The daemon's registry checks that they fit together:
+/// each address belongs to one subscriber, and each subscriber's plan exists.
 #[derive(Debug)]
 pub struct IspFile {
-    /// The main file, as the caller gave it.
+    /// The path of the main file, as the caller gave it.
     pub path: PathBuf,
     text: Text,
     /// Where and how to police.
@@ -61,21 +61,21 @@ pub struct IspFile {
     pub segments: Vec<SegmentEntry>,
     /// Sessions that access servers report.
     pub radius: Option<RadiusSection>,
-    /// Requests of servers to change and end those.
+    /// Requests of servers to change and end these sessions.
     pub coa: Option<CoaSection>,
     /// Files of DHCP servers.
     pub leases: Option<LeasesSection>,
-    /// What subscribers used, written for billing.
+    /// How the usage of subscribers is written for billing.
     pub usage: Option<UsageSection>,
-    /// Those of the main file, then those of the table.
+    /// The subscribers of the main file, then those of the table.
     pub subscribers: Vec<(Origin, SubscriberSpec)>,
-    /// The table of subscribers beside it.
+    /// The path of the table of subscribers beside the main file.
     pub table: Option<PathBuf>,
-    /// What it says.
+    /// The text of the table.
     pub table_source: Option<String>,
-    /// Whether it has an end mark.
+    /// Whether the table has an end mark.
     pub has_end: bool,
-    /// For errors in it.
+    /// The table's name, for errors in it.
     table_text: Option<Text>,
 }
 
@@ -88,12 +88,12 @@ pub enum Origin {
     Table {
         /// Counted from 1.
         line: usize,
-        /// Where its fields begin.
+        /// The positions at which its fields begin.
         columns: csv::Columns,
     },
 }
 
-/// A subscriber as a file or a request has it.
+/// A subscriber, as in a file or a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SubscriberSpec {
@@ -115,25 +115,25 @@ pub struct IspSection {
     pub uplink: Option<String>,
     /// Where packets are policed.
     pub hook: HookChoice,
-    /// Bytes that each packet has on the wire beside those of its frame.
+    /// The bytes of each packet on the wire in addition to those of its frame.
     pub overhead: i32,
     /// What happens when the daemon ends without a command.
     pub when_gone: WhenGone,
-    /// Who may use the socket beside root.
+    /// The group that may use the socket, besides root.
     pub group: Option<(String, Gid)>,
     /// Where metrics are served by HTTP.
     pub metrics: Option<MetricsAt>,
 }
 
-/// What happens to traffic when the daemon ends without a command.
+/// The treatment of traffic when the daemon ends without a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenGone {
-    /// It is policed until the daemon is back, but no longer than this.
+    /// Traffic is policed until the daemon is back, but no longer than `watchdog`.
     Keep {
-        /// Since the daemon was there.
+        /// The time since the daemon was last alive.
         watchdog: Span,
     },
-    /// It passes.
+    /// All traffic passes.
     Open,
 }
 
@@ -143,14 +143,14 @@ pub enum HookChoice {
     /// XDP if there is an uplink and both drivers can do it natively, else tcx.
     #[default]
     Auto,
-    /// XDP, generic where the driver cannot.
+    /// XDP; generic XDP where the driver has no native support.
     Xdp,
     /// tcx.
     Tcx,
 }
 
 impl HookChoice {
-    /// As the file names it.
+    /// The name in files.
     pub fn name(self) -> &'static str {
         match self {
             HookChoice::Auto => "auto",
@@ -169,10 +169,10 @@ impl IspFile {
         IspFile::load_with(path, None)
     }
 
-    /// The same; if the file names a table, with the one at `instead`.
+    /// Like [`IspFile::load`]; if the file names a table, reads the one at `instead`.
     ///
     /// # Errors
-    /// The same.
+    /// See [`IspFile::load`].
     pub fn load_with(path: &Path, instead: Option<&Path>) -> Result<IspFile, ConfigError> {
         let if_missing = FileKind::Isp.if_missing();
         let text = read_text(path, Trust::OWNER, if_missing)?;
@@ -193,7 +193,7 @@ impl IspFile {
             let placed = |row: csv::Row| {
                 (Origin::Table { line: row.line, columns: row.columns }, row.subscriber)
             };
-            // In place: a million subscribers need not be there twice.
+            // Converted in place, so that a million subscribers are not in memory twice.
             let of_table = rows.rows.into_iter().map(placed).collect();
             let own = std::mem::replace(&mut file.subscribers, of_table);
             file.subscribers.splice(0..0, own);
@@ -201,7 +201,7 @@ impl IspFile {
         Ok(file)
     }
 
-    /// Without the text.
+    /// Reads a document of the main file, without its table of subscribers.
     pub(crate) fn parse(source: Source<'_>, path: &Path) -> Result<IspFile, ConfigError> {
         let mut top = source.top()?;
         top.version_of(FileKind::Isp, VERSION)?;
@@ -255,7 +255,7 @@ impl IspFile {
         })
     }
 
-    /// What is wrong with a record by the rules of the registry; `key` is one of a plan or of a
+    /// The error of a record that violates a rule of the registry; `key` is a key of a plan or of a
     /// subscriber.
     pub fn error(&self, origin: Origin, section: &str, key: &str, what: &str) -> ConfigError {
         match (origin, &self.table_text) {
@@ -378,7 +378,7 @@ fn subscriber(mut table: TomlTable<'_>) -> Result<SubscriberSpec, ConfigError> {
     Ok(SubscriberSpec { name: name.value, addresses, plan: plan.value })
 }
 
-/// Where a file lies that another names.
+/// The path of a file that another file names.
 fn beside(path: &Path, named: &str) -> PathBuf {
     path.parent().unwrap_or(Path::new("")).join(named)
 }
@@ -517,7 +517,7 @@ plan = "home-50"
                 header,
                 "isp.toml:10: usage.interval: interval 5s is out of range (10s to 86400s)",
             ),
-            // 1 Mbit/s is a plan, and 100 Gbit/s is none.
+            // 1 Mbit/s is accepted for a plan, and 100 Gbit/s is not.
             (
                 "download = \"50mbit\"\nupload = \"10mbit\"",
                 "download = \"100gbit\"\nupload = \"1mbit\"",

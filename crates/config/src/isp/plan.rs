@@ -1,4 +1,4 @@
-//! A plan of the operator: rates for download and upload, shared alike, under one name.
+//! A plan of the operator: rates for download and upload, and how both are shared, under one name.
 
 use fairweir_core::phantom::{
     Bundle, BundleError, BundleSpec, Class, Criterion, Plan, PlanSpec, Share, Signal,
@@ -10,42 +10,42 @@ use crate::plan::{ByMatch, Sharing, sharing};
 use crate::table::Placed;
 use crate::{ConfigError, Source, Table};
 
-/// A plan, valid: [`Plan::new`] takes what [`PlanEntry::specs`] returns.
+/// A valid plan: [`Plan::new`] accepts what [`PlanEntry::specs`] returns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanEntry {
     /// Unique.
     pub name: String,
-    /// What subscribers may receive; `None` is not policed.
+    /// The most that a subscriber may receive; `None` if downloads are not policed.
     pub download: Option<Rate>,
-    /// What they may send; `None` is not policed.
+    /// The most that a subscriber may send; `None` if uploads are not policed.
     pub upload: Option<Rate>,
-    /// The longest round-trip time whose connections can reach the rates.
+    /// The longest round-trip time at which a connection can reach the rates.
     pub rtt_max: Span,
-    /// How senders are signalled.
+    /// How congestion is signalled to senders.
     pub signal: Signal,
-    /// Who gets what; of a plan for clients, without an agreement.
+    /// How the rate is shared; in a plan for clients, how it is shared without an agreement.
     pub share: Share,
     /// Whether a subscriber's client may divide the download.
     pub is_for_clients: bool,
-    /// Which class holds a rate, and which one pays for it.
+    /// The bundle: a class that holds a rate, and a class that pays for it.
     pub bundle: Option<BundleEntry>,
 }
 
-/// A bundle of a plan: its subscribers agree that flows of one class give way to another.
+/// A bundle of a plan: its subscribers agree that flows of one class yield to those of another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BundleEntry {
     /// The class that has a target.
     pub free: String,
     /// The class whose flows pay.
     pub stunts: String,
-    /// What the free class is to have of downloads and of uploads; `None` has no bundle there.
+    /// The rates that the free class holds in downloads and in uploads; `None` if there is no bundle.
     pub targets: [Option<Rate>; 2],
 }
 
-/// A direction of a plan, worked out.
+/// One direction of a plan, compiled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Compiled {
-    /// What is policed.
+    /// The plan that is policed.
     pub plan: Plan,
     /// Its bundle.
     pub bundle: Option<Bundle>,
@@ -95,10 +95,10 @@ impl PlanEntry {
         })
     }
 
-    /// Reads the same as JSON, as it comes over the socket.
+    /// Reads a plan from JSON, as it arrives at the socket.
     ///
     /// # Errors
-    /// The first thing that is wrong, with its key.
+    /// The first mistake, with its key.
     pub fn from_json(value: &Value) -> Result<PlanEntry, String> {
         if !value.is_object() {
             return Err("plan: wanted an object, as `fairweir isp plan list --json` prints".into());
@@ -116,7 +116,7 @@ impl PlanEntry {
         read().map_err(|e: ConfigError| format!("{}: {}", e.key(), e.what()))
     }
 
-    /// What [`PlanEntry::from_json`] reads.
+    /// Writes a plan as JSON; [`PlanEntry::from_json`] reads it.
     pub fn to_json(&self) -> Value {
         let mut value = share_json(&self.share);
         value["name"] = json!(self.name);
@@ -139,7 +139,7 @@ impl PlanEntry {
         value
     }
 
-    /// What the kernel is to do for download and upload.
+    /// The specifications of the kernel's plans for download and upload.
     pub fn specs(&self) -> [Option<PlanSpec>; 2] {
         [self.download, self.upload].map(|rate| {
             rate.map(|rate| PlanSpec {
@@ -151,10 +151,10 @@ impl PlanEntry {
         })
     }
 
-    /// The same, worked out.
+    /// The compiled plans for download and upload.
     ///
     /// # Errors
-    /// [`BundleError`] if it was made otherwise than by reading.
+    /// [`BundleError`] if the entry was not made by reading.
     pub fn compile(&self) -> Result<[Option<Compiled>; 2], BundleError> {
         let mut all = [None, None];
         for (at, spec) in self.specs().into_iter().enumerate() {
@@ -170,8 +170,8 @@ impl PlanEntry {
         Ok(all)
     }
 
-    /// The names of the classes by the numbers that the kernel has for them, and the number of the one
-    /// that takes what belongs to no other. One without a name if the plan is not divided into classes.
+    /// The names of the classes, indexed by their numbers in the kernel, and the number of the
+    /// class for traffic of no other class. If the plan has no classes, one class without a name.
     pub fn classes(&self) -> (Vec<String>, usize) {
         let plan = self.specs().iter().flatten().next().and_then(|spec| Plan::new(spec).ok());
         plan.map_or((vec![String::new()], 0), |plan| {
@@ -235,14 +235,14 @@ impl BundleEntry {
         Ok(entry)
     }
 
-    /// The bundle of a direction, 0 for downloads.
+    /// The bundle of a direction; 0 is the download.
     fn spec(&self, direction: usize) -> Option<BundleSpec> {
         let BundleEntry { free, stunts, targets } = self;
         let of = |target| BundleSpec { free: free.clone(), target, stunts: stunts.clone() };
         targets[direction].map(of)
     }
 
-    /// In a few words.
+    /// The bundle in a few words.
     fn words(&self) -> String {
         let BundleEntry { free, stunts, targets } = self;
         let both = ["download", "upload"].into_iter().zip(targets);
@@ -251,13 +251,13 @@ impl BundleEntry {
     }
 }
 
-/// What is missing in a bundle without targets.
+/// What a bundle without targets lacks.
 const TARGET: &str = "what the free class is to have, such as \"4mbit\", here or as `upload`";
 
-/// A name of a plan or of a subscriber that can be typed, shown and stored.
+/// Checks that a name of a plan or of a subscriber can be typed, shown and stored.
 ///
 /// # Errors
-/// Says what would be right.
+/// Says what is expected.
 pub fn check_name(name: &str) -> Result<(), String> {
     let fits = |c: char| c.is_alphanumeric() || "-_.@:/+%".contains(c);
     if (1..=NAME_MAX).contains(&name.len()) && name.chars().all(fits) {
@@ -272,7 +272,7 @@ pub fn check_name(name: &str) -> Result<(), String> {
 /// The longest name, in bytes.
 pub const NAME_MAX: usize = 96;
 
-/// TOML has no nulls; an absent key is the same.
+/// Removes nulls, which TOML does not have; an absent key has the same meaning.
 fn without_nulls(value: &Value) -> Value {
     match value {
         Value::Object(map) => {
@@ -284,7 +284,7 @@ fn without_nulls(value: &Value) -> Value {
     }
 }
 
-/// As people write it if that is exact.
+/// The rate in the usual units if that is exact.
 fn rate_text(rate: Rate) -> String {
     let text = rate.to_string();
     if text.parse() == Ok(rate) { text } else { format!("{}bit", rate.as_bps()) }
@@ -321,7 +321,7 @@ fn class_json(class: &Class, has_weight: bool) -> Value {
     value
 }
 
-/// As the operator writes it.
+/// A criterion as an operator writes it.
 fn criterion_text(criterion: &Criterion) -> String {
     match criterion {
         Criterion::Dscp(dscp) => format!("dscp:{dscp}"),

@@ -6,25 +6,25 @@ use fairweir_core::units::Rate;
 use super::plan::check_name;
 use crate::{ConfigError, Placed, Table};
 
-/// A segment, valid.
+/// A valid segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SegmentEntry {
     /// Unique.
     pub name: String,
-    /// What it carries, download and upload; `None` is not shared.
+    /// Its capacity for download and upload; `None` if that direction is not shared.
     pub capacity: [Option<Rate>; 2],
-    /// What is guaranteed to each member while no lease says otherwise, as above.
+    /// The guarantee of each member, for download and upload, while there is no lease.
     pub guarantee: [Rate; 2],
-    /// Who is a member.
+    /// The patterns that select the members.
     pub members: Vec<MemberPattern>,
 }
 
-/// Which subscribers are members.
+/// Selects members of a segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MemberPattern {
-    /// That of this name.
+    /// The subscriber of this name.
     Name(String),
-    /// All whose names begin so.
+    /// All subscribers whose names begin with this.
     Prefix(String),
 }
 

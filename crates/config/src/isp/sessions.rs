@@ -1,10 +1,12 @@
-//! Subscribers that come and go by themselves: the tables `[radius]`, `[coa]` and `[leases]`.
+//! Subscribers that are not listed but reported: the tables `[radius]`, `[coa]` and `[leases]`.
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use fairweir_core::radius::claims::Source;
+use fairweir_core::units::Span;
 use ipnet::IpNet;
 
 use super::address::parse_address;
@@ -14,47 +16,51 @@ use crate::{ConfigError, Placed, Table};
 /// Table `[radius]`: sessions that access servers report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RadiusSection {
-    /// Where accounting packets arrive.
+    /// The port for accounting packets.
     pub endpoint: Endpoint,
-    /// The plan of sessions that name none.
+    /// The plan of sessions whose packets name none.
     pub plan: Option<String>,
+    /// The attributes that name the plan; those that take precedence come first.
+    pub plan_by: Vec<Source>,
+    /// How long a session without packets is kept; `None` to follow the access server's own interval.
+    pub stale_after: Option<Span>,
 }
 
-/// Table `[coa]`: requests of servers to change and end those sessions.
+/// Table `[coa]`: requests of servers to change and end these sessions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CoaSection {
-    /// Where they arrive.
+    /// The port for requests.
     pub endpoint: Endpoint,
-    /// Whether each needs a Message-Authenticator and an Event-Timestamp.
+    /// Whether every request needs a Message-Authenticator and an Event-Timestamp.
     pub strict: bool,
 }
 
-/// A UDP port for packets of RADIUS.
+/// A UDP port for RADIUS packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Its address.
+    /// The address and port.
     pub listen: SocketAddr,
-    /// Who may send them.
+    /// The addresses that may send packets.
     pub clients: Vec<IpNet>,
-    /// What both sides know.
+    /// The secret that is shared with clients.
     pub secret: Secret,
 }
 
 /// Table `[leases]`: files of DHCP servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeasesSection {
-    /// One for each server or protocol.
+    /// A file for each server or protocol.
     pub files: Vec<PathBuf>,
-    /// The plan of each device.
+    /// The plan of all devices.
     pub plan: String,
 }
 
-/// A secret that is not shown.
+/// A secret that is never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(Vec<u8>);
 
 impl Secret {
-    /// Its bytes.
+    /// The secret's bytes.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
@@ -66,10 +72,11 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// The most access servers, and files of leases.
+/// The most clients in a list, and the most files of leases.
 const CLIENTS_MAX: usize = 256;
 const FILES_MAX: usize = 8;
-/// A secret's length. Source: RFC 2865 §3 prefers 16 bytes at least.
+const STALE_RANGE: (Span, Span) = (Span::secs(1), Span::secs(30 * 86_400));
+/// Allowed lengths of a secret, in bytes. Source: RFC 2865 §3 prefers 16 bytes at least.
 const SECRET_RANGE: std::ops::RangeInclusive<usize> = 16..=128;
 
 impl RadiusSection {
@@ -84,8 +91,10 @@ impl RadiusSection {
     ) -> Result<RadiusSection, ConfigError> {
         let endpoint = Endpoint::read(&mut table, path, 1813)?;
         let plan = plan(&mut table, plans)?;
+        let plan_by = plan_by(&mut table)?;
+        let stale_after = stale_after(&mut table)?;
         table.finish()?;
-        Ok(RadiusSection { endpoint, plan })
+        Ok(RadiusSection { endpoint, plan, plan_by, stale_after })
     }
 }
 
@@ -150,6 +159,35 @@ impl LeasesSection {
     }
 }
 
+fn plan_by(table: &mut Table<'_>) -> Result<Vec<Source>, ConfigError> {
+    let Some(texts) = table.texts("plan_by")? else { return Ok(Source::DEFAULT.to_vec()) };
+    let mut sources = Vec::new();
+    for Placed { value, place } in texts.value {
+        let known = Source::ALL.into_iter().find(|(name, _)| *name == value);
+        let Some((_, source)) = known else {
+            let near = crate::did_you_mean(&value, Source::ALL.iter().map(|(name, _)| *name));
+            let names = Source::ALL.map(|(name, _)| format!("\"{name}\"")).join(", ");
+            return Err(place.error(format!("`{value}` is not one of {names}{near}")));
+        };
+        if sources.contains(&source) {
+            return Err(place.error(format!("duplicate `{value}`")));
+        }
+        sources.push(source);
+    }
+    Ok(sources)
+}
+
+fn stale_after(table: &mut Table<'_>) -> Result<Option<Span>, ConfigError> {
+    let Some(Placed { value, place }) = table.parsed::<Span>("stale_after")? else {
+        return Ok(None);
+    };
+    let (least, most) = STALE_RANGE;
+    if value < least || value > most {
+        return Err(place.error(format!("{value} is out of range ({least} to {most})")));
+    }
+    Ok(Some(value))
+}
+
 fn plan(table: &mut Table<'_>, plans: &[&str]) -> Result<Option<String>, ConfigError> {
     let Some(Placed { value, place }) = table.text("plan")? else { return Ok(None) };
     if !plans.contains(&value.as_str()) {
@@ -159,7 +197,7 @@ fn plan(table: &mut Table<'_>, plans: &[&str]) -> Result<Option<String>, ConfigE
     Ok(Some(value))
 }
 
-/// The first line of a file that other users cannot read.
+/// Reads the first line of a file that other users cannot read.
 fn secret(path: &Path) -> Result<Secret, ConfigError> {
     let rules = Rules { bytes_max: 4_096, trust: Trust::OWNER, if_missing: "" };
     let text = Text::read(path, &rules)?;
@@ -243,10 +281,40 @@ plan = \"home-50\"
         assert!(!format!("{radius:?}").contains("sixteen"));
         let clients = radius.endpoint.clients.len();
         assert_eq!((clients, radius.plan.as_deref()), (2, Some("home-50")));
+        assert_eq!((radius.plan_by, radius.stale_after), (Source::DEFAULT.to_vec(), None));
+        let with = |more: &str| {
+            let text = GOOD.replace("[leases]", &format!("{more}\n[leases]"));
+            load(&text, secret, 0o600).map(|file| file.radius.unwrap())
+        };
+        let radius = with("plan_by = [\"adsl-forum\", \"class\"]\nstale_after = \"3h\"").unwrap();
+        assert_eq!(radius.plan_by, [Source::AdslForum, Source::Class]);
+        assert_eq!(radius.stale_after, Some(Span::secs(10_800)));
+        assert!(with("plan_by = []").unwrap().plan_by.is_empty());
         let leases = file.leases.unwrap();
         assert!(leases.files[0].ends_with("dnsmasq.leases") && leases.files[0].is_absolute());
         for (from, to, secret, mode, wanted) in [
             ("", "", secret, 0o604, "secret:1: secret: other users can read the file"),
+            (
+                "[leases]",
+                "plan_by = [\"class\", \"filterid\"]\n[leases]",
+                secret,
+                0o600,
+                "isp.toml:12: radius.plan_by: `filterid` is not one of \"filter-id\"",
+            ),
+            (
+                "[leases]",
+                "plan_by = [\"class\", \"class\"]\n[leases]",
+                secret,
+                0o600,
+                "isp.toml:12: radius.plan_by: duplicate `class`",
+            ),
+            (
+                "[leases]",
+                "stale_after = \"31d\"\n[leases]",
+                secret,
+                0o600,
+                "isp.toml:12: radius.stale_after: ",
+            ),
             ("", "", "too short", 0o600, "secret:1: secret: a secret has 16 to 128 bytes"),
             (":1813", "", secret, 0o600, "isp.toml:8: radius.listen: `192.0.2.10` is not"),
             (":1813", ":0", secret, 0o600, "isp.toml:8: radius.listen: `192.0.2.10:0` is not"),

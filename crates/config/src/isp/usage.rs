@@ -14,18 +14,18 @@ use crate::{ConfigError, Placed, Table};
 pub struct UsageSection {
     /// How often rows are written.
     pub interval: Span,
-    /// For how many days files are kept.
+    /// The number of days for which files are kept.
     pub days: u64,
-    /// The collector that receives the same by IPFIX.
+    /// The collector to which the same data is sent as IPFIX.
     pub collector: Option<Collector>,
 }
 
-/// A collector of IPFIX: `udp:192.0.2.30:4739`.
+/// An IPFIX collector, such as `udp:192.0.2.30:4739`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Collector {
-    /// How it is reached.
+    /// The transport protocol.
     pub transport: Transport,
-    /// Where it listens.
+    /// The collector's address and port.
     pub at: SocketAddr,
 }
 
@@ -58,7 +58,7 @@ impl fmt::Display for Collector {
     }
 }
 
-/// Shorter ones fill the disk, and of longer ones a killed daemon loses more.
+/// Shorter intervals would fill the disk; with longer ones a killed daemon loses more.
 const INTERVAL_RANGE: (Span, Span) = (Span::secs(10), Span::secs(86_400));
 const INTERVAL_DEFAULT: Span = Span::secs(3_600);
 const DAYS_MAX: u64 = 3_650;

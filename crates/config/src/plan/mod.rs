@@ -1,8 +1,8 @@
 //! How a rate is shared, in a scenario's `[[police]]` and in an operator's `[[plan]]`.
 //!
-//! Both have the same keys: `rtt_max`, `signal`, and either `queues`, among which a hash of the flow
-//! chooses, or `share` with a list `class` whose entries have the same keys in turn. They differ only
-//! in the keys that name the traffic of a class; that is [`Members`].
+//! Both have the same keys: `rtt_max`, `signal`, and either `queues`, to which flows are assigned
+//! by a hash, or `share` with a list `class`, whose entries have the same keys again. They differ
+//! only in the keys that name the traffic of a class; these are read by [`Members`].
 
 use fairweir_core::phantom::plan::{CLIENT_LEAVES_MAX, LEAVES_MAX, WEIGHT_MAX};
 use fairweir_core::phantom::{Class, Criterion, PlanError, PlanSpec, Share, Signal};
@@ -13,11 +13,11 @@ use crate::error::ConfigError;
 use crate::table::{Place, Placed, Table};
 use crate::words::not_one_of;
 
-/// The round-trip time for which a plan is sized by default: that of a host on another continent.
+/// The default round-trip time for which a plan is sized: that of a host on another continent.
 pub const RTT_MAX: Span = Span::millis(100);
-/// How many queues a plan without classes has by default.
+/// The default number of queues of a plan without classes.
 pub const QUEUES: u8 = 16;
-/// How many queues a class has by default.
+/// The default number of queues of a class.
 pub const QUEUES_OF_CLASS: u8 = 1;
 
 /// The keys that name the traffic of a class.
@@ -60,13 +60,13 @@ pub struct Sharing<'t> {
     pub rtt_max: Span,
     /// How senders are signalled.
     pub signal: Signal,
-    /// Who gets what; with clients, without an agreement.
+    /// How the rate is shared; if clients may divide it, how it is shared without an agreement.
     pub share: Share,
-    /// Where it says that subscribers' clients may divide, if it does.
+    /// The place of the key that lets subscribers' clients divide, if it is set.
     pub clients: Option<Place<'t>>,
     place: Place<'t>,
     rtt_max_place: Option<Place<'t>>,
-    /// Of every class by its name; if two have one name, the later one comes first.
+    /// The place of each class by its name; of two classes with the same name the later comes first.
     classes: Vec<(String, Place<'t>)>,
 }
 
@@ -76,7 +76,7 @@ impl Sharing<'_> {
         PlanSpec { rate, rtt_max: self.rtt_max, signal: self.signal, share: self.share.clone() }
     }
 
-    /// The error of a plan, at its place; `rate_place` is that of the plan's rate.
+    /// The error of a plan, with its place; `rate_place` is the place of the plan's rate.
     pub fn error(&self, error: &PlanError, rate_place: &Place<'_>) -> ConfigError {
         let class = |name: &String| self.classes.iter().find(|(n, _)| n == name).map(|(_, p)| p);
         match error {
@@ -102,7 +102,7 @@ impl Sharing<'_> {
 /// Takes the keys `rtt_max`, `signal`, `queues`, `share` and `class` from a table and leaves other keys in it.
 ///
 /// # Errors
-/// [`ConfigError`]: the first thing that is wrong with one of them.
+/// [`ConfigError`]: the first mistake in one of them.
 pub fn sharing<'t>(
     table: &mut Table<'t>,
     members: &mut dyn Members,
@@ -143,7 +143,7 @@ fn how<'t>(
     table.word("share", if has_clients { &all } else { &all[..2] })
 }
 
-/// What a rate that clients divide is without one.
+/// How a rate that clients may divide is shared without a client.
 fn of_clients(table: &mut Table<'_>) -> Result<Share, ConfigError> {
     let queues = table.integer("queues", 1, CLIENT_LEAVES_MAX as u64)?;
     if let Some(class) = table.tables("class")?.first() {
@@ -153,7 +153,7 @@ fn of_clients(table: &mut Table<'_>) -> Result<Share, ConfigError> {
     Ok(Share::Flows(queues.map_or(QUEUES, |p| p.value as u8)))
 }
 
-/// The keys `queues` and `class`; `by` is the key `share`.
+/// Reads the keys `queues` and `class`; `by` is the value of `share`.
 fn share<'t>(
     table: &mut Table<'t>,
     by: Option<Placed<'t, How>>,
@@ -216,7 +216,7 @@ fn class<'t>(
 /// Reads `dscp:ef`, `dscp:46`, `ip:203.0.113.0/24`, `port:udp/5060` or `local-port:8000-8010`.
 ///
 /// # Errors
-/// Says what would be right.
+/// Says what is expected.
 pub fn criterion(text: &str) -> Result<Criterion, String> {
     let kinds = "allowed: dscp:, ip:, port:, local-port:";
     match text.split_once(':') {

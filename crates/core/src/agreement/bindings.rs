@@ -1,8 +1,8 @@
-//! To which class each flow of a client is bound, in a table of fixed size that is the client's own.
+//! The class to which each flow of a client is bound: a table of fixed size for each client.
 //!
-//! A flow may be in one of two sets of [`WAYS`] places. A mark puts it there or renews it; if both sets are
-//! full it takes the place of the flow that was marked least recently, if that was [`IDLE`] ago, and is
-//! refused otherwise. The kernel program does the same steps (`crates/linux/bpf/binding.h`).
+//! A flow may be in one of two sets of [`WAYS`] places. A mark puts the flow there or renews it. If both sets are
+//! full, the flow replaces the one whose last mark is oldest, if that mark is older than [`IDLE`]; otherwise it is
+//! refused. The kernel program takes the same steps (`crates/linux/bpf/binding.h`).
 
 use super::CLASSES_MAX;
 use crate::units::{Span, Time};
@@ -17,7 +17,7 @@ pub const IDLE: Span = Span::secs(10);
 /// How long a mark is recent: a flow that sends is marked once a second.
 pub const RECENT: Span = Span::millis(2_500);
 
-/// Ticks of 2²⁶ ns that are more than [`IDLE`].
+/// [`IDLE`], rounded up, in ticks of 2²⁶ ns.
 const IDLE_TICKS: u32 = 150;
 const TICK_SHIFT: u32 = 26;
 const CLASS_SHIFT: u32 = 28;
@@ -25,7 +25,7 @@ const TICKS: u32 = (1 << CLASS_SHIFT) - 1;
 /// Source: 2³²/φ, and the constant of MurmurHash3's finalizer.
 const FACTORS: [u32; 2] = [0x9e37_79b1, 0x85eb_ca6b];
 
-/// See the module. A place is a word: the flow's hash, the class, and the tick of the last mark; 0 is vacant.
+/// The table, see the module. A place is a word: the flow's hash, its class and the tick of the last mark; 0 is vacant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bindings {
     of: Vec<u64>,
@@ -45,7 +45,7 @@ impl Bindings {
         Some((word >> CLASS_SHIFT) as u8 & (CLASSES_MAX as u8 - 1))
     }
 
-    /// Binds a flow that was marked at `now`; whether there was a place.
+    /// Binds a flow that was marked at `now`; returns whether there was a place.
     pub fn bind(&mut self, hash: u32, class: u8, now: Time) -> bool {
         let tick = (now.as_nanos() >> TICK_SHIFT) as u32 & TICKS;
         let class = u64::from(class) & (CLASSES_MAX as u64 - 1);
@@ -68,18 +68,18 @@ impl Bindings {
         found.is_some()
     }
 
-    /// Marks that found no place; wraps.
+    /// Marks for which there was no place; wraps.
     pub fn refused(&self) -> u32 {
         self.refused
     }
 
-    /// All places, as the kernel has them.
+    /// All places, as the kernel stores them.
     pub fn words(&self) -> &[u64] {
         &self.of
     }
 }
 
-/// The classes, a bit each, of which a flow was marked in the last [`RECENT`].
+/// The classes, one bit each, in which a flow was marked in the last [`RECENT`].
 pub fn marked_lately(words: &[u64], now: Time) -> u16 {
     let tick = (now.as_nanos() >> TICK_SHIFT) as u32 & TICKS;
     let recent = (RECENT.as_nanos() >> TICK_SHIFT) as u32;
@@ -91,7 +91,7 @@ pub fn marked_lately(words: &[u64], now: Time) -> u16 {
         .fold(0, |all, bit: u16| all | bit)
 }
 
-/// Where a flow may be.
+/// The places where a flow may be.
 fn places(hash: u32) -> impl Iterator<Item = usize> {
     let set = move |factor: u32| (hash.wrapping_mul(factor) >> 24) as usize * WAYS;
     FACTORS.into_iter().flat_map(move |factor| (set(factor)..).take(WAYS))
@@ -101,7 +101,7 @@ fn is_of(word: u64, hash: u32) -> bool {
     word != 0 && (word >> 32) as u32 == hash
 }
 
-/// In ticks; of a vacant place more than of any flow. A mark of later than `tick` is of another CPU.
+/// Age in ticks; a vacant place is older than any flow. A mark later than `tick` comes from another CPU.
 fn age(word: u64, tick: u32) -> u32 {
     let age = tick.wrapping_sub(word as u32) & TICKS;
     match word {

@@ -1,73 +1,75 @@
-//! The client's side: when to ask a divider, what it answered, and when to go back to the own control.
+//! The client's side: when to ask a divider, what it answered, and when to return to the host's own control.
 //!
 //! ```text
 //! Waiting ──▶ Asking ──agreed──▶ Delegated ──fault, or no renewal for SILENCE──▶ Waiting
 //!    ▲           └──no answer, or refused──▶ Waiting
 //! ```
 //!
-//! Every datagram that it sends is a `Message` from [`Client::poll_datagram`]. What arrives counts only with
-//! the nonce of this attempt, which is not known off the path.
+//! Every datagram that the client sends is a `Message` from [`Client::poll_datagram`]. Datagrams that arrive count
+//! only with the nonce of the current attempt, which hosts off the path do not know.
 
 use std::fmt;
 
 use super::cookie::Cookie;
 use super::message::{Agreed, Ask, Message, Outcome};
 use super::verify::{Before, Fault, Received, Verifier};
-use super::{CLASSES_MAX, Classes, WEIGHT_MAX};
+use super::{CLASSES_MAX, Classes, TOGETHER_MAX, Together, WEIGHT_MAX};
 use crate::backoff::Backoff;
-use crate::share::Weight;
+use crate::policy::{PATH_SEPARATOR, Policy};
+use crate::share::Tree;
 use crate::units::{Bytes, Rate, Span, Time};
 
-/// Between two renewals.
+/// Time between two renewals.
 pub const RENEW: Span = Span::secs(1);
 /// An agreement ends after this time without a renewal.
 pub const SILENCE: Span = Span::secs(2);
-/// When a datagram without an answer is sent again.
+/// Time after which a datagram without an answer is sent again.
 const AGAIN: Span = Span::millis(300);
-/// Hellos without an answer before it waits.
+/// Hellos without an answer before the client waits.
 const HELLOS: u32 = 3;
-/// When a host is asked again that did not answer, or does not divide.
+/// Pause before a host that did not answer, or does not divide, is asked again.
 pub const PAUSE: Span = Span::secs(300);
-/// When it is asked again that may divide soon.
+/// Pauses before a host is asked again that divides for another client, or that may divide soon, as a new router.
 const PAUSE_TAKEN: Span = Span::secs(30);
+const PAUSE_NOT_NOW: Span = Span::secs(5);
 /// The first pause after a fault; it doubles up to the longest.
 const PAUSE_FAULT: (Span, Span) = (Span::secs(60), Span::secs(3_600));
-/// After this time without a fault the next pause is a first one again.
+/// After this time without a fault, the pause after the next fault is the first one again.
 const TRUSTED: Span = Span::secs(600);
 
-/// Why the client divides itself.
+/// Why the client divides by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
     /// No divider was asked yet.
     NotAsked,
     /// The divider did not answer.
     NoAnswer,
-    /// It does not divide.
+    /// The divider refused to divide.
     Refused(Outcome),
-    /// It did not divide as agreed.
+    /// The divider did not divide as agreed.
     Fault(Fault),
-    /// It did not renew the agreement.
+    /// The divider did not renew the agreement.
     NotRenewed,
 }
 
 /// An agreement that is in force.
 #[derive(Clone, Debug)]
 pub struct Agreement {
-    /// As the divider said it last.
+    /// The divider's latest answer.
     pub agreed: Agreed,
-    /// Since when.
+    /// When the agreement began.
     pub since: Time,
-    /// When what arrived was last as agreed.
+    /// When the traffic that arrived was last found to be as agreed.
     pub verified_at: Option<Time>,
     classes: Classes,
     renewed_at: Time,
     verifier: Verifier,
 }
 
-/// See the module.
+/// The client, see the module.
 #[derive(Clone, Debug)]
 pub struct Client {
-    /// What to ask for.
+    /// The classes to ask for.
     classes: Classes,
     state: State,
     seed: u64,
@@ -83,7 +85,7 @@ enum State {
     Delegated { link: Link, agreement: Box<Agreement> },
 }
 
-/// What is between client and divider in one attempt.
+/// The exchange between client and divider in one attempt.
 #[derive(Clone, Copy, Debug)]
 struct Link {
     nonce: u64,
@@ -113,7 +115,12 @@ impl Client {
         }
     }
 
-    /// Why there is none, and when a divider is asked again; `None` while it is asked or divides.
+    /// Whether the classes that were asked for last are in force; if not, the earlier classes may be.
+    pub fn is_as_asked(&self) -> bool {
+        self.agreement().is_some_and(|agreement| agreement.classes == self.classes)
+    }
+
+    /// Why there is no agreement, and when a divider is asked again; `None` while a divider is asked or divides.
     pub fn waits(&self) -> Option<(Why, Time)> {
         match &self.state {
             State::Waiting { until, why } => Some((*why, *until)),
@@ -126,7 +133,7 @@ impl Client {
         self.out.take()
     }
 
-    /// Asks for other classes; what arrives is judged by them once the divider knows them.
+    /// Asks for other classes; what arrives is judged by the new classes once the divider knows them.
     pub fn set_classes(&mut self, classes: Classes, now: Time) {
         if self.classes != classes {
             self.classes = classes;
@@ -144,7 +151,7 @@ impl Client {
         self.state = State::Waiting { until: now, why: Why::NotAsked };
     }
 
-    /// Divides itself from now on.
+    /// Ends the agreement; the client divides by itself from now on.
     pub fn stop(&mut self, now: Time) {
         self.end(Why::NotAsked, Span::MAX, now);
     }
@@ -187,7 +194,7 @@ impl Client {
                 link.is_answered = true;
                 self.handle_agreed(agreed, now);
             }
-            // Others' words, or what no divider says.
+            // The answer to another attempt, or a datagram that no divider sends.
             Message::Hello { .. }
             | Message::Cookie { .. }
             | Message::Ask(_)
@@ -197,24 +204,29 @@ impl Client {
     }
 
     fn handle_agreed(&mut self, agreed: Agreed, now: Time) {
-        let is_whole = agreed.marks.len() == self.classes.weights().len();
+        let is_of = |classes: &Classes| agreed.marks.len() == classes.weights().len();
+        let is_new = agreed.outcome == Outcome::Divides && is_of(&self.classes);
+        // The answer to an earlier request, or the earlier classes still hold.
+        let is_old = self.agreement().is_some_and(|agreement| is_of(&agreement.classes));
+        let is_whole = is_new || is_old;
         if !agreed.outcome.is_agreement() || agreed.lease == Span::ZERO || !is_whole {
             let pause = match agreed.outcome {
-                Outcome::Taken | Outcome::TooSoon | Outcome::NotNow => PAUSE_TAKEN,
+                Outcome::Taken | Outcome::TooSoon => PAUSE_TAKEN,
+                Outcome::NotNow => PAUSE_NOT_NOW,
                 Outcome::Divides | Outcome::NotOffered | Outcome::Full => PAUSE,
             };
             return self.end(Why::Refused(agreed.outcome), pause, now);
         }
-        // What a host has behind a router depends on others.
+        // Behind a router the rate of a host depends on other hosts, so it is not compared.
         let before = self.before.median().filter(|_| agreed.rate > Rate::ZERO);
         match &mut self.state {
             State::Delegated { agreement, .. } => {
                 let is_other =
                     agreement.agreed.epoch != agreed.epoch || agreement.classes != self.classes;
                 agreement.renewed_at = now;
-                if is_other && agreed.outcome == Outcome::Divides {
+                if is_other && is_new {
                     agreement.classes = self.classes.clone();
-                    agreement.verifier = Verifier::new(self.classes.weights(), before, now);
+                    agreement.verifier = Verifier::new(&self.classes, before, now);
                 }
                 agreement.agreed = agreed;
             }
@@ -225,7 +237,7 @@ impl Client {
                     verified_at: None,
                     classes: self.classes.clone(),
                     renewed_at: now,
-                    verifier: Verifier::new(self.classes.weights(), before, now),
+                    verifier: Verifier::new(&self.classes, before, now),
                 });
                 self.state = State::Delegated { link: *link, agreement };
             }
@@ -266,7 +278,7 @@ impl Client {
         }
     }
 
-    /// Sends what it wants, with the cookie.
+    /// Asks for the client's classes, with the cookie.
     fn ask(&mut self, now: Time) {
         let (link, epoch) = match &mut self.state {
             State::Waiting { .. } => return,
@@ -297,26 +309,109 @@ impl Client {
     }
 }
 
-/// The classes of a policy's groups, and which one each group has. Weights above the largest are scaled
-/// down. Of more groups than [`CLASSES_MAX`] those with the largest weights have a class each, and the others
-/// that of the default group, which then weighs as much as all of them.
-pub fn classes_of(weights: &[Weight], default: usize) -> Option<(Classes, Vec<u8>)> {
-    let mut order: Vec<usize> = (0..weights.len()).filter(|&group| group != default).collect();
-    order.sort_by_key(|&group| (std::cmp::Reverse(weights[group].as_u32()), group));
-    let mut own: Vec<usize> = order.iter().copied().take(CLASSES_MAX - 1).collect();
-    own.push(default);
-    own.sort_unstable();
-    let number = |group: usize| own.iter().position(|&one| one == group);
-    let rest = number(default)?;
-    let of: Vec<u8> = (0..weights.len()).map(|group| number(group).unwrap_or(rest) as u8).collect();
-    let mut sums = vec![0_u64; own.len()];
-    for (weight, class) in weights.iter().zip(&of) {
-        sums[usize::from(*class)] += u64::from(weight.as_u32());
+/// The classes of a policy's groups, and the class number of each group. If there are more groups than
+/// [`CLASSES_MAX`], the groups with the smallest parts use the class of their device's default group, or of the
+/// overall default group. Up to [`TOGETHER_MAX`] devices with several classes, the largest ones, divide what they
+/// have; the classes of other devices have their parts of the whole. So no device gets more than its part.
+pub fn classes_of(policy: &Policy) -> (Classes, Vec<u8>) {
+    let own = Own::of(policy);
+    let numbers: Vec<usize> = (0..own.of.len()).filter(|&group| own.of[group] == group).collect();
+    let device = |number: &usize| own.devices[numbers[*number]];
+    let mut devices: Vec<(usize, usize)> = Vec::new();
+    for number in 0..numbers.len() {
+        match devices.last_mut() {
+            Some((first, count)) if device(first) == device(&number) => *count += 1,
+            _ => devices.push((number, 1)),
+        }
     }
-    let (most, max) = (sums.iter().copied().max()?, u64::from(WEIGHT_MAX));
-    let scaled = |sum: u64| if most <= max { sum } else { (sum * max / most).max(1) } as u16;
-    let classes = Classes::new(sums.into_iter().map(scaled).collect(), rest as u8)?;
-    Some((classes, of))
+    let part = |number: usize| own.parts[numbers[number]];
+    let sum = |(first, count): (usize, usize)| (first..first + count).map(part).sum::<u64>();
+    let mut nested: Vec<_> = devices.iter().copied().filter(|(_, count)| *count > 1).collect();
+    nested.sort_by_key(|device| std::cmp::Reverse(sum(*device)));
+    nested.truncate(TOGETHER_MAX);
+    nested.sort_unstable();
+    let is_nested = |number: usize| {
+        nested.iter().any(|(first, count)| (*first..first + count).contains(&number))
+    };
+    let alone: Vec<usize> = (0..numbers.len()).filter(|number| !is_nested(*number)).collect();
+    let tops = alone.iter().map(|number| part(*number)).chain(nested.iter().map(|one| sum(*one)));
+    let tops = scaled(&tops.collect::<Vec<_>>());
+    let mut weights = vec![0; numbers.len()];
+    for (number, weight) in alone.iter().zip(&tops) {
+        weights[*number] = *weight;
+    }
+    let mut together = Vec::new();
+    for ((first, count), weight) in nested.iter().zip(&tops[alone.len()..]) {
+        let within = scaled(&(*first..first + count).map(part).collect::<Vec<_>>());
+        weights[*first..first + count].copy_from_slice(&within);
+        together.push(Together { weight: *weight, first: *first as u8, count: *count as u8 });
+    }
+    let number = |group: usize| numbers.iter().position(|one| *one == group).unwrap_or(0) as u8;
+    let classes = Classes::new(weights, number(policy.default_group()));
+    let classes = classes.and_then(|classes| classes.with(together));
+    let of = own.of.iter().map(|group| number(*group)).collect();
+    (classes.expect("invariant: a policy has a default group, with none beneath"), of)
+}
+
+/// Which groups have their own class.
+struct Own {
+    /// For each group, the group whose class it uses.
+    of: Vec<usize>,
+    /// The part of [`WHOLE`] that each group has by weight alone, including groups that use its class.
+    parts: Vec<u64>,
+    /// For each group, the first group of its device.
+    devices: Vec<usize>,
+}
+
+impl Own {
+    fn of(policy: &Policy) -> Own {
+        let (groups, default) = (policy.groups(), policy.default_group());
+        let device = |group: usize| groups[group].name.split(PATH_SEPARATOR).next();
+        let first = |group: usize| (0..group).find(|&one| device(one) == device(group));
+        let devices: Vec<usize> = (0..groups.len()).map(|one| first(one).unwrap_or(one)).collect();
+        let tree: Tree = policy.weights().without_rates();
+        let parts = tree.by_weight(WHOLE).iter().map(|part| part.as_bps().max(1)).collect();
+        let mut own = Own { of: (0..groups.len()).collect(), parts, devices };
+        let outermost = |group: usize| policy.outermost(group);
+        let mut left: Vec<usize> = (0..groups.len()).filter(|group| *group != default).collect();
+        while left.len() >= CLASSES_MAX {
+            // The default group of a device gives up its class only after the other groups of that device.
+            let is_free = |group: &usize| {
+                outermost(*group) != *group
+                    || left.iter().all(|one| one == group || outermost(*one) != *group)
+            };
+            let free = left.iter().copied().filter(is_free);
+            let Some(group) = free.min_by_key(|&one| (own.parts[one], std::cmp::Reverse(one)))
+            else {
+                break;
+            };
+            let to = if outermost(group) == group { default } else { outermost(group) };
+            left.retain(|one| *one != group);
+            own.parts[to] += own.parts[group];
+            own.of.iter_mut().filter(|of| **of == group).for_each(|of| *of = to);
+        }
+        own
+    }
+}
+
+/// The rate whose parts are computed.
+const WHOLE: Rate = Rate::bps(1 << 50);
+
+/// The rounding error of the parts of a policy's groups, with some margin.
+const ROUNDED: u64 = 1 << 12;
+
+/// The smallest weights with the same ratios as `parts`, or the nearest ones if those would be too large.
+fn scaled(parts: &[u64]) -> Vec<u16> {
+    let most = parts.iter().copied().max().unwrap_or(1);
+    let nearest = |part: u64, largest: u64| (part * largest + most / 2) / most;
+    let is_exact = |part: u64, largest: u64| {
+        let weight = nearest(part, largest);
+        weight > 0 && (part * largest).abs_diff(weight * most) <= ROUNDED
+    };
+    let largest = u64::from(WEIGHT_MAX);
+    let all_are_exact = |largest: &u64| parts.iter().all(|&part| is_exact(part, *largest));
+    let largest = (1..largest).find(all_are_exact).unwrap_or(largest);
+    parts.iter().map(|&part| nearest(part, largest).max(1) as u16).collect()
 }
 
 /// Source: Steele, Lea and Flood, Fast splittable pseudorandom number generators.
@@ -327,7 +422,7 @@ fn scrambled(seed: u64) -> u64 {
 }
 
 impl Agreement {
-    /// What is divided, if the divider says it.
+    /// The rate that is divided, if the divider states it.
     pub fn rate(&self) -> Option<Rate> {
         Some(self.agreed.rate).filter(|rate| *rate > Rate::ZERO)
     }

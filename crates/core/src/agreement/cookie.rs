@@ -1,4 +1,4 @@
-//! Cookies: a keyed hash of who asks and when, which only its receiver can give back.
+//! Cookies: a keyed hash of the asking client and the time, which only a host that receives it can return.
 
 use std::net::SocketAddr;
 
@@ -7,24 +7,24 @@ use sha2::{Digest, Sha256};
 use crate::packet::as_ip6;
 use crate::units::{Span, Time};
 
-/// What a divider sends and wants back.
+/// The cookie that a divider sends and expects back.
 pub type Cookie = [u8; 16];
 
-/// A key of the divider's, random at each start.
+/// The divider's key, random at each start.
 #[derive(Clone)]
 pub struct Key(pub [u8; 16]);
 
-/// A cookie is good in the period in which it was made and in the next one.
+/// A cookie is valid in the period in which it was made and in the next one.
 pub const PERIOD: Span = Span::secs(60);
 
 impl Key {
-    /// The cookie of a client at `now`. One block of SHA-256: all inputs have a fixed length, and half of the
-    /// hash is given away.
+    /// The cookie of a client at `now`. One block of SHA-256: all inputs have a fixed length, and only half of the
+    /// hash is disclosed.
     pub fn cookie(&self, client: SocketAddr, nonce: u64, now: Time) -> Cookie {
         self.in_period(client, nonce, now.as_nanos() / PERIOD.as_nanos())
     }
 
-    /// Whether it made this cookie for the client lately.
+    /// Whether this key made the cookie for the client recently.
     pub fn knows(&self, cookie: &Cookie, client: SocketAddr, nonce: u64, now: Time) -> bool {
         let period = now.as_nanos() / PERIOD.as_nanos();
         let before = period.saturating_sub(1);
@@ -45,7 +45,7 @@ impl Key {
     }
 }
 
-/// Does not tell by its time how many bytes are right.
+/// Compares in constant time, so that the duration does not reveal how many bytes are right.
 fn is_same(one: &Cookie, other: &Cookie) -> bool {
     one.iter().zip(other).fold(0, |differ, (one, other)| differ | (one ^ other)) == 0
 }

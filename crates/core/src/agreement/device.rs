@@ -1,19 +1,19 @@
-//! The classes of clients behind a router: groups beneath their devices, as if the router's user had written them.
+//! The classes of clients behind a router, as groups beneath their devices, as if the router's user had written them.
 //!
-//! A device that has groups is divided as these say, and the default device, which may be many hosts, is no one
-//! client's. Devices and groups of the configuration have room before classes of clients.
+//! A device that has groups is divided by these. The default device, which may be many hosts, belongs to no single
+//! client. Devices and groups of the configuration take precedence over clients' classes if room is short.
 
-use super::Classes;
+use super::{Classes, Together};
 use crate::policy::{Branch, DEFAULT_GROUP, Group, Match, Policy};
 use crate::share::Weight;
 
-/// Whether a client may divide what the device of this name has.
+/// Whether a client may divide the share of the device with this name.
 pub fn is_offered(policy: &Policy, device: &str) -> bool {
     let is_it = |branch: &&Branch| branch.group.name == device && branch.beneath.is_empty();
     device != DEFAULT_GROUP && policy.branches().iter().any(|branch| is_it(&branch))
 }
 
-/// `policy` with the classes of these clients beneath their devices, as far as they are offered and have room.
+/// `policy` with the classes of these clients beneath their devices, if offered and if there is room.
 pub fn with_clients<'c>(
     policy: &Policy,
     clients: impl IntoIterator<Item = (&'c str, &'c Classes)>,
@@ -23,23 +23,26 @@ pub fn with_clients<'c>(
     })
 }
 
-/// `None` if it is not offered, or has no room.
+/// `None` if the device is not offered, or there is no room.
 pub fn with_client(policy: &Policy, device: &str, classes: &Classes) -> Option<Policy> {
     if !is_offered(policy, device) {
         return None;
     }
     let mut branches = policy.branches().to_vec();
-    let group = |(number, weight): (usize, &u16)| {
-        let weight = Weight::new((*weight).into()).unwrap_or_default();
-        let number = number as u8;
+    let weight = |weight: u16| Weight::new(weight.into()).unwrap_or_default();
+    let class = |number: usize| {
+        let (of, number) = (weight(classes.weights()[number]), number as u8);
         Branch::from(if number == classes.default() {
-            Group::new(DEFAULT_GROUP, weight, Vec::new())
+            Group::new(DEFAULT_GROUP, of, Vec::new())
         } else {
-            Group::new(format!("class-{number}"), weight, vec![Match::Class(number)])
+            Group::new(format!("class-{number}"), of, vec![Match::Class(number)])
         })
     };
-    Branch::find_mut(&mut branches, device)?.beneath =
-        classes.weights().iter().enumerate().map(group).collect();
+    let together = |one: &Together, beneath| {
+        let name = format!("from-class-{}", one.first);
+        Branch { group: Group::new(name, weight(one.weight), Vec::new()), beneath }
+    };
+    Branch::find_mut(&mut branches, device)?.beneath = classes.nested(class, together);
     Policy::nested(branches).ok()
 }
 

@@ -1,9 +1,9 @@
-//! The divider's side: which subscriber's client divides how, and until when.
+//! The divider's side: which subscriber's client divides, how, and until when.
 //!
-//! Nothing is stored before a client has given a cookie back, nor for addresses that are no subscriber's, which
-//! get no answer; the caller bounds how much strangers may say. A subscriber has one client at a time: the first,
-//! until its lease ends. Since queues begin empty with other weights, what a client may change is limited:
-//! [`CHANGES`] at once, and one more each [`CHANGE_EACH`].
+//! Nothing is stored before a client has returned a cookie. Addresses that belong to no subscriber get no answer
+//! and nothing is stored for them; the caller bounds how much strangers may send. A subscriber has one client at a
+//! time: the first one, until its lease ends. Since queues begin empty after a change of weights, changes are
+//! limited: [`CHANGES`] at once, and one more each [`CHANGE_EACH`].
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -16,49 +16,49 @@ use crate::units::{Rate, Span, Time};
 
 /// Changes of weights that a client may make at once.
 pub const CHANGES: u32 = 8;
-/// The time after which it may make another one. Queues that begin empty let about a fifth of a second of the
-/// rate pass in addition.
+/// The time after which it may make another change. Queues that begin empty let pass an additional volume of
+/// about a fifth of a second at the rate.
 pub const CHANGE_EACH: Span = Span::secs(10);
 
-/// What divides, and for whom.
+/// The mechanism that divides, and its subscribers.
 pub trait Subscribers {
     /// A subscriber's name.
     type Id: Ord + Clone + Debug;
 
-    /// Whose address it is.
+    /// The subscriber to whom the address belongs.
     fn owner(&self, address: IpAddr) -> Option<Self::Id>;
 
-    /// What a client of the subscriber may divide; zero is unknown.
+    /// The rate that a client of the subscriber may divide; zero if unknown.
     ///
     /// # Errors
-    /// Why it may not.
+    /// Why the client may not divide.
     fn offer(&self, subscriber: &Self::Id) -> Result<Rate, Outcome>;
 
-    /// Divides so from now on; `false` if there is no room.
+    /// Divides by these classes from now on; `false` if there is no room.
     fn divide(&mut self, subscriber: &Self::Id, classes: &Classes) -> bool;
 
-    /// Divides as without a client from now on.
+    /// Stops dividing for a client from now on.
     fn undivide(&mut self, subscriber: &Self::Id);
 
-    /// Whether it divides for a client.
+    /// Whether the subscriber's traffic is divided for a client.
     fn is_divided(&self, subscriber: &Self::Id) -> bool;
 
-    /// What it sees of the client's flows.
+    /// What the divider sees of the client's flows.
     fn seen(&self, subscriber: &Self::Id, now: Time) -> Seen;
 }
 
-/// An agreement, or the memory of one.
+/// An agreement, or what is remembered of one that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// Whose it is.
+    /// The client that has the agreement.
     pub client: SocketAddr,
-    /// What was asked for last.
+    /// The classes in force, or the last ones.
     pub classes: Classes,
-    /// Of the agreement.
+    /// The epoch of the agreement.
     pub epoch: u32,
-    /// When it ends; in the past it has ended.
+    /// When the lease ends, or has ended.
     pub until: Time,
-    /// Changes are counted as time that they take, as in a bucket that leaks.
+    /// Changes are counted as the time that they take up, as in a leaky bucket.
     changes_until: Time,
 }
 
@@ -79,7 +79,7 @@ impl Lease {
     }
 }
 
-/// See the module.
+/// The divider, see the module.
 #[derive(Clone, Debug)]
 pub struct Divider<K> {
     key: Key,
@@ -88,7 +88,7 @@ pub struct Divider<K> {
 }
 
 impl<K: Ord + Clone + Debug> Divider<K> {
-    /// Without agreements. `key` and `epoch` are random.
+    /// A divider without agreements. `key` and `epoch` are random.
     pub fn new(key: Key, epoch: u32) -> Divider<K> {
         Divider { key, leases: BTreeMap::new(), epoch }
     }
@@ -103,12 +103,12 @@ impl<K: Ord + Clone + Debug> Divider<K> {
         self.epoch
     }
 
-    /// How many are in force.
+    /// How many agreements are in force.
     pub fn live(&self, now: Time) -> usize {
         self.leases.values().filter(|lease| lease.is_live(now)).count()
     }
 
-    /// Takes in a datagram; what to answer. The answer is never longer.
+    /// Takes in a datagram; returns the answer, which is never longer.
     pub fn handle_datagram(
         &mut self,
         client: SocketAddr,
@@ -143,7 +143,7 @@ impl<K: Ord + Clone + Debug> Divider<K> {
         }
     }
 
-    /// Ends what was not renewed, and forgets what need not be remembered.
+    /// Ends leases that were not renewed, and forgets those that need not be remembered.
     pub fn handle_tick(&mut self, now: Time, subscribers: &mut impl Subscribers<Id = K>) {
         self.leases.retain(|subscriber, lease| {
             if !lease.is_live(now) && subscribers.is_divided(subscriber) {

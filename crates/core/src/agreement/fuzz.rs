@@ -1,4 +1,4 @@
-//! What is fuzzed: datagrams to a divider, to a client, and among hosts.
+//! Fuzz targets: datagrams to a divider, to a client, and among hosts.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -45,8 +45,8 @@ impl Subscribers for One {
     }
 }
 
-/// What is read is written again as it was; an answer is never longer than what it answers; no bytes make a
-/// divider divide without the cookie, or a client believe without its nonce.
+/// What is read is written again unchanged; an answer is never longer than what it answers; without the cookie no
+/// bytes make a divider divide, and without its nonce no bytes make a client believe.
 pub(crate) fn agreement(data: &[u8]) {
     if let Some(network) = data.get(8..16).and_then(|eight| eight.try_into().ok())
         && let Some(said) = Said::read(data, u64::from_be_bytes(network))
@@ -58,7 +58,7 @@ pub(crate) fn agreement(data: &[u8]) {
     }
     let (now, client): (_, SocketAddr) = (Time::from_nanos(1 << 50), ([192, 0, 2, 1], 7).into());
     let (mut one, mut divider) = (One(false), Divider::new(Key([9; 16]), 1));
-    // With the cookie, as a client on the path.
+    // With the cookie, as sent by a client on the path.
     let mut proven = data.to_vec();
     if let Some(nonce) = data.get(8..16).and_then(|nonce| nonce.try_into().ok()) {
         let cookie = Key([9; 16]).cookie(client, u64::from_be_bytes(nonce), now);
@@ -68,7 +68,7 @@ pub(crate) fn agreement(data: &[u8]) {
     }
     let answer = divider.handle_datagram(client, data, now, &mut one);
     assert!(answer.is_none_or(|answer| answer.bytes().len() <= data.len()));
-    // The fuzzer sees with what the cookie is compared.
+    // The fuzzer sees the value with which the cookie is compared.
     assert!(!one.0 || proven == data, "the cookie is a secret");
     let answer = divider.handle_datagram(client, &proven, now, &mut one);
     assert!(answer.is_none_or(|answer| answer.bytes().len() <= data.len()));

@@ -1,4 +1,4 @@
-//! The datagrams between a client and a divider. Numbers are in network order; what is not used is zero.
+//! The datagrams between a client and a divider. Numbers are in network byte order; unused bytes are zero.
 //!
 //! | at | bytes | of all |
 //! |---|---|---|
@@ -12,57 +12,57 @@
 //! |---|---|---|
 //! | hello | client | 16 bytes of zeros, so that the answer is not longer |
 //! | cookie | divider | cookie (16) |
-//! | ask | client | cookie (16), epoch (4; 0 is none), number of classes (1), default class (1), 2 of zeros, weights (16 × 2) |
+//! | ask | client | cookie (16), epoch (4; 0 is none), number of classes (1), default class (1), 2 of zeros, weights (16 × 2), classes that have a weight together (3 × {weight (2), first (1), count (1)}) |
 //! | agreed | divider | epoch (4), lease in ms (2; 0 is none), [`Outcome`] (1), number of classes (1), rate in bit/s (8), refused bindings (4), classes that were marked lately (2, a bit each), classes that wait for more (2), marks (16 × 1) |
 //! | end | client | cookie (16), epoch (4) |
 //!
-//! Each datagram has one form only: what is read and written again is the same, and everything else is
-//! refused. An answer is never longer than what it answers.
+//! Each datagram has exactly one form: reading and rewriting it gives the same bytes, and all other forms are
+//! refused. An answer is never longer than the datagram that it answers.
 
 use super::cookie::Cookie;
-use super::{CLASSES_MAX, Classes};
+use super::{CLASSES_MAX, Classes, TOGETHER_MAX, Together};
 use crate::units::{Rate, Span};
 
 /// The longest datagram, in bytes.
 pub const MESSAGE_MAX: usize = 256;
-/// The version that is spoken.
+/// The version of the protocol.
 pub const VERSION: u8 = 1;
 
 const MAGIC: [u8; 4] = *b"FWAG";
 const HEADER: usize = 16;
 const HELLO: usize = HEADER + 16;
 const COOKIE: usize = HEADER + 16;
-const ASK: usize = HEADER + 16 + 8 + 2 * CLASSES_MAX;
+const ASK: usize = HEADER + 16 + 8 + 2 * CLASSES_MAX + 4 * TOGETHER_MAX;
 const AGREED: usize = HEADER + 24 + CLASSES_MAX;
 const END: usize = HEADER + 20;
 const _: () = assert!(COOKIE <= HELLO && COOKIE <= ASK && AGREED <= ASK && ASK <= MESSAGE_MAX);
 
-/// See the module.
+/// A datagram, see the module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// Who is there?
+    /// The client asks whether there is a divider.
     Hello {
-        /// Random, and another for each attempt.
+        /// Random, and different for each attempt.
         nonce: u64,
     },
-    /// To be given back.
+    /// The cookie that the client must return.
     Cookie {
-        /// The client's.
+        /// The client's nonce.
         nonce: u64,
         /// See [`super::cookie`].
         cookie: Cookie,
     },
-    /// Divide so; also the renewal.
+    /// The client asks the divider to divide by these classes; also renews an agreement.
     Ask(Ask),
-    /// It is done, or not.
+    /// The divider's answer: whether it divides.
     Agreed(Agreed),
-    /// The client divides itself from now on.
+    /// The client divides by itself from now on.
     End {
-        /// The client's.
+        /// The client's nonce.
         nonce: u64,
-        /// The divider's.
+        /// The divider's cookie.
         cookie: Cookie,
-        /// Of the agreement.
+        /// The epoch of the agreement.
         epoch: u32,
     },
 }
@@ -70,56 +70,56 @@ pub enum Message {
 /// What a client asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ask {
-    /// The client's.
+    /// The client's nonce.
     pub nonce: u64,
-    /// The divider's.
+    /// The divider's cookie.
     pub cookie: Cookie,
-    /// Of the agreement that is renewed; 0 is none.
+    /// The epoch of the agreement that is renewed; 0 if there is no agreement yet.
     pub epoch: u32,
-    /// Its classes.
+    /// The client's classes.
     pub classes: Classes,
 }
 
 /// What a divider answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Agreed {
-    /// The client's.
+    /// The client's nonce.
     pub nonce: u64,
-    /// Another one whenever the divider has forgotten the bindings; 0 without an agreement.
+    /// Changes whenever the divider has forgotten the bindings; 0 without an agreement.
     pub epoch: u32,
-    /// How long it holds; zero without an agreement. In whole milliseconds, at most 65 s.
+    /// How long the agreement holds; zero without an agreement. In whole milliseconds, at most 65 s.
     pub lease: Span,
-    /// Whether, and why not.
+    /// Whether the divider divides, or why not.
     pub outcome: Outcome,
-    /// What is divided; zero is unknown.
+    /// The rate that is divided; zero if unknown.
     pub rate: Rate,
-    /// What it sees of the client's flows.
+    /// What the divider sees of the client's flows.
     pub seen: Seen,
     /// The DSCP of each class.
     pub marks: Vec<u8>,
 }
 
-/// What a divider sees of a client's flows; a bit is a class.
+/// What a divider sees of a client's flows; in the sets, each bit stands for a class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// Marks that found no room since the agreement began; wraps.
+    /// Marks for which the table had no room since the agreement began; wraps.
     pub refused: u32,
-    /// Classes of which a packet was marked in the last [`super::bindings::RECENT`].
+    /// Classes in which a packet was marked in the last [`super::bindings::RECENT`].
     pub marked: u16,
-    /// Classes that it holds back without dropping packets.
+    /// Classes that the divider holds back without dropping packets.
     pub held: u16,
 }
 
-/// Whether a divider does what it was asked for.
+/// Whether a divider does what it was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// It does.
+    /// It divides.
     Divides,
-    /// What the subscriber has bought is not divided by clients.
+    /// The subscriber's plan does not let clients divide.
     NotOffered,
     /// Another client of the subscriber has an agreement.
     Taken,
-    /// The weights changed too often; those of before hold.
+    /// The weights changed too often; the earlier weights stay in force.
     TooSoon,
     /// The divider has no room.
     Full,
@@ -137,14 +137,14 @@ impl Outcome {
         Outcome::NotNow,
     ];
 
-    /// Whether classes are divided, if not as asked then as before.
+    /// Whether classes are divided, by the new or the earlier weights.
     pub fn is_agreement(self) -> bool {
         matches!(self, Outcome::Divides | Outcome::TooSoon)
     }
 }
 
 impl Message {
-    /// Reads a datagram; `None` if it is another.
+    /// Reads a datagram; `None` if it is not one of these.
     pub fn read(bytes: &[u8]) -> Option<Message> {
         let (magic, rest) = bytes.split_at_checked(4)?;
         let (&[version, kind], rest) = rest.split_first_chunk()?;
@@ -166,7 +166,7 @@ impl Message {
             }
             _ => return None,
         };
-        // What should be zero is.
+        // The bytes that must be zero are zero.
         (message.bytes() == bytes).then_some(message)
     }
 
@@ -191,6 +191,11 @@ impl Message {
                 to.extend(epoch.to_be_bytes());
                 to.extend([classes.weights().len() as u8, classes.default(), 0, 0]);
                 to.extend(classes.weights().iter().flat_map(|weight| weight.to_be_bytes()));
+                to.resize(ASK - 4 * TOGETHER_MAX, 0);
+                for Together { weight, first, count } in classes.together() {
+                    to.extend(weight.to_be_bytes());
+                    to.extend([*first, *count]);
+                }
             }
             Message::Agreed(Agreed { epoch, lease, outcome, rate, seen, marks, .. }) => {
                 to.extend(epoch.to_be_bytes());
@@ -216,8 +221,15 @@ fn read_ask(nonce: u64, body: &[u8]) -> Option<Ask> {
     let (&cookie, rest) = body.split_first_chunk()?;
     let (&epoch, rest) = rest.split_first_chunk()?;
     let (&[count, default, ..], weights) = rest.split_first_chunk::<4>()?;
+    let (weights, together) = weights.split_at_checked(2 * CLASSES_MAX)?;
     let weights = weights.chunks_exact(2).map(|two| u16::from_be_bytes([two[0], two[1]]));
+    let together = together.chunks_exact(4).filter(|four| four[3] > 0).map(|four| Together {
+        weight: u16::from_be_bytes([four[0], four[1]]),
+        first: four[2],
+        count: four[3],
+    });
     let classes = Classes::new(weights.take(count.into()).collect(), default)?;
+    let classes = classes.with(together.collect())?;
     let is_all = classes.weights().len() == usize::from(count);
     is_all.then_some(Ask { nonce, cookie, epoch: u32::from_be_bytes(epoch), classes })
 }

@@ -1,11 +1,11 @@
-//! The agreement: who stands before the queue divides, and who has the weights says how.
+//! The agreement: the divider before the queue divides, and the client, which knows the weights, says how.
 //!
 //! Problem: a receiver divides from behind the queue. It needs a round trip, and cannot overrule a policer. A
-//! policer divides at once, but does not know what the user wants, nor which packet is of which application.
-//! Method: the *client* (a host) tells the *divider* (its ISP's policer) its classes and their weights by a few
-//! datagrams, and *marks* packets with the class of their flow. The mark binds the flow to the class, so the
-//! divider knows it for what comes back. The client verifies that it gets what was agreed, and goes back to its
-//! own control if not.
+//! policer divides at once, but does not know what the user wants, nor to which application a packet belongs.
+//! Method: the *client* (a host) tells the *divider* (its ISP's policer) its classes and their weights in a few
+//! datagrams, and *marks* packets with the class of their flow. The mark binds the flow to the class, so that the
+//! divider knows the class of packets that come back. The client verifies that it gets what was agreed, and
+//! otherwise returns to its own control.
 //!
 //! | module | its job |
 //! |---|---|
@@ -36,7 +36,7 @@ pub mod verify;
 
 use std::net::Ipv6Addr;
 
-pub use crate::phantom::plan::{Classes, WEIGHT_MAX};
+pub use crate::phantom::plan::{Classes, TOGETHER_MAX, Together, WEIGHT_MAX};
 use crate::units::Span;
 
 /// The most classes of a client: there is a mark for each.

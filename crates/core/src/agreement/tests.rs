@@ -10,22 +10,23 @@ use super::cookie::{Key, PERIOD};
 use super::divider::{CHANGES, Divider, Subscribers};
 use super::message::{Agreed, Ask, MESSAGE_MAX, Message, Outcome, Seen};
 use super::verify::{Fault, Received};
-use super::{CLASSES_MAX, Classes, LEASE, class_of, mark_of};
-use crate::share::Weight;
+use super::{CLASSES_MAX, Classes, LEASE, Together, class_of, mark_of};
+use crate::policy::{Branch, Group, Policy};
+use crate::share::{Claims, Tree, Weight};
 use crate::units::{Rate, Span, Time};
 
 const ALICE: &str = "192.0.2.1:40000";
 const TICK: Span = Span::millis(200);
 
-/// Subscribers 192.0.2.N, which are offered 20 Mbit/s but for the last two.
+/// Subscribers 192.0.2.N, each of which is offered 20 Mbit/s except for the last two.
 #[derive(Default)]
 struct Access {
     divided: BTreeMap<u8, Classes>,
     is_full: bool,
-    /// What it says that it sees.
+    /// What the divider says it sees.
     marked: u16,
     held: u16,
-    /// Whether it says what it divides.
+    /// Whether it is a router, which does not state what it divides.
     is_router: bool,
 }
 
@@ -116,10 +117,16 @@ fn ask(
 
 fn messages() -> impl Strategy<Value = Message> {
     let weights = vec(1..=256_u16, 1..=CLASSES_MAX);
-    let classes = (weights, any::<prop::sample::Index>()).prop_map(|(weights, default)| {
-        let default = default.index(weights.len()) as u8;
-        Classes::new(weights, default).unwrap()
-    });
+    let of_device = (1..=256_u16, 0..16_u8, 1..5_u8);
+    let of_device = of_device.prop_map(|(weight, first, count)| Together { weight, first, count });
+    let classes = (weights, any::<prop::sample::Index>(), vec(of_device, 0..4)).prop_map(
+        |(weights, default, mut together)| {
+            let default = default.index(weights.len()) as u8;
+            let flat = Classes::new(weights, default).unwrap();
+            together.sort_unstable_by_key(|one| one.first);
+            flat.clone().with(together).unwrap_or(flat)
+        },
+    );
     let ask =
         (any::<(u64, [u8; 16], u32)>(), classes).prop_map(|((nonce, cookie, epoch), classes)| {
             Message::Ask(Ask { nonce, cookie, epoch, classes })
@@ -165,7 +172,7 @@ proptest! {
         prop_assert_eq!(Message::read(&[&bytes[..], &[0]].concat()), None);
     }
 
-    /// Whatever flows are marked: each is in its class or was refused, and none in another's.
+    /// Whatever flows are marked, each is in its own class or was refused, and never in another flow's class.
     #[test]
     fn a_bound_flow_is_in_the_class_of_its_last_mark(
         marks in vec((any::<u32>(), 0..16_u8, 0..400_u64), 1..400)
@@ -192,7 +199,7 @@ fn half_as_many_flows_as_places_are_all_bound_and_then_the_idle_ones_go_first() 
         assert!(bindings.bind(hash(nth), 3, at(0)), "{nth}");
     }
     assert!((0..flows).all(|nth| bindings.class_of(hash(nth)) == Some(3)));
-    // A flood of others displaces none that was marked lately.
+    // A flood of other flows displaces no flow that was marked recently.
     let flood = (flows..20 * flows).filter(|&nth| !bindings.bind(hash(nth), 1, at(9_000))).count();
     assert!(flood > 0 && bindings.refused() as usize == flood);
     assert!((0..flows).all(|nth| bindings.class_of(hash(nth)) == Some(3)));
@@ -237,13 +244,13 @@ fn who_has_not_proven_its_address_changes_nothing() {
     let Some(Message::Cookie { cookie, .. }) = forged([7; 16], ALICE, at(0)) else {
         panic!("the right cookie is told to who has the address");
     };
-    // It is good for another address, port, nonce or time no more than any other.
+    // The cookie is as invalid as any other for a different address, port, nonce or time.
     for other in ["192.0.2.2:40000", "192.0.2.1:40001"] {
         assert!(matches!(forged(cookie, other, at(0)), Some(Message::Cookie { .. })), "{other}");
     }
     let late = at(0) + PERIOD * 2;
     assert!(matches!(forged(cookie, ALICE, late), Some(Message::Cookie { .. })));
-    // Foreign addresses get no answer, nor what no client says.
+    // Foreign addresses get no answer, and neither do datagrams that no client sends.
     assert_eq!(forged(cookie, "198.51.100.1:40000", at(0)), None);
     let hello = Message::Hello { nonce: 1 };
     assert_eq!(say(&mut divider, &mut access, "198.51.100.1:7", &hello, at(0)), None);
@@ -260,7 +267,7 @@ fn a_second_client_waits_until_the_lease_of_the_first_ends() {
     let refused = ask(&mut divider, &mut access, other, &[1, 9], at(100));
     assert_eq!((refused.outcome, refused.lease), (Outcome::Taken, Span::ZERO));
     assert_eq!(access.divided[&1], classes(&[5, 1]));
-    // Nor does it end what is not its own.
+    // A client cannot end another client's agreement.
     let cookie = Key([9; 16]).cookie(other.parse().unwrap(), 5, at(100));
     let end = Message::End { nonce: 5, cookie, epoch: 42 };
     say(&mut divider, &mut access, other, &end, at(100));
@@ -283,9 +290,9 @@ fn weights_that_change_without_end_gain_nothing() {
             assert_ne!(access.divided[&1], classes(&weights));
         }
     }
-    // In 100 s.
+    // Changes in 100 s.
     assert!((CHANGES..=CHANGES + 11).contains(&changes), "{changes}");
-    // Nor does an agreement that ends and begins again.
+    // Nor does a client get more changes by ending and beginning agreements.
     let mut begun = 0;
     for nth in 0..100 {
         let now = at(101_000 + nth * 4_000);
@@ -307,7 +314,7 @@ fn without_an_offer_or_room_nothing_is_agreed() {
     assert_eq!((later.outcome, access.divided.len()), (Outcome::NotNow, 0));
 }
 
-/// A client and a divider that may fall silent or lie.
+/// A client, and a divider that may fall silent or lie.
 struct Pair {
     client: Client,
     divider: Divider<u8>,
@@ -324,7 +331,7 @@ impl Pair {
         Pair { client, divider, access, now: 0, is_silent: false, is_tcp: true }
     }
 
-    /// Plays until this many ms have passed, with these rates and losses of the classes.
+    /// Plays for this many ms, with these rates and losses of the classes.
     fn play(&mut self, ms: u64, mbit: [u64; 2], losses: [u64; 2]) {
         let end = self.now + ms;
         while self.now < end {
@@ -378,7 +385,7 @@ fn a_divider_that_falls_silent_is_left_within_three_seconds() {
     pair.is_silent = true;
     pair.play((SILENCE + Span::secs(1)).as_nanos() / 1_000_000, [3, 15], [1, 1]);
     assert!(matches!(pair.client.waits(), Some((Why::NotRenewed, _))));
-    // Asked again after a minute, and then after two.
+    // The divider is asked again after a minute, and then after two.
     pair.play(58_000, [3, 15], [1, 1]);
     assert!(pair.client.waits().is_some());
     pair.is_silent = false;
@@ -408,7 +415,7 @@ fn a_divider_that_lies_is_left_within_three_seconds() {
         ([18, 0], [1, 1], true),
         // Half of what arrived before.
         ([1, 8], [1, 1], true),
-        // A class that wants no more, or no class that does.
+        // A class that wants no more, or no class that wants more.
         ([15, 3], [1, 0], false),
         ([0, 18], [0, 1], false),
         ([1, 1], [0, 0], false),
@@ -419,7 +426,7 @@ fn a_divider_that_lies_is_left_within_three_seconds() {
         pair.client.set_waiting(at(pair.now));
         pair.play(20_000, [3, 15], [1, 1]);
         assert!(pair.is_delegated());
-        // What was lost is forgotten.
+        // Losses from before are forgotten.
         pair.play(6_000, [3, 15], [0, 0]);
         assert!(pair.is_delegated());
         pair.play(3_200, mbit, losses);
@@ -447,7 +454,7 @@ fn marks_that_do_not_arrive_end_an_agreement_and_datagrams_need_none() {
 
 #[test]
 fn of_a_router_the_classes_that_it_holds_are_judged_and_not_the_total() {
-    // A tv takes half of the link, and then the classes are held the other way round.
+    // A television takes half of the link; then the classes are held in the inverse ratio.
     for (mbit, held, ends) in
         [([1, 5], 3, false), ([2, 8], 3, false), ([5, 1], 3, true), ([5, 1], 2, false)]
     {
@@ -475,6 +482,39 @@ fn a_class_that_lacks_a_little_all_the_time_ends_an_agreement_and_one_that_swing
         }
         assert_eq!(pair.is_delegated(), !ends, "{first:?} {second:?}");
     }
+}
+
+#[test]
+fn a_class_that_ends_while_it_loses_packets_ends_no_agreement() {
+    let mut pair = Pair::new();
+    pair.play(8_000, [3, 15], [1, 1]);
+    pair.play(700, [3, 15], [1, 1]);
+    pair.play(20_000, [18, 0], [1, 0]);
+    assert!(pair.is_delegated(), "{:?}", pair.client.waits());
+}
+
+#[test]
+fn an_answer_to_what_was_asked_before_renews_that() {
+    let mut client = Client::new(classes(&[5, 1]), 3, at(0));
+    client.handle_tick(&[], at(0));
+    let Some(Message::Hello { nonce }) = client.poll_datagram() else { panic!("no hello") };
+    client.handle_datagram(&Message::Cookie { nonce, cookie: [1; 16] }.bytes(), at(1));
+    let agreed = |count: u8, outcome| {
+        let (lease, rate, seen) = (LEASE, Rate::ZERO, Seen::default());
+        let marks = (0..count).map(mark_of).collect();
+        Message::Agreed(Agreed { nonce, epoch: 1, lease, outcome, rate, seen, marks }).bytes()
+    };
+    client.handle_datagram(&agreed(2, Outcome::Divides), at(2));
+    assert!(client.is_as_asked());
+    client.set_classes(classes(&[5, 1, 1]), at(3));
+    for outcome in [Outcome::Divides, Outcome::TooSoon] {
+        client.handle_datagram(&agreed(2, outcome), at(4));
+        assert!(client.agreement().is_some() && !client.is_as_asked(), "{outcome:?}");
+    }
+    client.handle_datagram(&agreed(3, Outcome::Divides), at(5));
+    assert!(client.is_as_asked());
+    client.handle_datagram(&agreed(4, Outcome::Divides), at(6));
+    assert!(client.agreement().is_none(), "it is no answer to anything that was asked");
 }
 
 #[test]
@@ -509,19 +549,65 @@ fn who_is_off_the_path_cannot_answer_for_a_divider() {
     assert!(client.agreement().is_none());
 }
 
+/// Groups `g0`, ... and, beneath some of them, others; the default group has the last weight.
+fn policy(weights: &[(u32, &[u32])]) -> Policy {
+    let group = |name: String, weight| Branch {
+        group: Group::new(name, Weight::new(weight).unwrap(), Vec::new()),
+        beneath: Vec::new(),
+    };
+    let device = |(at, (weight, beneath)): (usize, &(u32, &[u32]))| {
+        let name = if at + 1 == weights.len() { "default".to_owned() } else { format!("g{at}") };
+        let inner = |(at, weight): (usize, &u32)| match at + 1 == beneath.len() {
+            true => group("default".to_owned(), *weight),
+            false => group(format!("i{at}"), *weight),
+        };
+        let beneath = beneath.iter().enumerate().map(inner).collect();
+        Branch { beneath, ..group(name, *weight) }
+    };
+    Policy::nested(weights.iter().enumerate().map(device).collect()).unwrap()
+}
+
 #[test]
 fn groups_have_classes_by_their_weights() {
-    let weight = |n: u32| Weight::new(n).unwrap();
-    let weights: Vec<Weight> = [5, 1, 2].map(weight).to_vec();
-    let (few, of) = classes_of(&weights, 2).unwrap();
+    let flat = |weights: &[u32]| {
+        policy(&weights.iter().map(|weight| (*weight, &[][..])).collect::<Vec<_>>())
+    };
+    let (few, of) = classes_of(&flat(&[5, 1, 2]));
     assert_eq!((few.weights(), few.default(), of), (&[5, 1, 2][..], 2, vec![0, 1, 2]));
-    // The largest weights have classes, and the default has the sum of the others.
-    let many: Vec<Weight> = (1..=40).map(weight).collect();
-    let (all, of) = classes_of(&many, 0).unwrap();
+    // The largest weights have classes, and the default group has the sum of the others.
+    let many: Vec<u32> = (2..=40).chain([1]).collect();
+    let (all, of) = classes_of(&flat(&many));
     assert_eq!(all.weights().len(), CLASSES_MAX);
-    assert_eq!((of[0], of[5], of[39]), (all.default(), all.default(), 15));
-    let rest: u32 = (1..=25).sum();
-    assert_eq!(u32::from(all.weights()[0]), 256.min(rest));
-    let (scaled, _) = classes_of(&[weight(10_000), weight(1), weight(5_000)], 1).unwrap();
-    assert_eq!(scaled.weights(), [256, 1, 128]);
+    assert_eq!((of[39], of[4], of[38]), (all.default(), all.default(), 14));
+    assert_eq!((all.weights()[15], all.weights()[14]), (256, 32), "325 and 40");
+    let (scaled, _) = classes_of(&flat(&[10_000, 5_000, 1]));
+    assert_eq!(scaled.weights(), [256, 128, 1]);
+}
+
+#[test]
+fn devices_divide_what_they_have_and_the_smallest_parts_go_to_the_default_of_their_device() {
+    let (classes, of) = classes_of(&policy(&[(2, &[4, 1]), (1, &[]), (3, &[1, 2]), (1, &[])]));
+    assert_eq!(of, [0, 1, 2, 3, 4, 5]);
+    assert_eq!((classes.weights(), classes.default()), (&[4, 1, 1, 1, 2, 1][..], 5));
+    let together = |weight, first, count| Together { weight, first, count };
+    assert_eq!(classes.together(), [together(2, 0, 2), together(3, 3, 2)]);
+    // A class that wants nothing leaves its part to the other classes of its device.
+    let demands = [None, Some(Rate::ZERO), None, Some(Rate::ZERO), Some(Rate::ZERO), None];
+    let parts = classes.tree().divide(Rate::mbit(4), Claims { demands: &demands, taken: &[] });
+    assert_eq!(parts, [2, 0, 1, 0, 0, 1].map(Rate::mbit));
+    // Five devices of ten groups: the three largest are nested, and no device has more than its part.
+    let ten = [9, 8, 7, 6, 5, 4, 3, 2, 1, 1];
+    let devices = [50, 40, 30, 20, 10].map(|weight| (weight, &ten[..]));
+    let home = policy(&[&devices[..], &[(10, &[])]].concat());
+    let (classes, of) = classes_of(&home);
+    assert_eq!((classes.weights().len(), classes.together().len()), (CLASSES_MAX, 3));
+    let by_weight = |tree: Tree| tree.by_weight(Rate::mbit(160));
+    let own = by_weight(classes.tree());
+    for (device, weight) in [50, 40, 30, 20, 10, 10].into_iter().enumerate() {
+        let groups = device * 10..(device * 10 + 10).min(of.len());
+        let numbers: BTreeSet<u8> = of[groups].iter().copied().collect();
+        let sum: Rate = numbers.iter().map(|number| own[usize::from(*number)]).sum();
+        let exact = Rate::mbit(weight);
+        assert!(sum <= exact.scale(103, 100) && sum >= exact.scale(97, 100), "{device}: {sum}");
+    }
 }

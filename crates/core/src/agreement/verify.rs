@@ -1,41 +1,42 @@
-//! Whether a divider does what was agreed, from what arrives and what the divider says that it sees.
+//! Verifies that a divider does what was agreed, by what arrives and what the divider says it sees.
 //!
-//! Spans of [`SPAN`] are judged. A class *wants more* while it loses packets: a policer tells senders by
-//! losses. A span fails if of two classes that want more one has less than [`SPAN_LEAST`] of its part, or if
-//! some class wants more and all together have less than [`SPAN_LEAST`] of what they had before the agreement.
-//! [`FAILED_MAX`] failed spans in a row end it, and so does a class that has had less than [`LONG_LEAST`] in
-//! [`LONG`] spans, or a total. A shorter look must be coarser: behind a divider that does as agreed a single
+//! Spans of [`SPAN`] are judged. A class *wants more* while it loses packets, since a policer signals by losses.
+//! A span fails if one of two classes that want more has less than [`SPAN_LEAST`] of its part, or if some class
+//! wants more and all classes together have less than [`SPAN_LEAST`] of what they had before the agreement.
+//! [`FAILED_MAX`] failed spans in a row end the agreement. So does a class, or the total, that stayed below its
+//! [`LONG_LEAST`] over [`LONG`] spans. Shorter tests must be coarser: behind a divider that does as agreed a single
 //! connection had 0.86 of its part in two seconds in a row, and 0.89 in ten.
 //!
-//! A router holds classes back by windows, without losses: those that it says it holds want more too, in the
-//! longer look. Of a class of which it has no mark nothing can come as agreed: marks that are taken off on the way
-//! end an agreement as failed spans do. Where the divider does not say what it divides, as a router, whose other
-//! devices come and go, the total is not judged.
+//! A router holds classes back by windows, without losses, so in the longer test classes that the router reports
+//! as held want more too. If the divider sees no mark of a class, it cannot divide that class as agreed: marks that
+//! are removed on the way end an agreement as failed spans do. If the divider does not state the rate that it
+//! divides, as a router whose other devices come and go, the total is not judged.
 
 use std::collections::VecDeque;
 
+use super::Classes;
 use super::message::Seen;
-use crate::share::{Entry, Weight, fair};
+use crate::share::{Claims, Tree};
 use crate::streak::Streak;
 use crate::units::{Bytes, Part, Rate, Span, Time};
 
-/// How long a span is at least.
+/// The minimum length of a span.
 pub const SPAN: Span = Span::secs(1);
 /// Failed spans in a row that end an agreement.
 pub const FAILED_MAX: u32 = 2;
-/// The least of its part that a class has in a span that wants more, and the least of what arrived before.
+/// Part of its share that a class that wants more must have in a span, and part of the earlier total likewise.
 pub const SPAN_LEAST: Part = Part::percent(70);
-/// The same in [`LONG`] spans: of a class, and of the total.
+/// The same over [`LONG`] spans: for a class, and for the total.
 pub const LONG_LEAST: (Part, Part) = (Part::percent(80), Part::percent(90));
-/// Spans of a longer look.
+/// Spans of the longer test.
 pub const LONG: usize = 10;
-/// How long a class wants more after a loss.
+/// How long a class counts as wanting more after a loss.
 const WANTS: Span = Span::secs(5);
 /// Nothing is judged while senders find their new shares.
 const SETTLING: Span = Span::secs(2);
-/// What a class receives at least in a span in which its flows are surely marked: some 20 acknowledgements.
+/// If a class receives this much in a span, its flows surely sent marks: some 20 acknowledgements.
 const ACKNOWLEDGED_LEAST: Bytes = Bytes::new(60_000);
-/// Spans whose median is what arrived before.
+/// Spans whose median counts as the rate before the agreement.
 const BEFORE: usize = 10;
 
 /// What a class received in a tick.
@@ -43,10 +44,16 @@ const BEFORE: usize = 10;
 pub struct Received {
     /// In L2 bytes.
     pub bytes: Bytes,
-    /// Of these, the payload of TCP connections, which acknowledge it by packets that are marked.
+    /// Payload of TCP connections among these bytes, which the host acknowledges by marked packets.
     pub acknowledged: Bytes,
     /// Signs of lost packets.
     pub losses: u64,
+}
+
+/// A span that has ended, by class.
+struct Judged {
+    rates: Vec<Rate>,
+    losses: Vec<u64>,
 }
 
 /// Why a divider is not trusted.
@@ -54,28 +61,28 @@ pub struct Received {
 pub enum Fault {
     /// A class has less than its part.
     Share {
-        /// Its number.
+        /// The class's number.
         class: usize,
-        /// What it has.
+        /// The rate that it has.
         rate: Rate,
-        /// What it should have.
+        /// The rate that it should have.
         part: Rate,
     },
-    /// All together have less than before.
+    /// All classes together have less than before.
     Total {
-        /// What they have.
+        /// The rate that they have.
         rate: Rate,
-        /// What they had.
+        /// The rate that they had.
         before: Rate,
     },
     /// The divider sees no mark of a class.
     Marks {
-        /// Its number.
+        /// The class's number.
         class: usize,
     },
 }
 
-/// What arrived in the last spans while no agreement was in force.
+/// The rates of the last spans while no agreement was in force.
 #[derive(Clone, Debug, Default)]
 pub struct Before {
     spans: Vec<Rate>,
@@ -84,7 +91,7 @@ pub struct Before {
 }
 
 impl Before {
-    /// Takes a tick in.
+    /// Takes in a tick.
     pub fn handle_tick(&mut self, bytes: Bytes, now: Time) {
         let since = *self.since.get_or_insert(now);
         self.bytes += bytes;
@@ -98,7 +105,7 @@ impl Before {
         (self.bytes, self.since) = (Bytes::ZERO, Some(now));
     }
 
-    /// The median, if there was time enough to know.
+    /// The median rate, if enough spans were measured.
     pub fn median(&self) -> Option<Rate> {
         let mut spans = self.spans.clone();
         spans.sort_unstable();
@@ -106,10 +113,10 @@ impl Before {
     }
 }
 
-/// See the module.
+/// The verifier, see the module.
 #[derive(Clone, Debug)]
 pub struct Verifier {
-    weights: Vec<Weight>,
+    tree: Tree,
     before: Option<Rate>,
     judged_from: Time,
     since: Time,
@@ -117,33 +124,33 @@ pub struct Verifier {
     lost_at: Vec<Option<Time>>,
     failed: Streak,
     unmarked: Streak,
-    /// What classes had and what they should have had, and so the total, of the last spans in which they were
+    /// For each class and, last, for the total: the actual and the agreed rate in the last spans that could be
     /// judged.
     long: Vec<VecDeque<(Rate, Rate)>>,
 }
 
 impl Verifier {
-    /// Begins at `now` with classes of these weights.
-    pub fn new(weights: &[u16], before: Option<Rate>, now: Time) -> Verifier {
-        let weight = |weight: &u16| Weight::new((*weight).into()).unwrap_or_default();
+    /// Begins at `now` with these classes.
+    pub fn new(classes: &Classes, before: Option<Rate>, now: Time) -> Verifier {
+        let count = classes.weights().len();
         Verifier {
-            weights: weights.iter().map(weight).collect(),
+            tree: classes.tree(),
             before,
             judged_from: now + SETTLING,
             since: now,
-            sum: vec![Received::default(); weights.len()],
-            lost_at: vec![None; weights.len()],
+            sum: vec![Received::default(); count],
+            lost_at: vec![None; count],
             failed: Streak::default(),
             unmarked: Streak::default(),
-            long: vec![VecDeque::new(); weights.len() + 1],
+            long: vec![VecDeque::new(); count + 1],
         }
     }
 
-    /// Takes in what arrived in a tick, by class. `Some` at the end of a span that was judged: whether the
+    /// Takes in what arrived in a tick, by class. Returns `Some` at the end of a span that was judged: whether the
     /// agreement holds.
     ///
     /// # Errors
-    /// Why it does not.
+    /// Why the agreement does not hold.
     ///
     /// # Panics
     /// If there are not as many classes as weights.
@@ -168,8 +175,9 @@ impl Verifier {
         }
         let rate = |received: &Received| Rate::from_volume(received.bytes, length);
         let rates: Vec<Rate> = self.sum.iter().map(rate).collect();
+        let losses = self.sum.iter().map(|received| received.losses).collect();
         let acks = |class: &usize| self.sum[*class].acknowledged >= ACKNOWLEDGED_LEAST;
-        let acking: Vec<usize> = (0..rates.len()).filter(acks).collect();
+        let acking: Vec<usize> = (0..self.sum.len()).filter(acks).collect();
         self.since = now;
         self.sum.fill(Received::default());
         if now < self.judged_from {
@@ -179,7 +187,8 @@ impl Verifier {
         if let (Some(class), FAILED_MAX..) = (unmarked, self.unmarked.count(unmarked.is_some())) {
             return Some(Err(Fault::Marks { class }));
         }
-        let judged = self.judge(&rates, 0, now);
+        let span = Judged { rates, losses };
+        let judged = self.judge(&span, 0, now);
         let is_short = |(has, should): (Rate, Rate), least| has < should * least;
         let short = judged.iter().position(|one| one.is_some_and(|of| is_short(of, SPAN_LEAST)));
         if self.failed.count(short.is_some()) >= FAILED_MAX {
@@ -187,7 +196,7 @@ impl Verifier {
             return Some(Err(self.fault(of)));
         }
         let mut fault = None;
-        let held = self.judge(&rates, seen.held, now);
+        let held = self.judge(&span, seen.held, now);
         let is_known = held.iter().any(Option::is_some) || !acking.is_empty();
         for (at, (long, judged)) in self.long.iter_mut().zip(held).enumerate() {
             let Some(judged) = judged else {
@@ -202,7 +211,7 @@ impl Verifier {
                 |of: fn(&(Rate, Rate)) -> Rate| long.iter().map(of).sum::<Rate>() / LONG as u64;
             let mean = (sum(|of| of.0), sum(|of| of.1));
             let (of_class, of_total) = LONG_LEAST;
-            let least = if at < self.weights.len() { of_class } else { of_total };
+            let least = if at < self.tree.len() { of_class } else { of_total };
             if long.len() == LONG && is_short(mean, least) {
                 fault = fault.or(Some((at, mean)));
             }
@@ -213,28 +222,37 @@ impl Verifier {
         }
     }
 
-    /// What each class had and should have had in a span, where that can be judged; last the total. Classes that
-    /// are `held` want more too.
-    fn judge(&self, rates: &[Rate], held: u16, now: Time) -> Vec<Option<(Rate, Rate)>> {
-        let wants = |class: usize| {
-            held >> class & 1 == 1 || self.lost_at[class].is_some_and(|at| now.since(at) <= WANTS)
-        };
-        let wanting = (0..rates.len()).filter(|&class| wants(class)).count();
+    /// The actual and the agreed rate of each class in a span, if it can be judged; the last entry is the total. `held`
+    /// classes want more too. A class below [`SPAN_LEAST`] without losses in the span counts as ended: what arrives
+    /// does not distinguish this from a divider that blocks the class completely.
+    fn judge(&self, span: &Judged, held: u16, now: Time) -> Vec<Option<(Rate, Rate)>> {
+        let Judged { rates, losses } = span;
         let total: Rate = rates.iter().copied().sum();
-        let entry = |(class, weight): (usize, &Weight)| Entry {
-            weight: *weight,
-            demand: (!wants(class)).then_some(rates[class]),
+        let mut wants: Vec<bool> = (0..rates.len())
+            .map(|class| {
+                let lost_at = self.lost_at[class];
+                held >> class & 1 == 1 || lost_at.is_some_and(|at| now.since(at) <= WANTS)
+            })
+            .collect();
+        let divided = |wants: &[bool]| {
+            let demand = |(rate, wants): (&Rate, &bool)| (!wants).then_some(*rate);
+            let demands: Vec<_> = rates.iter().zip(wants).map(demand).collect();
+            self.tree.divide(total, Claims { demands: &demands, taken: &[] })
         };
-        let entries: Vec<Entry> = self.weights.iter().enumerate().map(entry).collect();
-        let parts = fair(total, &entries);
+        for (class, part) in divided(&wants).into_iter().enumerate() {
+            let is_held = held >> class & 1 == 1;
+            wants[class] &= is_held || losses[class] > 0 || rates[class] >= part * SPAN_LEAST;
+        }
+        let parts = divided(&wants);
+        let wanting = wants.iter().filter(|wants| **wants).count();
         let of =
-            |class: usize| (wanting >= 2 && wants(class)).then(|| (rates[class], parts[class]));
+            |class: usize| (wanting >= 2 && wants[class]).then(|| (rates[class], parts[class]));
         let before = self.before.filter(|_| wanting > 0).map(|before| (total, before));
         (0..rates.len()).map(of).chain([before]).collect()
     }
 
     fn fault(&self, (at, (rate, part)): (usize, (Rate, Rate))) -> Fault {
-        if at < self.weights.len() {
+        if at < self.tree.len() {
             Fault::Share { class: at, rate, part }
         } else {
             Fault::Total { rate, before: part }

@@ -1,51 +1,51 @@
-//! Whether two connections share a bottleneck, by delays and losses that come together.
+//! Whether two connections share a bottleneck, judged by delays and losses that coincide.
 //!
-//! Problem: a stunt that gives way at another bottleneck gives up its rate for nothing. Method: of each
-//! interval the mean round-trip time of a connection is kept, and whether it had a signal. After
-//! [`BLOCK`], the correlation of the round-trip times of a free connection and of a stunt is compared
-//! with what it would be if both passed one queue, as far as the noise of each lets that be seen: noise
-//! changes from one interval to the next, a queue does not, so what an interval has in common with
-//! the next one says how much is noise. Signals in the same intervals, more than by chance, count too.
-//! The differences are summed, with an end on both sides (a CUSUM): at one end the two are *apart*, and
-//! they are together again when the sum is back at its middle. Without such intervals nothing changes.
+//! Problem: a stunt that reduces its window at another bottleneck gives up its rate for nothing. Method:
+//! for each interval the mean round-trip time of a connection is kept, and whether it had a signal. After
+//! [`BLOCK`], the correlation of the round-trip times of a free connection and of a stunt is compared with
+//! the correlation expected if both passed the same queue, given the noise of each. Noise changes from one
+//! interval to the next and a queue does not, so the part that one interval has in common with the next
+//! shows how much is noise. Signals in the same intervals, beyond chance, count too. The differences are
+//! summed within bounds on both sides (a CUSUM): at one bound the two are *apart*, and they are together
+//! again when the sum is back at its middle. Without usable intervals nothing changes.
 //!
-//! What is measured: `docs/research/papers/free-and-stunts.md`, *apart*.
+//! Measurements: `docs/research/papers/free-and-stunts.md`, *apart*.
 
 use super::sample::Sample;
 use super::{MemberId, Tally};
 use crate::units::{Span, Time};
 
-/// What is judged at once. In less time the correlation of two queues that have nothing to do with each
-/// other is often high by chance.
+/// The time that is judged at once. In less time the correlation of two unrelated queues is often high
+/// by chance.
 const BLOCK: Span = Span::secs(10);
 /// The most intervals that are kept.
 const TICKS_MAX: usize = 128;
-/// The least that say something.
+/// The fewest intervals that are judged.
 const TICKS_MIN: usize = 20;
-/// With a smaller window a receiver delays ACKs, and round-trip times say more of that than of queues.
+/// With a smaller window a receiver delays ACKs, and round-trip times show that rather than queues.
 const WINDOW_LEAST: u32 = 4;
-/// Round-trip times with a smaller standard deviation, in milliseconds, say nothing of a queue.
+/// Round-trip times with a smaller standard deviation, in milliseconds, say nothing about a queue.
 const SPREAD_LEAST_MS: f64 = 1.0;
 /// Least correlation of connections that share a bottleneck.
 const SHARED_LEAST: f64 = 0.15;
-/// Which part of the correlation that noise allows is expected of them.
+/// Part of the correlation that noise permits which connections at one bottleneck must reach.
 const SHARED_PART: f64 = 0.5;
-/// How much signals at the same time count, in standard deviations of chance.
+/// Weight of signals at the same time, in standard deviations of chance, and the range of these.
 const SIGNALS_PART: f64 = 0.1;
 const SIGNALS_FEWER: f64 = -2.0;
 const SIGNALS_MORE: f64 = 4.0;
-/// Where a sum ends. Shared bottlenecks came to -0.1 in 200 pairs of 400 s, others to this in 25 to 90 s.
+/// Bound of a sum. Shared bottlenecks came to -0.1 in 200 pairs of 400 s, others to this bound in 25 to 90 s.
 const SUM_END: f64 = 0.6;
 
 /// What a connection saw in one interval.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tick {
-    /// Its mean round-trip time in milliseconds, if there is one that says something.
+    /// The mean round-trip time in milliseconds, if it can be used.
     delay_ms: Option<f32>,
     had_signal: bool,
 }
 
-/// What a connection saw since the block began.
+/// What a connection has seen since the block began.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seen {
     ticks: Vec<Tick>,
@@ -53,14 +53,14 @@ pub(super) struct Seen {
     signals: u64,
 }
 
-/// Which block it is, and how long it lasts yet.
+/// The current block, and its intervals so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Block {
     since: Option<Time>,
     ticks: usize,
 }
 
-/// How a stunt stands to a free connection.
+/// Whether a stunt shares the bottleneck of a free connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pair {
     pub(super) free: MemberId,
@@ -69,7 +69,7 @@ pub(super) struct Pair {
 }
 
 impl Block {
-    /// An interval is over; says which one of the block it was, and whether the block is over.
+    /// An interval is over; returns its number in the block, and whether the block is over.
     pub(super) fn handle_tick(&mut self, now: Time) -> (usize, bool) {
         let since = *self.since.get_or_insert(now);
         let nth = self.ticks;
@@ -93,7 +93,7 @@ impl Seen {
         let delay_ms = is_telling.then(|| (sum / count).as_millis_f64() as f32);
         let had_signal = tally.signals > self.signals;
         self.signals = tally.signals;
-        // A connection that joined later, or had no ACK for some time, has seen nothing until now.
+        // A connection that joined later, or had no ACK for some time, has no data for the intervals before.
         self.ticks.resize(nth, Tick::default());
         self.ticks.push(Tick { delay_ms, had_signal });
     }
@@ -105,7 +105,7 @@ impl Seen {
 }
 
 impl Pair {
-    /// Nothing is known.
+    /// A pair about which nothing is known.
     pub(super) fn new(free: MemberId) -> Pair {
         Pair { free, sum: 0.0, is_apart: false }
     }
@@ -118,8 +118,8 @@ impl Pair {
     }
 }
 
-/// How much more the two have in common than half of what they would at one queue; `None` if that
-/// cannot be said.
+/// By how much what the two have in common exceeds half of what they would have at one queue; `None` if
+/// that cannot be judged.
 fn more_than_expected(free: &Seen, stunt: &Seen) -> Option<f64> {
     let ticks = || free.ticks.iter().zip(&stunt.ticks);
     let delays =
@@ -134,7 +134,7 @@ fn more_than_expected(free: &Seen, stunt: &Seen) -> Option<f64> {
         return None;
     }
     let (likeness, lasting) = match spread_stunt < SPREAD_LEAST_MS {
-        // It sees nothing of the free connection's queue.
+        // The stunt sees nothing of the free connection's queue.
         true => (0.0, 0.0),
         false => {
             let covariance = product(&of_free, &of_stunt) / of_free.len() as f64;
@@ -150,8 +150,8 @@ fn more_than_expected(free: &Seen, stunt: &Seen) -> Option<f64> {
     Some(likeness - expected + SIGNALS_PART * common_signals(free, stunt))
 }
 
-/// How many standard deviations more signals of the free connection have one of the stunt in the same
-/// interval, or one next to it, than by chance.
+/// By how many standard deviations more signals of the free connection than by chance coincide with a
+/// signal of the stunt in the same or an adjacent interval.
 fn common_signals(free: &Seen, stunt: &Seen) -> f64 {
     let length = free.ticks.len().min(stunt.ticks.len());
     let is_near = |at: usize| {
@@ -162,7 +162,7 @@ fn common_signals(free: &Seen, stunt: &Seen) -> f64 {
     let signals = || (0..length).filter(|at| free.ticks[*at].had_signal);
     let both = signals().filter(|at| is_near(*at)).count() as f64;
     let by_chance = signals().count() as f64 * near;
-    // One is added so that few signals say little.
+    // One is added so that a few signals have little weight.
     let deviation = (by_chance * (1.0 - near) + 1.0).sqrt();
     ((both - by_chance) / deviation).clamp(SIGNALS_FEWER, SIGNALS_MORE)
 }
@@ -211,7 +211,7 @@ mod tests {
             }
         }
 
-        /// Whether a packet is lost.
+        /// Advances the queue by one step; returns whether a packet is lost.
         fn step(&mut self, state: &mut u64) -> bool {
             self.ms += self.rise_ms * 2.0 * random(state);
             let is_full = self.ms > self.full_ms;

@@ -1,14 +1,14 @@
-//! Which part of the congestion signals is delegated, so that a rate follows its target.
+//! Decides which part of the congestion signals is delegated, so that a rate follows its target.
 //!
-//! Problem: a connection that reacts to fewer signals becomes faster. Method: every interval the rate
-//! of the last one is compared with the target, and the *gain* g follows: of the free connection's
-//! signals the part g is delegated to the stunts if g > 0, and of the stunts' signals the part |g| to
-//! the free connection if g < 0.
+//! Problem: a connection that reacts to fewer signals becomes faster. Method: in every interval the last
+//! rate is compared with the target, and the *gain* g follows. If g > 0, the part g of the free
+//! connection's signals is delegated to the stunts. If g < 0, the part |g| of the stunts' signals is
+//! delegated to the free connection.
 //!
-//! The paper's eq. (4) has the wrong sign, and integrates without bound. Here the error is target
-//! minus rate, and the integral and the gain are each clamped. The velocity form, whose clamp is its
-//! own anti-windup, was measured to hold 4 to 18 % less than a target above the fair share: noise at
-//! the clamp is cut off on one side only.
+//! The paper's eq. (4) has the wrong sign, and integrates without bound. Here the error is target minus
+//! rate, and the integral and the gain are each clamped. The velocity form, whose clamp is itself an
+//! anti-windup, held 4 to 18 % less than a target above the fair share when measured: its clamp cuts
+//! noise off on one side only.
 //!
 //! [`Algorithm::Track`] goes beyond the paper. Each reduction ends at the target: what the free
 //! connection has above its aim it gives up at the next signal, its own or a stunt's, and what is
@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::{Rate, Span};
 
-/// Which part of the signals is delegated, from −1 to 1: a fixed-point number, so that a kernel
+/// The part of the signals that is delegated, from −1 to 1: a fixed-point number, so that a kernel
 /// program and this crate decide alike.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Gain(i32);
@@ -26,7 +26,7 @@ pub struct Gain(i32);
 /// How the gain is decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Algorithm {
-    /// 1 below the target's peak, −1 above it.
+    /// 1 below the peak that belongs to the target, −1 above it.
     OnOff,
     /// Proportional-integral.
     Pi,
@@ -39,17 +39,17 @@ pub enum Algorithm {
 pub struct Interval {
     /// How long it was.
     pub length: Span,
-    /// What the connection was to have.
+    /// The target of the connection's rate.
     pub target: Rate,
-    /// What it had.
+    /// The connection's rate.
     pub rate: Rate,
-    /// The most that the stunts let it have.
+    /// The highest rate that the stunts let it have.
     pub reachable: Rate,
-    /// Window by round-trip time at its end.
+    /// Window divided by round-trip time at the end of the interval.
     pub rate_now: Rate,
     /// One packet per round-trip time.
     pub rate_least: Rate,
-    /// Which part of its window a signal leaves, from 0 to 1.
+    /// The part of its window that a signal leaves, from 0 to 1.
     pub kept: f64,
 }
 
@@ -67,9 +67,9 @@ pub struct Controller {
 const INTEGRAL: f64 = 1.5;
 const PROPORTIONAL: f64 = 1.0;
 
-/// Which part of the error an aim moves away from its target per second.
+/// Part of the error by which an aim moves away from its target per second.
 const TRIM: f64 = 0.3;
-/// How far it moves at most. Downwards far: a window that is small has grown by a large part of itself
+/// How far the aim moves at most. Downwards far, since a small window grows by a large part of itself
 /// before the next signal.
 const TRIM_DOWN: f64 = 0.8;
 const TRIM_UP: f64 = 0.3;
@@ -77,7 +77,7 @@ const TRIM_UP: f64 = 0.3;
 impl Gain {
     /// No delegation.
     pub const ZERO: Gain = Gain(0);
-    /// Every signal.
+    /// Delegation of every signal.
     pub const ONE: Gain = Gain(1 << 16);
 
     /// The nearest gain to a number; NaN becomes zero.
@@ -118,8 +118,8 @@ impl Controller {
         Gain::from_f64(self.gain)
     }
 
-    /// The rate to which reductions go, if not the gain but this says who gives up how much: what a
-    /// free connection has above it is what it gives up, of signals of its own and of stunts.
+    /// The rate at which reductions end, if this rather than the gain decides who gives up how much: a free
+    /// connection gives up what it has above this rate, at its own signals and at those of stunts.
     pub fn aim(&self) -> Option<Rate> {
         self.aim
     }
@@ -127,18 +127,18 @@ impl Controller {
     /// An interval is over.
     pub fn handle_interval(&mut self, interval: &Interval) -> Gain {
         let Interval { length, target, rate, reachable, rate_now, rate_least, kept } = *interval;
-        // The online region check: only what stunts can give up is asked for.
+        // The online region check: the aim requires no more than the stunts can give up.
         let within = if rate < target { target.min(reachable).max(rate) } else { target };
         let (target, within) = (target.as_bps() as f64, within.as_bps() as f64);
         match self.algorithm {
             Algorithm::OnOff => {
-                // A signal at the peak leaves `kept` of it, and the mean of both is the target.
+                // A signal at the peak leaves `kept` of it, and the mean of peak and rest is the target.
                 let peak = target * 2.0 / (1.0 + kept);
                 self.gain = if rate_now.as_bps() as f64 > peak { -1.0 } else { 1.0 };
             }
             Algorithm::Pi => {
                 let scale = target.max(rate_least.as_bps() as f64).max(1.0);
-                // A rate of several times its target says no more than twice the target does.
+                // A rate of several times its target counts no more than twice the target.
                 let error = ((within - rate.as_bps() as f64) / scale).max(-1.0);
                 let step = INTEGRAL * length.as_secs_f64() * error;
                 self.integral = (self.integral + step).clamp(-1.0, 1.0);
@@ -147,7 +147,7 @@ impl Controller {
             Algorithm::Track => {
                 let scale = target.max(rate_least.as_bps() as f64).max(1.0);
                 let error = ((within - rate.as_bps() as f64) / scale).max(-1.0);
-                // Between reductions the window is above what they leave: the mean is put right.
+                // Between reductions the window is above the aim: the integral corrects the mean.
                 let step = TRIM * length.as_secs_f64() * error;
                 self.integral = (self.integral + step).clamp(-TRIM_DOWN, TRIM_UP);
                 let aim = Rate::bps((target * (1.0 + self.integral)) as u64);
@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn an_aim_is_moved_until_the_mean_is_the_target() {
         let mut controller = Controller::new(Algorithm::Track);
-        // A window that grows by 200 kbit/s on average before it is reduced to the aim.
+        // Between two reductions to the aim the window's rate is 200 kbit/s above the aim on average.
         let mut rate = Rate::kbit(1_000);
         for _ in 0..500 {
             controller.handle_interval(&interval(1_000, rate.as_bps() / 1_000));

@@ -1,4 +1,4 @@
-//! What a bundle knows of one connection, and what that one can give up.
+//! What a bundle knows of one connection, and what that connection can give up.
 
 use super::apart::{Pair, Seen};
 use super::control::Controller;
@@ -12,19 +12,19 @@ use crate::units::{Bytes, Rate, Time};
 pub(super) struct Member {
     pub(super) part: Part,
     pub(super) sample: Option<Sample>,
-    /// The number of the sample with which it last delivered something.
+    /// The number of the sample with which it last delivered data.
     pub(super) heard: u64,
     /// When its window was last cut.
     pub(super) cut_at: Option<Time>,
-    /// By how many packets it has to reduce its window at an ACK, whatever it gives up for signals
-    /// of its own until then.
+    /// The number of packets by which it has to reduce its window at an ACK, whatever it gives up for its own
+    /// signals until then.
     pub(super) debt: u32,
-    /// What it gave up at its last cut, if that was for others.
+    /// The number of packets that it gave up at its last cut, if that was for others.
     pub(super) gave: u32,
     pub(super) rate: Rate,
     pub(super) measured: Option<(Time, Bytes)>,
     pub(super) tally: Tally,
-    /// What was seen in the present block.
+    /// What was seen in the current block.
     pub(super) seen: Seen,
 }
 
@@ -35,7 +35,7 @@ pub(super) enum Part {
         weight: Weight,
         min_rate: Rate,
         turn: u64,
-        /// How it stands to free connections; those that are not in it are as at the begin.
+        /// Its relation to free connections; a free connection that is missing here is as at the beginning.
         pairs: Vec<Pair>,
     },
 }
@@ -47,7 +47,7 @@ pub(super) struct Free {
     /// Signals that should have been delegated and were not, in 2^-16.
     pub(super) forward: u32,
     pub(super) reverse: u32,
-    /// What the target was, and the rate, in the last interval.
+    /// The target and the rate of the last interval.
     pub(super) target_now: Rate,
     pub(super) rate: Rate,
     /// How many stunts do not share its bottleneck.
@@ -71,9 +71,9 @@ impl Member {
         self.debt == 0 && !is_fresh && sample.phase != Phase::Recovery
     }
 
-    /// A signal of its own within a round-trip time of a cut for others is of the window before that
-    /// cut: at a full queue all connections lose packets at once. What it gives up less for that
-    /// reason, it owes.
+    /// Its own signal within a round-trip time after a cut for others belongs to the window before that cut:
+    /// at a full queue all connections lose packets at once. The packets that it therefore gives up less, it
+    /// owes.
     pub(super) fn owe_for(&mut self, now: Time, sample: &Sample) {
         let gave = std::mem::take(&mut self.gave);
         if self.cut_at.is_some_and(|at| now.since(at) < sample.rtt) {
@@ -99,8 +99,8 @@ impl Member {
         pairs.iter().any(|pair| pair.free == free && pair.is_apart)
     }
 
-    /// The least window that a cut for others leaves: what a signal of its own would, and what a
-    /// stunt keeps in any case.
+    /// The smallest window that a cut for others leaves: the window that its own signal would leave, or the
+    /// minimum of a stunt.
     pub(super) fn floor(&self, sample: &Sample) -> u32 {
         let kept = match self.part {
             Part::Free(_) => 0,
@@ -109,13 +109,13 @@ impl Member {
         kept.max(sample.cwnd_cut).max(WINDOW_MIN)
     }
 
-    /// Short transfers and those that still search for their rate are no stunts.
+    /// Whether it can be a stunt: short transfers, and those that still search for their rate, cannot.
     pub(super) fn is_elephant(&self) -> bool {
         let is_long = |s: &Sample| s.delivered >= ELEPHANT && s.phase != Phase::SlowStart;
         self.sample.as_ref().is_some_and(is_long)
     }
 
-    /// What the stunt has above its floor on average.
+    /// The stunt's mean rate above its floor.
     pub(super) fn spare(&self) -> Rate {
         let Part::Stunt { min_rate, .. } = self.part else { return Rate::ZERO };
         let Some(sample) = self.sample.filter(|_| self.is_elephant()) else { return Rate::ZERO };
@@ -128,7 +128,7 @@ impl Member {
     }
 }
 
-/// Least volume that a stunt has delivered: shorter transfers are not delayed.
+/// Smallest volume that a stunt must have delivered, so that shorter transfers are not delayed.
 const ELEPHANT: Bytes = Bytes::kb(1_000);
 /// The least window that a cut leaves. Source: RFC 5681 (4).
 pub(super) const WINDOW_MIN: u32 = 2;

@@ -1,31 +1,31 @@
-//! Free and Stunts: some connections answer the congestion signals of another one, so that it holds
-//! a rate and the network sees no more load.
+//! Free and Stunts: some connections answer the congestion signals of another connection, so that it
+//! holds a rate and the network sees no more load.
 //!
 //! Problem: a TCP sender must halve its window at a loss, whatever its application needs. Method: a
 //! *bundle* of connections that leave one host through one bottleneck. A *free* connection has a
 //! target; *stunts* have none. A signal of the free connection may be *delegated*: it keeps its
-//! window, and enough stunts reduce theirs that the rates they give up are together at least what the
-//! free connection would have given up. While it is above its target, signals of stunts are delegated
-//! to it (*reverse* delegation). A [`Controller`] per free connection decides which part of the
+//! window, and as many stunts reduce theirs as needed to give up at least the rate that the free
+//! connection would have given up. While it is above its target, signals of stunts are delegated
+//! to it (*reverse* delegation). For each free connection a [`Controller`] decides which part of the
 //! signals is delegated, or, under [`Algorithm::Track`], which part of each reduction.
 //!
-//! The caller reports each connection's window and round-trip time by [`Bundle::handle_sample`], asks
-//! [`Bundle::handle_signal`] at every congestion signal whether the connection answers it itself,
-//! takes the windows that others give up by [`Bundle::take_cut`] at their next ACK, and calls
-//! [`Bundle::handle_tick`] when [`Bundle::next_tick`] says so.
+//! The caller reports each connection's window and round-trip time by [`Bundle::handle_sample`]. At every
+//! congestion signal it asks [`Bundle::handle_signal`] whether the connection answers the signal itself.
+//! By [`Bundle::take_cut`] it gets, at the next ACK, the window to which another connection must go down.
+//! It calls [`Bundle::handle_tick`] when [`Bundle::next_tick`] says so.
 //!
 //! Terms: *signal*, a reason to cut a window, once per round-trip time (a loss recovery, an ECN echo,
-//! a first timeout, which others answer only if they have
-//! delivered something since); *gain*, which part is delegated; *turn*, the order in which stunts are asked;
-//! *floor*, what a stunt keeps.
+//! or a first timeout, which another connection answers only if it has
+//! delivered data since); *gain*, the part that is delegated; *turn*, the order in which stunts are asked;
+//! *floor*, the rate that a stunt keeps.
 //!
 //! Properties, all tested: at each delegation the reductions sum to at least the free connection's
 //! own and exceed it by less than one stunt's; no stunt is cut for others twice within its
 //! round-trip time, nor below its floor or two packets; delegated + taken = signals; gains are within
-//! [−1, 1]; a stunt that is judged not to share the bottleneck of a free connection is not asked for it.
+//! [−1, 1]; a stunt that is judged not to share a free connection's bottleneck does not answer for it.
 //!
-//! Source: Guirguis and Valdez, Traffic Shaping via Congestion Signals Delegation. What is resolved
-//! otherwise: `docs/research/papers/free-and-stunts.md`.
+//! Source: Guirguis and Valdez, Traffic Shaping via Congestion Signals Delegation. Deviations:
+//! `docs/research/papers/free-and-stunts.md`.
 
 use serde::{Deserialize, Serialize};
 
@@ -65,11 +65,11 @@ pub enum Reverse {
     /// It reduces its window by what the stunt would have given up (§VI-B).
     #[default]
     Exact,
-    /// As it would to one of its own (§III-B).
+    /// It reacts as to its own signal (§III-B).
     Own,
 }
 
-/// What a bundle is made from.
+/// The parameters of a bundle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BundleSpec {
     /// How gains are decided.
@@ -78,25 +78,25 @@ pub struct BundleSpec {
     pub reverse: Reverse,
 }
 
-/// What a free connection is to have.
+/// The target of a free connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// A rate over time.
     Trace(Trace),
-    /// As much as this number of connections of the bundle have on average.
+    /// The mean rate of a connection of the bundle, times this number.
     Connections(Weight),
 }
 
-/// What a connection is in its bundle.
+/// The role of a connection in its bundle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Role {
     /// It has a target.
     Free(Target),
     /// It answers the free connections' signals.
     Stunt {
-        /// One of weight 2 is asked half as often as one of weight 1.
+        /// A stunt of weight 2 is asked half as often as one of weight 1.
         weight: Weight,
-        /// Delegation leaves it at least this.
+        /// Delegation leaves it at least this rate.
         min_rate: Rate,
     },
 }
@@ -108,24 +108,24 @@ pub struct MemberId(usize);
 /// How a signal is answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// The connection itself.
+    /// The connection answers itself.
     Own,
-    /// Others; it keeps its window.
+    /// Others answer; the connection keeps its window.
     Delegated,
-    /// A free connection answers in part; its window is then this number of packets.
+    /// A free connection answers in part; this connection's window is then this number of packets.
     Shared(u32),
 }
 
-/// How many signals a connection had, and who answered them.
+/// How many signals a connection had, and how they were answered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
-    /// All: the sum of the next two.
+    /// All signals: the sum of the next two.
     pub signals: u64,
     /// Answered by others.
     pub delegated: u64,
     /// Answered by itself.
     pub taken: u64,
-    /// Of those taken: no connection could answer them.
+    /// Signals answered by itself because no connection could answer them.
     pub refused: u64,
     /// Cuts for signals of others.
     pub cuts: u64,
@@ -147,37 +147,37 @@ impl std::ops::Add for Tally {
 /// How the signals of a free connection are answered until the next tick.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Order {
-    /// Which part of the signals is delegated, if there is no aim.
+    /// The part of the signals that is delegated, if there is no aim.
     pub gain: Gain,
-    /// Where reductions end.
+    /// The rate at which reductions end.
     pub aim: Option<Rate>,
 }
 
 /// What is known of a free connection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Status {
-    /// What it is to have now.
+    /// The current target.
     pub target: Rate,
-    /// What it had in the last interval.
+    /// The rate of the last interval.
     pub rate: Rate,
-    /// Which part of the signals is delegated.
+    /// The part of the signals that is delegated.
     pub gain: Gain,
     /// Whether the bundle holds the target.
     pub verdict: Verdict,
     /// Its signals.
     pub tally: Tally,
-    /// How many stunts do not answer for it, because they do not share its bottleneck.
+    /// How many stunts do not answer for it because they do not share its bottleneck.
     pub apart: usize,
 }
 
 /// What stunts can do for a free connection.
 #[derive(Clone, Copy, Debug, Default)]
 struct Help {
-    /// How many answer for it.
+    /// How many stunts answer for it.
     stunts: usize,
-    /// What these have above their floors.
+    /// The rate that these have above their floors.
     spare: Rate,
-    /// How many do not share its bottleneck.
+    /// How many stunts do not share its bottleneck.
     apart: usize,
 }
 
@@ -185,13 +185,13 @@ struct Help {
 #[derive(Clone, Debug)]
 pub struct Bundle {
     spec: BundleSpec,
-    /// By their ids; places of those that have left are reused.
+    /// By id; the places of connections that have left are reused.
     members: Vec<Option<Member>>,
     /// The turn of the stunt that was asked last.
     turn: u64,
-    /// The time over which it is judged which connections share a bottleneck.
+    /// The time over which shared bottlenecks are judged.
     block: Block,
-    /// How many samples there were of connections that had delivered something.
+    /// Number of samples from connections that had delivered data.
     heard: u64,
 }
 
@@ -241,7 +241,7 @@ impl Bundle {
         Some(MemberId(place))
     }
 
-    /// A connection has ended; its place may be another one's.
+    /// A connection has ended; another one may take its place.
     ///
     /// # Panics
     /// If it is not there.
@@ -255,7 +255,7 @@ impl Bundle {
         }
     }
 
-    /// What a connection's sender knows now; with every ACK, after its window has changed.
+    /// The current state of a connection's sender; to be called at every ACK, after its window has changed.
     pub fn handle_sample(&mut self, id: MemberId, sample: Sample) {
         assert!(sample.rtt > Span::ZERO, "a round-trip time is positive");
         // A window of one packet, as after a timeout, is not reduced.
@@ -269,21 +269,21 @@ impl Bundle {
         member.sample = Some(Sample { cwnd_cut, ..sample });
     }
 
-    /// A connection must cut its window, for the first time in its round-trip time, and its window is
-    /// still as in its last sample: returns which connection does.
+    /// A connection must cut its window, for the first time in this round-trip time, and its window is still
+    /// as in its last sample: returns who answers the signal.
     pub fn handle_signal(&mut self, now: Time, id: MemberId) -> Answer {
         self.answer(now, id, 0)
     }
 
-    /// The same if nothing came back until a timeout passed. Only who has delivered something since this
-    /// connection did answers: then the way is open, and it was a loss as others are. If the way is
-    /// closed to all, each connection answers its own.
+    /// The same if nothing came back before a timeout. Only a connection that has delivered data since this
+    /// one did can answer: then the path is open, and the timeout was an ordinary loss. If the path is
+    /// closed to all, each connection answers itself.
     pub fn handle_timeout(&mut self, now: Time, id: MemberId) -> Answer {
         let heard = self.member(id).heard;
         self.answer(now, id, heard)
     }
 
-    /// Returns how a signal is answered by connections that were heard after `since`.
+    /// Returns how a signal is answered, by connections that were heard after `since`.
     fn answer(&mut self, now: Time, id: MemberId, since: u64) -> Answer {
         let reverse = self.spec.reverse;
         let member = self.member(id);
@@ -317,12 +317,12 @@ impl Bundle {
         answer
     }
 
-    /// The window in packets that a connection has to go down to for signals of others, if there is
-    /// one; to be asked with every ACK outside of recoveries.
+    /// The window in packets to which a connection has to go down for signals of others, if any; to be asked
+    /// at every ACK outside of recoveries.
     pub fn take_cut(&mut self, now: Time, id: MemberId) -> Option<u32> {
         let member = self.member(id);
         let sample = member.sample?;
-        // A signal of its own came first: the cut for others waits for its next round-trip time.
+        // Its own signal came first: the cut for others waits for the next round-trip time.
         if member.cut_at.is_some_and(|at| now.since(at) < sample.rtt) {
             return None;
         }
@@ -330,7 +330,7 @@ impl Bundle {
         if cut == 0 {
             return None;
         }
-        // What its floor keeps now is given up when the window has grown.
+        // The part that the floor still protects is given up when the window has grown.
         member.debt -= cut;
         (member.cut_at, member.gave) = (Some(now), cut);
         member.tally.cuts += 1;
@@ -436,7 +436,7 @@ impl Bundle {
         }
     }
 
-    /// What stunts can do for a free connection; nothing for a stunt.
+    /// What stunts can do for a free connection; nothing if the connection is a stunt.
     fn help_for(&self, id: MemberId) -> Help {
         let mut help = Help::default();
         let is_free = |m: &Member| matches!(m.part, Part::Free(_));
@@ -454,13 +454,13 @@ impl Bundle {
         help
     }
 
-    /// Whether a stunt does not answer for a free connection, nor that one for it, because they do
-    /// not share a bottleneck.
+    /// Whether the stunt and the free connection do not answer for each other, because they do not share a
+    /// bottleneck.
     pub fn is_apart(&self, stunt: MemberId, free: MemberId) -> bool {
         self.members[stunt.0].as_ref().is_some_and(|member| member.is_apart_from(free))
     }
 
-    /// What is known of a free connection; `None` of a stunt.
+    /// The status of a free connection; `None` for a stunt.
     pub fn status(&self, id: MemberId) -> Option<Status> {
         let member = self.members[id.0].as_ref()?;
         let Part::Free(free) = &member.part else { return None };
@@ -474,12 +474,12 @@ impl Bundle {
         })
     }
 
-    /// A sender that decides elsewhere has counted these signals so far.
+    /// Takes over the counts of a sender that decides elsewhere.
     pub fn handle_tally(&mut self, id: MemberId, tally: Tally) {
         self.member(id).tally = tally;
     }
 
-    /// What a sender that decides elsewhere is to do about a free connection's signals; `None` of a
+    /// How a sender that decides elsewhere is to answer a free connection's signals; `None` for a
     /// stunt.
     pub fn order(&self, id: MemberId) -> Option<Order> {
         let member = self.members[id.0].as_ref()?;
@@ -501,12 +501,12 @@ impl Bundle {
         self.members[id.0].as_mut().expect("invariant: only members of the bundle are asked about")
     }
 
-    /// Has stunts give up at least `need`, in their turns; says whether those heard after `since` can.
+    /// Makes stunts give up at least `need`, in turn; returns whether those heard after `since` can.
     fn delegate(&mut self, now: Time, id: MemberId, need: Rate, since: u64) -> bool {
         let members = self.members.iter().enumerate();
         let heard = members.filter_map(|(i, m)| Some((i, m.as_ref().filter(|m| m.heard > since)?)));
         let mut offers: Vec<Offer> = heard.filter_map(|(i, m)| m.offer(now, i, id)).collect();
-        // One bit/s of what is needed is for rounding.
+        // One bit/s of the need is left out for rounding.
         let need = need.saturating_sub(Rate::bps(1));
         if offers.iter().map(|offer| offer.rate).sum::<Rate>() < need {
             self.member(id).tally.refused += 1;
@@ -520,11 +520,11 @@ impl Bundle {
             }
             let rest = need.saturating_sub(given);
             given += offer.rate;
-            // A stunt that could not be asked for some time is not asked for all of it at once.
+            // A stunt that could not be asked for some time does not have to make up for all its missed turns.
             self.turn = offer.turn.max(self.turn);
             let from = self.turn;
             let member = self.member(MemberId(offer.index));
-            // The last one gives up only what is missing.
+            // The last stunt gives up only the missing part.
             let missing = member.sample.map_or(0, |s| s.packets_ceil(rest));
             member.debt = offer.packets.min(missing);
             if let Part::Stunt { weight, turn, .. } = &mut member.part {
@@ -534,7 +534,7 @@ impl Bundle {
         true
     }
 
-    /// Has a free connection go down to its aim, and stunts give up what is missing.
+    /// Makes a free connection go down to its aim, and stunts give up the missing part.
     fn answer_in_part(
         &mut self,
         now: Time,
@@ -555,8 +555,8 @@ impl Bundle {
         }
     }
 
-    /// The free connection that is furthest above its target of those heard after `since`, if one is to
-    /// answer for a stunt.
+    /// Among the free connections heard after `since`, the one furthest above its target, if one has to answer
+    /// for a stunt.
     fn furthest_above(&mut self, stunt: MemberId, since: u64) -> Option<MemberId> {
         let above = |(i, m): (usize, &Option<Member>)| {
             let answers = |m: &&Member| m.heard > since && !self.is_apart(stunt, MemberId(i));
@@ -584,7 +584,7 @@ impl Bundle {
         is_due.then_some(id)
     }
 
-    /// Has a free connection give up what a stunt would have, or as much of that as it can.
+    /// Makes a free connection give up what the stunt would have, or as much of that as it can.
     fn give_back(&mut self, now: Time, id: MemberId, stunt: &Sample, how: Reverse) -> Answer {
         let need = stunt.own_cut();
         let member = self.member(id);
@@ -605,13 +605,13 @@ impl Bundle {
         if given + Rate::bps(1) >= need {
             return Answer::Delegated;
         }
-        // What the free connection cannot give up, the stunt does.
+        // The stunt gives up the part that the free connection cannot.
         let rest = stunt.packets_ceil(need.saturating_sub(given));
         Answer::Shared(stunt.cwnd.saturating_sub(rest).max(stunt.cwnd_cut))
     }
 }
 
-/// Adds a part of a signal; says whether they come to a whole one, which is then taken.
+/// Adds a part of a signal; returns whether the parts make a whole signal, which is then subtracted.
 fn advance(signals: &mut u32, part: u32) -> bool {
     *signals += part;
     let whole = Gain::ONE.forward();

@@ -7,23 +7,23 @@ use crate::units::{Bytes, Rate, Span};
 pub struct Sample {
     /// Its window in packets.
     pub cwnd: u32,
-    /// What its own congestion control would leave of that at a signal.
+    /// The window that its own congestion control would leave at a signal, in packets.
     pub cwnd_cut: u32,
     /// A full packet, as rates count it.
     pub packet: Bytes,
     /// The smoothed round-trip time.
     pub rtt: Span,
-    /// The round-trip times of the newest packets of all its ACKs together.
+    /// The sum of the round-trip times of the newest packets of all its ACKs.
     pub rtts: Span,
-    /// How many these are.
+    /// The number of these round-trip times.
     pub rtt_count: u64,
-    /// What it has delivered in all, as rates count it.
+    /// The volume that it has delivered in all, as rates count it.
     pub delivered: Bytes,
-    /// What its window does.
+    /// The state of its window.
     pub phase: Phase,
 }
 
-/// What a window does.
+/// The state of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// It grows by slow start.
@@ -40,15 +40,15 @@ impl Sample {
         Rate::from_volume(self.packet * u64::from(packets), self.rtt)
     }
 
-    /// What a signal of its own costs it.
+    /// The rate that its own signal costs it.
     pub(super) fn own_cut(&self) -> Rate {
         self.rate_floor(self.cwnd.saturating_sub(self.cwnd_cut)) + Rate::bps(1)
     }
 
-    /// How many packets per round-trip time a rate is, rounded up unless that is for one bit/s.
+    /// The packets per round-trip time of a rate, rounded up unless only for one bit/s.
     pub(super) fn packets_ceil(&self, rate: Rate) -> u32 {
         let packet = self.packet.as_u64().max(1);
-        // One byte for what the product rounds off.
+        // One byte for the rounding of the product.
         let packets = ((rate * self.rtt).as_u64() + 1).div_ceil(packet);
         let packets = packets.min(u32::MAX.into()) as u32;
         let fewer = packets.saturating_sub(1);

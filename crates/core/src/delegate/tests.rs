@@ -4,7 +4,7 @@ use super::*;
 use crate::units::Bytes;
 
 const RTT: Span = Span::millis(100);
-/// So that a packet per round-trip time is 120 kbit/s.
+/// With this size, a packet per round-trip time is 120 kbit/s.
 const PACKET: Bytes = Bytes::new(1_500);
 
 fn sample(cwnd: u32) -> Sample {
@@ -59,13 +59,13 @@ fn stunts_are_cut_in_turn_until_they_have_given_up_what_the_free_one_keeps() {
     let cut = |bundle: &mut Bundle, ms| -> Vec<Option<u32>> {
         stunts.iter().map(|&id| bundle.take_cut(at(ms), id)).collect()
     };
-    // 10 packets are to be given up, and each stunt can give 4.
+    // 10 packets have to be given up, and each stunt can give up 4.
     assert_eq!(bundle.handle_signal(at(1_000), free), Answer::Delegated);
     assert_eq!(cut(&mut bundle, 1_000), [Some(4), Some(4), Some(6), None]);
-    // Within their round-trip time the three are spared, and the fourth is not enough.
+    // Within their round-trip time the three are spared, and the fourth alone is not enough.
     assert_eq!(bundle.handle_signal(at(1_050), free), Answer::Own);
     assert_eq!(cut(&mut bundle, 1_050), [None; 4]);
-    // Then the turn begins with the fourth.
+    // Afterwards the turn begins with the fourth stunt.
     assert_eq!(bundle.handle_signal(at(1_200), free), Answer::Delegated);
     assert_eq!(cut(&mut bundle, 1_200), [Some(4), Some(6), None, Some(4)]);
     let Tally { signals, delegated, taken, refused, .. } = bundle.tally(free);
@@ -130,9 +130,9 @@ fn a_free_connection_above_its_target_answers_for_stunts() {
         assert_eq!(bundle.handle_signal(at(1_000), other), Answer::Delegated);
         let cut = bundle.take_cut(at(1_001), first).unwrap();
         assert!((left - 1..=left).contains(&cut), "{reverse:?} {cut}");
-        // Once in a round-trip time.
+        // Only once in a round-trip time.
         assert_eq!(bundle.handle_signal(at(1_050), other), Answer::Own);
-        // Of a stunt that has more, it answers a part: 20 of 40 packets, and the stunt 20.
+        // For a stunt that has more it answers in part: 20 of 40 packets, and the stunt 20.
         bundle.handle_sample(first, sample(40));
         bundle.handle_sample(other, sample(80));
         let Answer::Shared(cwnd) = bundle.handle_signal(at(2_000), other) else {
@@ -147,7 +147,7 @@ fn a_free_connection_above_its_target_answers_for_stunts() {
 fn a_tracking_connection_goes_down_to_its_aim_and_stunts_give_up_the_rest() {
     let spec = BundleSpec { algorithm: Algorithm::Track, reverse: Reverse::Exact };
     let mut bundle = Bundle::new(&spec);
-    // 30 packets are 3.6 Mbit/s; it has 40, and would keep 20 of them.
+    // 30 packets are 3.6 Mbit/s; it has 40 packets, and would keep 20 of them.
     let target = Target::Trace(Trace::constant(Rate::kbit(3_600)).unwrap());
     let first = bundle.join(Role::Free(target)).unwrap();
     let other = bundle.join(stunt(1, Rate::ZERO)).unwrap();
@@ -165,7 +165,7 @@ fn a_tracking_connection_goes_down_to_its_aim_and_stunts_give_up_the_rest() {
     // After a timeout there is nothing to give up.
     bundle.handle_sample(first, Sample { cwnd: 1, ..sample(2) });
     assert_eq!(bundle.handle_signal(at(1_500), first), Answer::Own);
-    // Below its aim it gives up nothing, and nothing for a stunt.
+    // Below its aim it gives up nothing, neither for itself nor for a stunt.
     bundle.handle_sample(first, sample(24));
     assert_eq!(bundle.handle_signal(at(2_000), other), Answer::Own);
     bundle.handle_sample(other, sample(60));
@@ -179,7 +179,7 @@ fn a_stunts_own_signal_comes_before_what_it_owes() {
     assert_eq!(bundle.handle_signal(at(1_001), stunts[0]), Answer::Own);
     bundle.handle_sample(stunts[0], sample(20));
     assert_eq!(bundle.take_cut(at(1_050), stunts[0]), None);
-    // Five for the free one, in addition to the twenty for its own signal.
+    // Five packets for the free connection, in addition to the twenty for its own signal.
     assert_eq!(bundle.take_cut(at(1_101), stunts[0]), Some(15));
     assert_eq!(bundle.take_cut(at(1_201), stunts[0]), None);
 }
@@ -207,13 +207,13 @@ fn a_signal_right_after_a_cut_for_others_is_of_the_window_before_that_cut() {
     let (mut bundle, free, stunts) = bundle(10, &[(stunt(1, Rate::ZERO), 40)]);
     assert_eq!(bundle.handle_signal(at(1_000), free), Answer::Delegated);
     assert_eq!(bundle.take_cut(at(1_001), stunts[0]), Some(35));
-    // Of 40 packets it would have given up 20; of 35 it gives up 17 or 18, and owes the others.
+    // With 40 packets it would have given up 20; with 35 it gives up 17 or 18, and owes the rest.
     bundle.handle_sample(stunts[0], sample(35));
     assert_eq!(bundle.handle_signal(at(1_050), stunts[0]), Answer::Own);
     bundle.handle_sample(stunts[0], sample(17));
     assert_eq!(bundle.take_cut(at(1_149), stunts[0]), None, "once in a round-trip time");
     assert_eq!(bundle.take_cut(at(1_150), stunts[0]), Some(14));
-    // Later signals are of the window that there is.
+    // Later signals concern the current window.
     bundle.handle_sample(stunts[0], sample(14));
     assert_eq!(bundle.handle_signal(at(1_300), stunts[0]), Answer::Own);
     bundle.handle_sample(stunts[0], sample(7));
@@ -225,7 +225,7 @@ fn apart_after(seconds: u64) -> (Bundle, MemberId, Vec<MemberId>) {
     let (mut bundle, free, stunts) = bundle(20, &vec![(stunt(1, Rate::ZERO), 20); 2]);
     let mut rtts = [Span::ZERO; 2];
     for n in 0..seconds * 10 {
-        // Two queues that fill for 1.6 and for 2.3 s.
+        // Two queues that fill for 1.6 s and for 2.3 s.
         rtts =
             [rtts[0] + Span::millis(40 + 4 * (n % 16)), rtts[1] + Span::millis(40 + 4 * (n % 23))];
         for (id, queue) in [(free, 0), (stunts[0], 0), (stunts[1], 1)] {
@@ -246,10 +246,10 @@ fn who_does_not_share_the_bottleneck_is_not_asked() {
     assert_eq!(bundle.handle_signal(now, free), Answer::Delegated);
     assert_eq!(bundle.take_cut(now, stunts[0]), Some(10));
     assert_eq!(bundle.take_cut(now, stunts[1]), None);
-    // The other one alone is not enough, though the one apart could give it.
+    // The other stunt alone is not enough, although the one that is apart could give up the rest.
     bundle.handle_sample(free, sample(60));
     assert_eq!(bundle.handle_signal(at(201_000), free), Answer::Own);
-    // A connection in the free one's place is not judged by what that one was.
+    // A connection that takes the free connection's place is not judged by its predecessor.
     bundle.leave(free);
     let target = Target::Trace(Trace::constant(Rate::mbit(900)).unwrap());
     assert_eq!(bundle.join(Role::Free(target)), Some(free));
@@ -326,7 +326,7 @@ fn a_timeout_is_answered_by_who_has_delivered_since_and_by_nobody_if_the_way_is_
         bundle.handle_sample(id, Sample { delivered: Bytes::kb(kb), ..sample(cwnd) });
     };
     deliver(&mut bundle, free, 1_001, 20);
-    // A sample without progress, as after a timeout of its own, is no sign that the way is open.
+    // A sample without progress, as after its own timeout, does not show that the path is open.
     deliver(&mut bundle, stunts[0], 1_000, 40);
     assert_eq!(bundle.handle_timeout(at(1_000), free), Answer::Own, "nobody was heard since");
     assert!(stunts.iter().all(|&id| bundle.take_cut(at(1_000), id).is_none()));
@@ -335,7 +335,7 @@ fn a_timeout_is_answered_by_who_has_delivered_since_and_by_nobody_if_the_way_is_
     assert_eq!(bundle.handle_timeout(at(2_000), free), Answer::Delegated);
     assert_eq!(bundle.take_cut(at(2_000), stunts[0]), None, "it was not heard since");
     assert_eq!(bundle.take_cut(at(2_000), stunts[1]), Some(30), "half of the twenty");
-    // A loss is seen by an ACK of its own, so any stunt that can answers it.
+    // A loss is noticed by the connection's own ACK, so any stunt that can answers it.
     deliver(&mut bundle, free, 1_003, 20);
     assert_eq!(bundle.handle_signal(at(3_000), free), Answer::Delegated);
 }
@@ -355,7 +355,7 @@ struct Happening {
 enum What {
     Ack,
     Signal,
-    /// No ACK came before it.
+    /// A timeout without an ACK before it.
     Timeout,
 }
 
@@ -399,7 +399,7 @@ proptest! {
             now = now + after;
             let id = ids[member];
             if what != What::Timeout {
-                // The sum of all, so that it says too who was heard later.
+                // The sum over all connections, so that it also shows which one was heard later.
                 delivered += PACKET;
                 heard[member] = delivered;
                 bundle.handle_sample(id, Sample { rtt, phase, delivered, ..sample(cwnd) });
@@ -446,7 +446,7 @@ proptest! {
     }
 }
 
-/// What debts came with one signal, compared with what the one that had it would have given up.
+/// Compares the debts that one signal caused with what the connection itself would have given up.
 fn check_reductions(
     before: &Bundle,
     after: &Bundle,

@@ -1,8 +1,8 @@
-//! The rate that a free connection is to have at each time, and whether TCP can follow it.
+//! The target rate of a free connection over time, and whether TCP can follow it.
 //!
 //! Problem: a window grows by one packet per round-trip time, so a rate cannot rise faster than
-//! packet ÷ RTT² per second, and the stunts cannot give more than they have. Method: a trace is
-//! piecewise linear, and two points at one time are a step. [`Trace::feasible`] returns the largest
+//! packet ÷ RTT² per second, and the stunts cannot give up more than they have. Method: a trace is
+//! piecewise linear, and two points at the same time are a step. [`Trace::feasible`] returns the largest
 //! trace that is nowhere above the requested one, rises no faster than the window can and stays below
 //! the region. A step up becomes a ramp that begins at the step.
 //!
@@ -23,9 +23,9 @@ const SINE_POINTS: u64 = 32;
 /// A rate at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Point {
-    /// When.
+    /// The time of the point.
     pub at: Time,
-    /// What is requested then.
+    /// The rate that is requested then.
     pub rate: Rate,
 }
 
@@ -36,10 +36,10 @@ pub struct Point {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace(Vec<Point>);
 
-/// What lies between two points of a trace.
+/// How a trace goes from one point to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// The rate of the first one.
+    /// It keeps the rate of the first point, then steps.
     Step,
     /// A straight line.
     Linear,
@@ -51,7 +51,7 @@ pub enum TraceError {
     /// There is no point.
     #[error("the trace is empty; expected at least one point")]
     Empty,
-    /// There are more than [`TRACE_POINTS_MAX`].
+    /// There are more points than [`TRACE_POINTS_MAX`].
     #[error("the trace has {0} points; allowed are at most {TRACE_POINTS_MAX}")]
     TooLong(usize),
     /// A point is not after the one before it.
@@ -63,48 +63,48 @@ pub enum TraceError {
     /// A time is after [`TRACE_TIME_MAX`].
     #[error("point {0} of the trace is later than 30 days")]
     TooLate(usize),
-    /// A sine goes down to nothing, or has no period.
+    /// A sine reaches zero, or has no period.
     #[error("amplitude {amplitude} and period {period} are not a sine around {mean}")]
     Sine {
         /// Its mean.
         mean: Rate,
-        /// How far it goes from the mean.
+        /// Its largest distance from the mean.
         amplitude: Rate,
-        /// From one maximum to the next.
+        /// The time from one maximum to the next.
         period: Span,
     },
 }
 
-/// What a free connection can follow.
+/// The bounds within which a free connection can follow a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// A full packet, as rates count it.
     pub packet: Bytes,
     /// Its round-trip time.
     pub rtt: Span,
-    /// What the stunts have together on average: eq. (2).
+    /// The rate of all stunts together on average: eq. (2).
     pub region: Rate,
 }
 
 /// A point at which the feasible trace is below the requested one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// When.
+    /// The time of the point.
     pub at: Time,
-    /// What was requested.
+    /// The rate that was requested.
     pub requested: Rate,
-    /// What is feasible.
+    /// The rate that is feasible.
     pub feasible: Rate,
-    /// Which check it fails.
+    /// The check that failed.
     pub why: Why,
 }
 
-/// A check of the preprocessor.
+/// A check of the preprocessing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// The rate rises faster than one packet per round-trip time and round-trip time.
+    /// The rate rises by more than one packet per round-trip time in a round-trip time.
     Slope,
-    /// The rate is above what the stunts have.
+    /// The rate is above that of the stunts.
     Region,
 }
 
@@ -125,7 +125,7 @@ impl Bounds {
 }
 
 impl Trace {
-    /// Always the same rate.
+    /// A trace with a constant rate.
     ///
     /// # Errors
     /// [`TraceError::Rate`].
@@ -133,10 +133,10 @@ impl Trace {
         Trace::new(&[Point { at: Time::ZERO, rate }], Shape::Step)
     }
 
-    /// Goes through `points`.
+    /// A trace through `points`.
     ///
     /// # Errors
-    /// [`TraceError`] if there are none or too many, one is not after the one before, or a rate or a
+    /// [`TraceError`] if there are no points or too many, a point is not after the one before, or a rate or
     /// time is out of range.
     pub fn new(points: &[Point], shape: Shape) -> Result<Trace, TraceError> {
         if points.is_empty() {
@@ -169,7 +169,7 @@ impl Trace {
     /// The mean rate until `from`, then a sine around it that falls first, until `end`.
     ///
     /// # Errors
-    /// [`TraceError`] if it goes down to zero, or the period is too short for its length.
+    /// [`TraceError`] if the sine reaches zero, or the period is too short for the trace's length.
     pub fn sine(
         mean: Rate,
         amplitude: Rate,
@@ -204,8 +204,8 @@ impl Trace {
         }
     }
 
-    /// The largest trace that is nowhere above this one and obeys `bounds`, and each of its points
-    /// that differs, with the reason.
+    /// The largest trace that is nowhere above this one and obeys `bounds`, and each point that differs,
+    /// with the reason.
     ///
     /// # Panics
     /// If the round-trip time or the region is zero.
@@ -217,7 +217,7 @@ impl Trace {
         for pair in below.windows(2) {
             ramp(&mut made, pair[0], pair[1], bounds);
         }
-        // A ramp may end after the last point; one that takes longer than any trace is cut off.
+        // A ramp may end after the last point; a ramp longer than any trace is cut off.
         let last = below[below.len() - 1];
         let end = Point { at: last.at + TRACE_TIME_MAX.since(Time::ZERO), ..last };
         if made[made.len() - 1].rate < last.rate {
@@ -227,7 +227,7 @@ impl Trace {
         let made = Trace(made);
         let mut changes: Vec<Change> = Vec::new();
         for &Point { at, .. } in &made.0 {
-            // Before and after a step.
+            // The rates just before and just after a step.
             let pairs = [(self.just_before(at), made.just_before(at)), (self.at(at), made.at(at))];
             let is_new = changes.last().is_none_or(|last| last.at != at);
             let lower = pairs.into_iter().find(|(requested, feasible)| feasible < requested);
@@ -249,7 +249,7 @@ impl Trace {
         }
     }
 
-    /// Points of the trace that is this one or `most`, whichever is less.
+    /// The points of the minimum of this trace and `most`.
     fn clipped(&self, most: Rate) -> Vec<Point> {
         let mut points: Vec<Point> = Vec::new();
         for (i, &point) in self.0.iter().enumerate() {
@@ -267,12 +267,12 @@ impl Trace {
     }
 }
 
-/// Goes on from the last point made along the line from `a` to `b`, or below it as steeply as
+/// Continues from the last point made along the line from `a` to `b`, or below it as steeply as
 /// allowed.
 fn ramp(made: &mut Vec<Point>, a: Point, b: Point, bounds: &Bounds) {
     let last = made[made.len() - 1];
     if a.at == b.at {
-        // A step down is taken at once.
+        // A step down takes effect at once.
         if b.rate < last.rate {
             made.push(b);
         }
@@ -314,8 +314,8 @@ fn between(a: Point, b: Point, at: Time) -> Rate {
     Rate::bps(rate as u64)
 }
 
-/// When the line between two points, of which one is above `rate`, is no longer on the first one's
-/// side, to the nanosecond.
+/// The time, to the nanosecond, at which the line between two points, one of them above `rate`, leaves
+/// the first point's side of `rate`.
 fn crossing(a: Point, b: Point, rate: Rate) -> Time {
     let (mut low, mut high) = (a.at.as_nanos(), b.at.as_nanos());
     let was_above = a.rate > rate;
@@ -341,7 +341,7 @@ mod tests {
         Point { at: Time::ZERO + Span::millis(ms), rate: Rate::kbit(kbit) }
     }
 
-    /// 12 kbit per packet and 100 ms: a rate can rise by 1.2 Mbit/s per second.
+    /// With 12 kbit per packet and 100 ms a rate can rise by 1.2 Mbit/s per second.
     fn bounds(region_kbit: u64) -> Bounds {
         Bounds {
             packet: Bytes::new(1_500),

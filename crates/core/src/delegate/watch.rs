@@ -1,8 +1,8 @@
-//! Whether a bundle holds a target, and why not.
+//! Whether a bundle holds a target, and the reason if it does not.
 //!
-//! Method: after each [`SPAN`], what a free connection had in the last [`SPANS`] of them is compared with
-//! what it was to have; one span alone says more of chance than of the target. Only with a gain at its end
-//! for nearly all of that time is a miss final: then nothing is left to delegate.
+//! Method: after each [`SPAN`], the mean rate of a free connection over the last [`SPANS`] is compared
+//! with its mean target, since a single span is dominated by chance. A miss is final only if the gain was at
+//! the end of its range for nearly all of that time: then nothing is left to delegate.
 
 use std::collections::VecDeque;
 
@@ -11,26 +11,26 @@ use serde::{Deserialize, Serialize};
 use super::{Gain, Tally};
 use crate::units::{Bytes, Rate, Span, Time};
 
-/// How long something is watched before it is judged.
+/// How long a span is.
 const SPAN: Span = Span::secs(5);
-/// Judged together: 30 s.
+/// Spans that are judged together: 30 s.
 const SPANS: usize = 6;
 /// A target is held if the rate is within this percentage of it.
 const WITHIN_PERCENT: u64 = 5;
-/// A mean gain beyond this is the end of the range.
+/// A mean gain beyond this counts as the end of the range.
 const GAIN_END: f64 = 0.9;
 
 /// Whether a bundle holds a target.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Verdict {
-    /// Not watched for long enough.
+    /// It was not watched for long enough.
     #[default]
     Unknown,
     /// The mean rate is within 5 % of the target.
     Held,
-    /// It is not, and the gain can still change that.
+    /// The target is missed, and the gain can still change that.
     Approaching,
-    /// It is not, and the gain is at its end.
+    /// The target is missed, and the gain is at the end of its range.
     Unreachable(Reason),
 }
 
@@ -47,12 +47,12 @@ pub enum Reason {
     NotCongested,
     /// All of its signals are delegated, and its window still cannot grow fast enough.
     TooManySignals,
-    /// It is above its target though it answers all that it can.
+    /// The rate is above its target although the connection answers all signals that it can.
     TooFewSignals,
 }
 
 impl Verdict {
-    /// In reports.
+    /// The name in reports.
     pub const fn name(self) -> &'static str {
         match self {
             Verdict::Unknown => "unknown",
@@ -62,14 +62,14 @@ impl Verdict {
         }
     }
 
-    /// A verdict as reports have it.
+    /// The verdict of this name in reports.
     pub fn named(name: &str, reason: Option<&str>) -> Option<Verdict> {
         let reasons = Reason::ALL.into_iter().map(Verdict::Unreachable);
         let all = [Verdict::Unknown, Verdict::Held, Verdict::Approaching].into_iter();
         all.chain(reasons).find(|v| v.name() == name && v.reason() == reason)
     }
 
-    /// Why the target cannot be held, for people; `None` if it can.
+    /// The reason why the target cannot be held, for people; `None` if it can.
     pub const fn reason(self) -> Option<&'static str> {
         match self {
             Verdict::Unreachable(reason) => Some(reason.text()),
@@ -111,7 +111,7 @@ pub(super) struct Watch {
     before: Tally,
 }
 
-/// What some intervals came to.
+/// Sums over some intervals.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sums {
     seconds: f64,
@@ -211,7 +211,7 @@ fn judge(sums: &Sums, seen: &Seen) -> Verdict {
 mod tests {
     use super::*;
 
-    /// The verdict after spans with these parts of the target and gains, and the same at each tick before.
+    /// The verdict after spans with these percentages of the target and gains, the same at each tick of a span.
     fn verdict(spans: &[(u64, f64)]) -> Verdict {
         let mut watch = Watch::default();
         for n in 0..=50 * spans.len() as u64 {
@@ -234,7 +234,7 @@ mod tests {
     #[test]
     fn the_mean_of_30_s_is_judged_and_not_the_last_5_s() {
         let at_end = Verdict::Unreachable(Reason::TooManySignals);
-        // What 10 s or 60 s have in common with 30.
+        // 10 s and 60 s give the same verdict as 30 s.
         for spans in [2, 6, 12] {
             assert_eq!(verdict(&vec![(100, 0.0); spans]), Verdict::Held);
             assert_eq!(verdict(&vec![(97, 1.0); spans]), Verdict::Held);
@@ -243,15 +243,15 @@ mod tests {
             let above = Verdict::Unreachable(Reason::TooFewSignals);
             assert_eq!(verdict(&vec![(120, -1.0); spans]), above);
         }
-        // One span above with the gain at its end, and a mean of 101 %.
+        // One span above the target with the gain at its end, but a mean of 101 %.
         let mut spans = vec![(98, 0.0); 6];
         spans[5] = (116, -1.0);
         assert_eq!(verdict(&spans), Verdict::Held);
-        // One good span does not make a target held.
+        // A single good span does not mean that the target is held.
         spans = vec![(85, 1.0); 6];
         spans[5] = (110, 1.0);
         assert_eq!(verdict(&spans), at_end);
-        // What is longer ago than 30 s does not count.
+        // Spans older than 30 s do not count.
         spans = [vec![(50, 1.0); 6], vec![(100, 0.5); 6]].concat();
         assert_eq!(verdict(&spans), Verdict::Held);
     }

@@ -1,9 +1,9 @@
-//! What a gateway learns from its own past, and what it bids: a price-taker.
+//! What a gateway learns from its own past, and what it bids, as a price-taker.
 //!
-//! Problem: a gateway knows its balance, what its household wants now, and what slots cost and what
-//! it received before; not what the others want. Method: prices, receipts and its own wants repeat by
-//! the day, so it keeps an average of each by slot of day, plans its best response over a horizon
-//! ([`spending::best_spends`]) and bids the first spend. It asks nothing of the others but the published
+//! Problem: a gateway knows its balance, what its household wants now, the price of earlier slots and what
+//! it received in them, but not what the others want. Method: prices, receipts and its own wants repeat
+//! daily, so it keeps an average of each by slot of the day, plans its best response over a horizon
+//! ([`spending::best_spends`]) and bids the first spend. From the others it needs only the published
 //! prices.
 
 use serde::{Deserialize, Serialize};
@@ -12,7 +12,7 @@ use super::ledger::Credits;
 use super::spending::{self, Slot};
 use super::utility::Utility;
 
-/// What an agent decides by.
+/// The parameters of an agent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AgentSpec {
     /// Slots after which a day repeats, 1 to [`SLOTS_MAX`].
@@ -23,31 +23,31 @@ pub struct AgentSpec {
     pub cap: Option<f64>,
     /// Credits per gateway.
     pub share: f64,
-    /// What it has without spending, in Mbit/s.
+    /// The rate that it has without spending, in Mbit/s.
     pub floor: f64,
-    /// The most that it can use, in Mbit/s.
+    /// The highest rate that it can use, in Mbit/s.
     pub peak: f64,
 }
 
-/// Slots of a day, or of a plan, at most: a day of minutes.
+/// The most slots of a day, or of a plan: a day of minutes.
 pub const SLOTS_MAX: usize = 1_440;
 
 /// A gateway's side of a market.
 #[derive(Clone, Debug)]
 pub struct Agent {
     spec: AgentSpec,
-    /// By slot of day; `None` if there was none yet.
+    /// By slot of the day; `None` if the slot has not occurred yet.
     days: Vec<Option<Seen>>,
     wants: Vec<Option<Utility>>,
 }
 
-/// What a slot of day costs and gives, on average.
+/// The average cost and receipt of a slot of the day.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Seen {
     /// Credits for each Mbit/s beyond the floor.
     pub price: f64,
-    /// Credits.
+    /// Credits received.
     pub receives: f64,
 }
 
@@ -62,13 +62,13 @@ impl Agent {
         Agent { spec, days: vec![None; spec.day], wants: vec![None; spec.day] }
     }
 
-    /// What it has learned, by slot of day; `None` where it has seen nothing.
+    /// What it has learned, by slot of the day; `None` where it has seen nothing.
     pub fn learned(&self) -> &[Option<Seen>] {
         &self.days
     }
 
-    /// Takes over what it had learned before it was restarted. A list of another length, and numbers
-    /// that no market has, are ignored.
+    /// Takes over what it had learned before a restart. A list of another length, and impossible numbers, are
+    /// ignored.
     pub fn recall(&mut self, learned: &[Option<Seen>]) {
         let is_possible = |seen: &Seen| {
             is_price(seen.price) && (0.0..=Credits::MAX.as_f64()).contains(&seen.receives)
@@ -89,8 +89,8 @@ impl Agent {
         Seen { price: seen.price.max(PRICE_MIN), ..seen }
     }
 
-    /// A slot was closed: its published price, and what the gateway received. Numbers that no market
-    /// has are ignored.
+    /// A slot was closed, with this published price and this receipt of the gateway. Impossible numbers
+    /// are ignored.
     pub fn handle_closed(&mut self, slot: u64, price: f64, received: Credits) {
         if !is_price(price) {
             return;
@@ -121,18 +121,18 @@ impl Agent {
         self.bid_for(slot, balance, &self.wants_from(slot, want))
     }
 
-    /// The same if the household wants this in the slot and those to come.
+    /// The same if the household has these wants in the slot and the following ones.
     pub fn bid_for(&self, slot: u64, balance: Credits, wants: &[Utility]) -> Credits {
         let spend = spending::next(balance.as_f64(), self.spec.cap, &self.slots(slot, wants));
         Credits::nearest(spend).min(balance)
     }
 
-    /// What it would spend from a slot on, in credits, if the household wants this in the slots to come.
+    /// The spends from a slot on, in credits, if the household has these wants in the following slots.
     pub fn plan_for(&self, slot: u64, balance: Credits, wants: &[Utility]) -> Vec<f64> {
         spending::best_spends(balance.as_f64(), self.spec.cap, &self.slots(slot, wants))
     }
 
-    /// What the household will want by its past, beginning with what it wants now.
+    /// The household's expected wants by its past, beginning with its current want.
     fn wants_from(&self, slot: u64, want: Utility) -> Vec<Utility> {
         let known = |ahead: u64| {
             let learned = self.wants[(slot.wrapping_add(ahead) % self.spec.day as u64) as usize];
@@ -155,15 +155,15 @@ fn is_price(price: f64) -> bool {
     (0.0..=PRICE_MAX).contains(&price)
 }
 
-/// The last day counts for a third.
+/// The last day has a weight of one third.
 fn average(old: f64, new: f64) -> f64 {
     old + (new - old) / 3.0
 }
 
-/// A slot in which the peaks left room costs nothing; planned with this, in credits per Mbit/s.
+/// The price used in plans for a free slot, in which the peaks left room, in credits per Mbit/s.
 const PRICE_MIN: f64 = 1e-3;
 
-/// More than any market's credits for one Mbit/s.
+/// An upper bound of the credits for one Mbit/s in any market.
 const PRICE_MAX: f64 = 1e12;
 
 #[cfg(test)]
@@ -182,7 +182,7 @@ mod tests {
         let even = agent.bid(4, balance, little);
         agent.handle_want(2, much);
         assert!(agent.bid(4, balance, little) < even);
-        // An expensive slot is not worth saving as much for.
+        // For an expensive slot saving is worth less.
         let mut expensive = agent.clone();
         agent.handle_closed(2, 1.0, Credits::whole(5));
         expensive.handle_closed(2, 4.0, Credits::whole(5));

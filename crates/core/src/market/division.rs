@@ -11,8 +11,8 @@ use super::utility::{Kind, rate_of_kind};
 use crate::share::{Claim, divide};
 use crate::units::Rate;
 
-/// The parts of `mbit` that kinds of use with these weights get; they sum to 1. Without a positive
-/// weight all are equal.
+/// The parts of `mbit` that kinds of use with these weights get; they sum to 1. If no weight is positive
+/// all parts are equal.
 pub fn parts(mbit: f64, weights: [f64; 4]) -> [f64; 4] {
     let weights = weights.map(|g| if g.is_finite() { g.max(0.0) } else { 0.0 });
     let most = weights.iter().copied().fold(0.0, f64::max);
@@ -20,7 +20,7 @@ pub fn parts(mbit: f64, weights: [f64; 4]) -> [f64; 4] {
         return [0.25; 4];
     }
     let mbit = if mbit.is_nan() { MBIT_MIN } else { mbit.clamp(MBIT_MIN, MBIT_MAX) };
-    // Only ratios matter, and the smallest would leave the range of the bisection.
+    // Only ratios matter; too small ones would exceed the range of the bisection.
     let weights = weights.map(|g| if g < most * RATIO_MIN { 0.0 } else { g / most });
     let rates = |slope: f64| {
         Kind::ALL.map(|kind| match weights[kind as usize] {
@@ -41,7 +41,7 @@ pub fn parts(mbit: f64, weights: [f64; 4]) -> [f64; 4] {
     rates.map(|rate| rate / sum)
 }
 
-/// `rate` divided among kinds of use; the rates sum to it exactly.
+/// `rate` divided among kinds of use; the parts sum to it exactly.
 pub fn divided(rate: Rate, weights: [f64; 4]) -> [Rate; 4] {
     let shares =
         parts(rate.as_mbit_f64(), weights).map(|part| Share((part * SHARES).round() as u64));
@@ -62,17 +62,17 @@ impl Claim for Share {
     }
 }
 
-/// Units of a whole.
+/// The number of units in a whole.
 const SHARES: f64 = 1e12;
 
 /// Tolerance of the logarithm of the rate.
 const EPSILON: f64 = 1e-13;
 
-/// Rates are clamped to these, in Mbit/s.
+/// The range to which rates are clamped, in Mbit/s.
 const MBIT_MIN: f64 = 1e-6;
 const MBIT_MAX: f64 = 1e7;
 
-/// A kind with a smaller part of the largest weight gets nothing.
+/// A kind whose weight is below this part of the largest weight gets nothing.
 const RATIO_MIN: f64 = 1e-6;
 
 /// Logarithms of the slopes of the least and the largest rate with weights from [`RATIO_MIN`] to 1.

@@ -1,10 +1,10 @@
-//! What a household's agent tells the daemon that shapes at home: the rate that its slot has bought.
+//! What a household's agent tells the daemon that shapes at home: the rate that the current slot has bought.
 //!
-//! Problem: a gateway that learns the rate of its link from what arrives notices late that a slot has
-//! bought more, and has to lose packets to notice that it is over. Method: the agent tells the rate for a
-//! few seconds, again and again ([`Guarantee`]). A guarantee ends by itself, so an agent that dies or
-//! hangs takes nothing with it ([`Term`]). Where no policer enforces the rates, it is also a *bound*: the
-//! gateway lets no more through (self-limiting, Mind Your Own Bandwidth §II.B).
+//! Problem: a gateway that learns the capacity of its link from what arrives notices late that a slot has
+//! bought more, and has to lose packets to notice that the slot is over. Method: the agent repeatedly
+//! announces the rate for a few seconds ([`Guarantee`]). A guarantee ends by itself, so an agent that dies
+//! or hangs leaves nothing behind ([`Term`]). If no policer enforces the rates, the guarantee is also a
+//! *bound*: the gateway lets no more through (self-limiting, Mind Your Own Bandwidth §II.B).
 //!
 //! Property: a term that is not renewed ends at most [`FOR_MAX`] after it was received.
 
@@ -21,17 +21,17 @@ pub const RATES: RangeInclusive<Rate> = Rate::kbit(100)..=Rate::mbit(1_000_000);
 /// The longest time for which one message guarantees a rate.
 pub const FOR_MAX: Span = Span::secs(10);
 
-/// A rate that the slot which runs has bought, for a time from now on.
+/// The rate that the current slot has bought, for a time from now on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Guarantee {
-    /// What is guaranteed.
+    /// The rate that is guaranteed.
     pub rate_bps: Rate,
-    /// The equal share of the market's link, below which no household falls if the others take theirs.
+    /// The equal share of the market's link, below which no household falls if the others use theirs.
     pub equal_bps: Rate,
     /// How long it holds, in milliseconds.
     pub for_ms: u64,
-    /// Whether no more may pass, since nothing else enforces the rates of the market.
+    /// Whether no more may pass, because nothing else enforces the rates of the market.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub hold: bool,
     /// What the household wants now, in the order of [`Kind::ALL`](super::utility::Kind::ALL).
@@ -40,10 +40,10 @@ pub struct Guarantee {
 }
 
 impl Guarantee {
-    /// Whether it can be taken.
+    /// Whether the guarantee is valid.
     ///
     /// # Errors
-    /// Which of its numbers is out of range, and what would be in it.
+    /// Which of its numbers is out of range, and what would be valid.
     pub fn check(&self) -> Result<(), String> {
         for (key, rate) in [("rate_bps", self.rate_bps), ("equal_bps", self.equal_bps)] {
             if !RATES.contains(&rate) {
@@ -69,19 +69,19 @@ impl Guarantee {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Term(Option<(Guarantee, Time)>);
 
-/// From what a term came to what it is, as far as it is no bound.
+/// The change from one term to the next, as far as it is not a bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// What was guaranteed before.
+    /// The rate guaranteed before.
     pub from: Option<Rate>,
-    /// What is guaranteed now.
+    /// The rate guaranteed now.
     pub to: Option<Rate>,
     /// The equal share.
     pub equal: Rate,
 }
 
 impl Term {
-    /// Takes in a guarantee. Returns the step if rate or bound differ from those before.
+    /// Takes in a guarantee. Returns the step if rate or bound have changed.
     ///
     /// # Errors
     /// As [`Guarantee::check`]; then nothing has changed.
@@ -94,7 +94,7 @@ impl Term {
         Ok((!is_same).then_some(step))
     }
 
-    /// Ends it if its time is over. Returns the step.
+    /// Ends the guarantee if its time is over. Returns the step.
     pub fn handle_tick(&mut self, now: Time) -> Option<Step> {
         let (told, _) = self.0.filter(|&(_, until)| now >= until)?;
         let from = self.raised();
@@ -102,17 +102,17 @@ impl Term {
         Some(Step { from, to: None, equal: told.equal_bps })
     }
 
-    /// What is guaranteed now.
+    /// The rate that is guaranteed now.
     pub fn rate(&self) -> Option<Rate> {
         self.0.map(|(told, _)| told.rate_bps)
     }
 
-    /// What may pass at most now; none is without a bound.
+    /// The rate that may pass at most now; `None` means that there is no bound.
     pub fn bound(&self) -> Option<Rate> {
         self.0.filter(|(told, _)| told.hold).map(|(told, _)| told.rate_bps)
     }
 
-    /// What is guaranteed without a bound.
+    /// The guaranteed rate, if it is not a bound.
     fn raised(&self) -> Option<Rate> {
         self.0.filter(|(told, _)| !told.hold).map(|(told, _)| told.rate_bps)
     }
@@ -123,18 +123,18 @@ impl Term {
         Some(Wanted { importance, ..Wanted::default() })
     }
 
-    /// When it ends unless it is renewed.
+    /// When the guarantee ends unless it is renewed.
     pub fn deadline(&self) -> Option<Time> {
         self.0.map(|(_, until)| until)
     }
 }
 
 impl Step {
-    /// What a link that was believed to carry `capacity` is believed to carry from this step on.
+    /// The capacity that is believed after this step, if it was `capacity` before.
     ///
-    /// More is believed up to [`GROWTH_MAX`] times as much: who tells may be wrong. When the guarantee
-    /// falls or ends, an estimate that rests on it falls with it, but not below the equal share; one that
-    /// is more than a tenth above it was measured, and stays.
+    /// An increase is believed up to [`GROWTH_MAX`] times the earlier capacity, since the agent may be wrong.
+    /// When the guarantee falls or ends, an estimate that rests on it falls with it, but not below the equal
+    /// share; an estimate more than a tenth above it was measured, and stays.
     pub fn believed(&self, capacity: Rate) -> Rate {
         let to = self.to.unwrap_or(Rate::ZERO);
         if self.from.is_none_or(|from| to >= from) {
@@ -145,15 +145,15 @@ impl Step {
     }
 }
 
-/// What a link is believed to carry under a bound, that was `known` to carry another rate: all that the
-/// bound lets through if nothing is known, else no more than [`GROWTH_MAX`] times as much as is known.
+/// The capacity that is believed under a bound if the link was `known` to carry another rate: the bound
+/// if nothing is known, else no more than [`GROWTH_MAX`] times the known capacity.
 pub fn believed_under(bound: Rate, known: Option<Rate>) -> Rate {
     known.map_or(bound, |known| bound.min(known * GROWTH_MAX))
 }
 
-/// A wrong guarantee costs no more than this.
+/// Limits what a wrong guarantee can cause.
 const GROWTH_MAX: u64 = 8;
-/// An estimate up to this part of a guarantee rests on it.
+/// An estimate up to this multiple of a guarantee rests on it.
 const RESTS: Part = Part::of(11, 10);
 const NANOS_PER_MS: u64 = 1_000_000;
 
@@ -240,7 +240,7 @@ mod tests {
             (Some(28), None, 30, 10),
             (Some(28), Some(12), 28, 12),
             (Some(28), Some(1), 28, 10),
-            // It was measured.
+            // The estimate was measured.
             (Some(28), None, 40, 40),
             (Some(28), None, 6, 6),
         ] {

@@ -1,9 +1,9 @@
 //! The ledger's arithmetic: whole micro-credits, conserved to the unit.
 //!
 //! Method: what a gateway spends is received by the others in equal parts (MYOB eq. (1)), rounded
-//! down; the units that rounding leaves over go one each to the seats from `slot` on, so that no
-//! seat has an advantage over time. A balance above the cap gives its excess to those below it, by a
-//! common amount until their caps: the paper's iteration in closed form.
+//! down; the units left over by rounding go one each to the seats from `slot` on, so that no
+//! seat has an advantage over time. A balance above the cap gives its excess to those below it, which
+//! all grow by the same amount up to the cap: the paper's iteration in closed form.
 //!
 //! Properties, all tested: the sum of the balances after a close is the sum before, exactly; no
 //! balance is negative or above the cap; a join adds exactly one share to the sum and a leave
@@ -27,11 +27,11 @@ use crate::units::Rate;
 #[serde(try_from = "String", into = "String")]
 pub struct Credits(u64);
 
-/// Gateways of a market at most.
+/// The most gateways of a market.
 pub const GATEWAYS_MAX: usize = 1 << 20;
 
 impl Credits {
-    /// None.
+    /// No credits.
     pub const ZERO: Credits = Credits(0);
     /// The largest amount: a million credits.
     pub const MAX: Credits = Credits(1_000_000_000_000);
@@ -61,7 +61,7 @@ impl Credits {
         self.0 as f64 / 1e6
     }
 
-    /// The rate that it buys in the paper's rule.
+    /// The rate that the amount buys by the paper's rule.
     pub const fn as_rate(self) -> Rate {
         Rate::bps(self.0)
     }
@@ -78,7 +78,7 @@ impl fmt::Display for Credits {
     }
 }
 
-/// A text that is no amount.
+/// A text that is not an amount.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("amount `{0}` is invalid (a whole number of micro-credits, 0 to {max})", max = Credits::MAX)]
 pub struct AmountError(String);
@@ -107,7 +107,7 @@ impl From<Credits> for String {
     }
 }
 
-/// What a slot did to one gateway: closing = opening − spent + received + moved.
+/// A slot's effect on one gateway: closing = opening − spent + received + moved.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Statement {
@@ -117,7 +117,7 @@ pub struct Statement {
     pub spent: Credits,
     /// Its part of what the others paid.
     pub received: Credits,
-    /// What the cap gave it, or took if negative, in micro-credits.
+    /// What the cap gave to it, or took from it if negative, in micro-credits.
     pub moved: i64,
     /// The balance after.
     pub closing: Credits,
@@ -129,22 +129,22 @@ pub enum LedgerError {
     /// A spend above the balance.
     #[error("seat {seat} spends {spend}, more than its balance of {balance}")]
     Overspent {
-        /// Whose.
+        /// The seat.
         seat: usize,
-        /// What it would pay.
+        /// What it would spend.
         spend: Credits,
-        /// What it has.
+        /// Its balance.
         balance: Credits,
     },
     /// The number of spends is not that of the balances.
     #[error("{spends} spends for {gateways} gateways")]
     Count {
-        /// How many spends.
+        /// The number of spends.
         spends: usize,
-        /// How many gateways.
+        /// The number of gateways.
         gateways: usize,
     },
-    /// One too many.
+    /// There are too many gateways.
     #[error("a market has at most {GATEWAYS_MAX} gateways")]
     TooMany,
     /// There is no such seat.
@@ -204,8 +204,8 @@ pub fn close(
     Ok((0..gateways).map(statement).collect())
 }
 
-/// Adds a gateway as the last seat: one share is added to the credits. It gets the share, or what it
-/// had when it left if that is less; the rest goes to the others.
+/// Adds a gateway as the last seat, and one share to the credits. The gateway gets the share, or its balance
+/// when it left if that is less; the rest goes to the others.
 ///
 /// # Errors
 /// If there are too many gateways, or the caps cannot hold all credits.
@@ -219,7 +219,7 @@ pub fn join(
     if balances.len() >= GATEWAYS_MAX {
         return Err(LedgerError::TooMany);
     }
-    // A lone gateway has no others that could take the rest.
+    // A lone gateway has no others that could receive the rest.
     let own = match balances.is_empty() {
         true => share,
         false => had.map_or(share, |had| had.min(share)),
@@ -230,8 +230,8 @@ pub fn join(
     credits(capped(&amounts, cap, slot)?)
 }
 
-/// Removes a gateway: one share is removed from the credits. What its balance is above the share goes
-/// to the others in equal parts; what it lacks is collected from them.
+/// Removes a gateway, and one share from the credits. If its balance is above the share, the excess goes to
+/// the others in equal parts; if it is below, the others pay the difference.
 ///
 /// # Errors
 /// If there is no such seat, or the caps cannot hold all credits.
@@ -256,13 +256,13 @@ fn credits(amounts: Vec<u64>) -> Result<Vec<Credits>, LedgerError> {
     Ok(amounts.into_iter().map(Credits).collect())
 }
 
-/// Adds equal parts of `amount`.
+/// Adds `amount` in equal parts.
 fn give(amounts: &mut [u64], amount: u64, slot: u64) {
     let parts = fill(amount, &vec![u64::MAX; amounts.len()], slot);
     amounts.iter_mut().zip(parts).for_each(|(amount, part)| *amount += part);
 }
 
-/// Moves what is above the cap to those below it.
+/// Moves credits above the cap to balances below it.
 fn capped(amounts: &[u64], cap: Option<Credits>, slot: u64) -> Result<Vec<u64>, LedgerError> {
     let Some(cap) = cap else { return Ok(amounts.to_vec()) };
     let excess: u64 = amounts.iter().map(|amount| amount.saturating_sub(cap.0)).sum();
@@ -277,7 +277,7 @@ fn capped(amounts: &[u64], cap: Option<Credits>, slot: u64) -> Result<Vec<u64>, 
     Ok(amounts.iter().zip(parts).map(|(amount, part)| (*amount).min(cap.0) + part).collect())
 }
 
-/// Splits an amount into equal parts that do not exceed the rooms; single units go to the seats from
+/// Splits an amount into equal parts that do not exceed `rooms`; single units go to the seats from
 /// `slot` on.
 fn fill(amount: u64, rooms: &[u64], slot: u64) -> Vec<u64> {
     if rooms.is_empty() {
@@ -291,7 +291,7 @@ fn fill(amount: u64, rooms: &[u64], slot: u64) -> Vec<u64> {
     parts
 }
 
-/// How much more an account may hold, or give.
+/// How much more an account can hold, or give.
 struct Room(u64);
 
 impl Claim for Room {
@@ -304,7 +304,7 @@ impl Claim for Room {
     }
 }
 
-/// Longer texts are no amount.
+/// Longer texts are not amounts.
 const DIGITS_MAX: usize = 13;
 
 /// Longest part of an invalid amount that an error repeats.
@@ -412,7 +412,7 @@ mod tests {
             accounts in accounts(), slot in any::<u64>(), room in 0..10_000_000_u64,
         ) {
             let (balances, spends): (Vec<_>, Vec<_>) = accounts.into_iter().unzip();
-            // The least cap that holds all, and more.
+            // The smallest cap that holds all credits, plus some room.
             let cap = Credits(sum(&balances).div_ceil(balances.len() as u64) + room);
             for cap in [None, Some(cap)] {
                 let statements = close(&balances, &spends, cap, slot).unwrap();
@@ -449,7 +449,7 @@ mod tests {
             let again = join(&after, share, Some(Credits(had)), cap, slot).unwrap();
             prop_assert_eq!(sum(&again), sum(&balances));
             prop_assert!(again.last().unwrap().0 <= had.min(share.0));
-            // A gateway that leaves and comes back has no more than before.
+            // A gateway that leaves and returns has no more than before.
             let back = join(&after, share, Some(balances[seat]), cap, slot).unwrap();
             prop_assert!(back.last().unwrap() <= &balances[seat]);
         }

@@ -1,8 +1,8 @@
 //! What a household wants, by kind of use and time of the week.
 //!
-//! People state an importance of 0 to 3 for each kind of use, and other ones for times of the week. An
+//! People state an importance of 0 to 3 for each kind of use, and others for certain times of the week. An
 //! agent plans with utilities, whose weights double with each step of importance. Times are local
-//! minutes of the week; who knows the time zone is the caller.
+//! minutes of the week; the caller knows the time zone.
 
 use super::utility::{Kind, Utility};
 use crate::calendar::{DAY_MIN, Moment, Window};
@@ -10,43 +10,43 @@ use crate::calendar::{DAY_MIN, Moment, Window};
 /// How important a kind of use is: 0 (not at all) to [`IMPORTANCE_MAX`].
 pub type Importance = u8;
 
-/// The highest that can be stated ahead.
+/// The highest importance that can be stated ahead.
 pub const IMPORTANCE_MAX: Importance = 3;
 
-/// Above all that was stated ahead: a user has asked for it now.
+/// Above all importances stated ahead: a user has asked for it now.
 pub const BOOSTED: Importance = IMPORTANCE_MAX + 1;
 
-/// A time of some days of the week.
+/// A time on some days of the week, with other importances.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Time {
     /// The name that users see.
     pub name: String,
-    /// When.
+    /// The window of the week.
     pub window: Window,
-    /// In the order of [`Kind::ALL`]; `None` leaves what is said elsewhere.
+    /// Importances in the order of [`Kind::ALL`]; `None` leaves the importance from elsewhere.
     pub importance: [Option<Importance>; 4],
 }
 
 /// What a household wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Preferences {
-    /// Outside of all times, in the order of [`Kind::ALL`].
+    /// The importances outside of all times, in the order of [`Kind::ALL`].
     pub always: [Importance; 4],
-    /// A later one overrides an earlier one.
+    /// Times; a later one overrides an earlier one.
     pub times: Vec<Time>,
 }
 
 /// What is wanted at a time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wanted {
-    /// In the order of [`Kind::ALL`].
+    /// The importances, in the order of [`Kind::ALL`].
     pub importance: [Importance; 4],
-    /// The times that say so, by index.
+    /// The times that determine them, by index.
     pub times: Vec<usize>,
 }
 
 impl Preferences {
-    /// What is wanted within some minutes from a moment: of each kind the most of any minute.
+    /// What is wanted within `minutes` from a moment: for each kind the highest importance of any minute.
     pub fn wanted(&self, from: Moment, minutes: u64) -> Wanted {
         let mut wanted = Wanted::default();
         for minute in 0..minutes.clamp(1, u64::from(DAY_MIN)) {
@@ -66,7 +66,7 @@ impl Preferences {
 }
 
 impl Wanted {
-    /// What rates are worth then: the weight of a kind doubles with each step, from 1.
+    /// The utility of rates then: the weight of a kind doubles with each step of importance, from 1.
     pub fn utility(&self) -> Utility {
         let weight = |importance: Importance| match importance {
             0 => 0.0,
@@ -113,11 +113,11 @@ mod tests {
             wanted(at(FRIDAY, 22, 0)),
             Wanted { importance: [3, 0, 0, 2], times: vec![1, 0] }
         );
-        // Beyond midnight it is still that of Friday, also from Sunday to Monday.
+        // Beyond midnight the time still belongs to Friday; likewise from Sunday to Monday.
         assert_eq!(wanted(at(FRIDAY + 1, 0, 30)).importance, [3, 0, 0, 1]);
         assert_eq!(wanted(at(FRIDAY + 1, 1, 0)).importance, [0, 0, 0, 1]);
         assert_eq!(at(6, 23, 59).after(1), at(0, 0, 0));
-        // A slot that a time only touches counts.
+        // A slot that overlaps a time only partly counts.
         assert_eq!(wanted(at(0, 17, 31)).importance, [1, 0, 0, 2]);
         assert_eq!(wanted(at(0, 17, 30)).importance, [0, 0, 0, 1]);
     }

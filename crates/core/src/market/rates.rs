@@ -15,27 +15,27 @@ use crate::units::Rate;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mode {
-    /// The rate is the spend, as in the paper: what is not spent is left to the second tier.
+    /// The rate is the spend, as in the paper: the rest of the capacity is left to the second tier.
     Plain,
-    /// The spend, and an equal part of what is left.
+    /// The rate is the spend, plus an equal part of the rest.
     Even,
-    /// Spends are weights on all that is beyond the floor.
+    /// Spends are the weights by which everything beyond the floor is divided.
     Float,
 }
 
-/// What a market promises on its link.
+/// The terms of a market on its link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Terms {
     /// How spends become rates.
     pub mode: Mode,
-    /// What the link carries.
+    /// The capacity of the link.
     pub capacity: Rate,
-    /// The part of the capacity that is divided evenly whatever is spent, in percent, 0 to 100.
+    /// The part of the capacity that is divided evenly, whatever is spent, in percent, 0 to 100.
     pub floor_percent: u64,
 }
 
-/// What a slot gives.
+/// The result of a slot.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rates {
     /// By seat.
@@ -55,8 +55,8 @@ impl Terms {
         }
     }
 
-    /// The rates of a slot in which gateways have joined, by seat. Those (`None`) have the floor, or their
-    /// peak if that is less: from what is free, and else in equal parts from what others have beyond it.
+    /// The rates of a slot that gateways have joined, by seat. The joined ones (`None`) get the floor, or their peak if
+    /// that is less: from free capacity first, then in equal parts from what others have beyond the floor.
     pub fn admit(&self, rates: &[Option<Rate>], peaks: &[Option<Rate>]) -> Vec<Rate> {
         let floor = self.floor(rates.len());
         let least = |i: usize| floor.min(peaks.get(i).copied().flatten().unwrap_or(Rate::MAX));
@@ -101,7 +101,7 @@ impl Terms {
         let mut parts = divide(left.as_bps(), &claims);
         let price = price(self.mode, &claims, &parts);
         if self.mode == Mode::Float {
-            // Spenders that are at their peaks leave something to those that spend nothing.
+            // Spenders at their peaks leave something to gateways that spend nothing.
             let rest = left.as_bps() - parts.iter().sum::<u64>();
             let idle = |c: &Weighted| Weighted { weight: u64::from(c.weight == 0), room: c.room };
             let idle: Vec<Weighted> = claims.iter().map(idle).collect();
@@ -113,7 +113,7 @@ impl Terms {
     }
 }
 
-/// What one Mbit/s costs those that are below their peaks.
+/// The cost of one Mbit/s for gateways below their peaks.
 fn price(mode: Mode, claims: &[Weighted], parts: &[u64]) -> f64 {
     match mode {
         Mode::Plain | Mode::Even => 1.0,

@@ -1,9 +1,9 @@
 //! Roots of decreasing functions of a positive variable.
 
-/// The `z` in the bracket at which a decreasing `f` is zero, looked for from `start` on; an end if it has no sign
-/// change. `f` returns its value and slope. Newton's steps while each halves the value, else bisection. One more
-/// step is taken from a value of at most `epsilon`, which leaves about its square; less than the rounding of `f`
-/// would end in bisection of the whole bracket.
+/// The `z` in the bracket at which a decreasing `f` is zero, searched from `start` on; an end of the bracket if `f`
+/// does not change its sign. `f` returns its value and slope. Takes Newton's steps while each halves the value, else
+/// bisects. Takes one more step from a value of at most `epsilon`, which leaves about its square; an `epsilon` below
+/// the rounding of `f` would end in bisection of the whole bracket.
 pub(super) fn falling(
     (mut low, mut high): (f64, f64),
     start: f64,
@@ -31,6 +31,6 @@ pub(super) fn falling(
     z
 }
 
-/// Bisection alone narrows any bracket here to [`EPSILON`] in half as many steps.
+/// Bisection alone narrows any bracket used here to [`EPSILON`] in half of these steps.
 const STEPS_MAX: usize = 120;
 const EPSILON: f64 = 1e-15;

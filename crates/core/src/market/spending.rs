@@ -1,39 +1,39 @@
-//! A household's best response: what to spend in each slot to come (MYOB eq. (5), level 1).
+//! A household's best response: what to spend in each following slot (MYOB eq. (5), level 1).
 //!
 //! Problem: maximise Σ Uₜ(floor + xₜ/priceₜ) over the spends xₜ ≥ 0, where the spends up to each slot
-//! are at most the balance and what will have been received, and the balance stays below the cap,
-//! above which credits go to others. Method: at the optimum a credit is worth the same in every slot
-//! of a stretch that ends with an empty balance (its worth falls there) or a full one (it rises). So
-//! the worth of a stretch is raised as far as its empty balance demands, and lowered as far as its
-//! full balance demands; where both meet, the stretch ends at the earlier of the two: a taut string.
+//! are at most the balance plus the receipts until then, and the balance stays below the cap, above
+//! which credits go to others. Method: at the optimum a credit is worth the same in every slot of a
+//! stretch that ends with an empty balance (its worth falls there) or a full one (it rises). So the
+//! worth of a stretch is raised as far as its empty balance demands, and lowered as far as its full
+//! balance demands; where both meet, the stretch ends at the earlier of the two: a taut string.
 //! O(T²) evaluations and T root searches for T slots.
 //!
-//! If the peaks keep a household from spending enough, the balance exceeds the cap: that is not
-//! infeasible, it only gives credits away.
+//! If the peaks keep a household from spending enough, the balance exceeds the cap: this is not
+//! infeasible, but gives credits away.
 
 use super::root;
 use super::utility::{RATE_MAX, RATE_MIN, Utility};
 
-/// A slot to come, as a household expects it.
+/// A future slot, as a household expects it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Slot {
-    /// What rates are worth to it.
+    /// The household's utility of rates.
     pub utility: Utility,
     /// Credits for each Mbit/s beyond the floor.
     pub price: f64,
-    /// What it has without spending, in Mbit/s.
+    /// The rate that it has without spending, in Mbit/s.
     pub floor: f64,
-    /// The most that it can use, in Mbit/s.
+    /// The highest rate that it can use, in Mbit/s.
     pub peak: f64,
     /// Credits that it receives at the end of the slot.
     pub receives: f64,
-    /// What each credit that it spends, up to the peak, counts for besides, as if it were a utility; not negative.
-    /// Nothing for who acts for itself alone.
+    /// The additional utility of each credit that it spends, up to the peak; not negative. Zero for a household that
+    /// acts for itself alone.
     pub bonus: f64,
 }
 
 impl Slot {
-    /// A slot of the paper's rule: the rate is the spend.
+    /// A slot under the paper's rule: the rate is the spend.
     pub fn plain(utility: Utility, receives: f64) -> Slot {
         Slot { utility, price: 1.0, floor: 0.0, peak: f64::INFINITY, receives, bonus: 0.0 }
     }
@@ -44,7 +44,7 @@ pub fn best_spends(balance: f64, cap: Option<f64>, slots: &[Slot]) -> Vec<f64> {
     plan_first(balance, cap, slots, slots.len())
 }
 
-/// The best spend of the first slot: what [`best_spends`] begins with, for less.
+/// The best spend of the first slot: the first value of [`best_spends`], at a lower cost.
 pub fn next(balance: f64, cap: Option<f64>, slots: &[Slot]) -> f64 {
     plan_first(balance, cap, slots, 1).first().copied().unwrap_or(0.0)
 }
@@ -52,7 +52,7 @@ pub fn next(balance: f64, cap: Option<f64>, slots: &[Slot]) -> f64 {
 /// The best spends of the first `count` slots, or of more.
 fn plan_first(balance: f64, cap: Option<f64>, slots: &[Slot], count: usize) -> Vec<f64> {
     let mut spends = Vec::with_capacity(slots.len());
-    // What may be, and what has to be spent in all up to each slot.
+    // The most and the least that may be spent in total up to each slot.
     let mut most = Vec::with_capacity(slots.len());
     let mut least = Vec::with_capacity(slots.len());
     let mut all = balance;
@@ -72,7 +72,7 @@ fn plan_first(balance: f64, cap: Option<f64>, slots: &[Slot], count: usize) -> V
             spends.push(spend);
             spent += spend;
         }
-        // Rounding must not spend what is not there.
+        // Rounding must not spend credits that do not exist.
         let end = spends.len() - 1;
         let over = spent - most[end];
         if over > 0.0 {
@@ -84,16 +84,16 @@ fn plan_first(balance: f64, cap: Option<f64>, slots: &[Slot], count: usize) -> V
     spends
 }
 
-/// What is spent in a slot by what a credit is worth. Worths and rates are in logarithms, in which one is nearly
-/// a line of the other, so a few of Newton's steps lead from what was asked last to what is asked next.
+/// The spend in a slot as a function of a credit's worth. Worths and rates are in logarithms, in which the relation is
+/// nearly linear, so a few of Newton's steps lead from the last query to the next one.
 struct Response<'a> {
     slot: &'a Slot,
     log_price: f64,
     /// The floor, and the peak.
     rates: (f64, f64),
-    /// From the first on nothing is spent, and up to the second all that the peak takes.
+    /// Above the first worth nothing is spent; below the second, the cost of the peak.
     worths: (f64, f64),
-    /// A worth, its rate, and how the rate changes with the worth.
+    /// A known worth, its rate, and the derivative of the rate.
     known: (f64, f64, f64),
 }
 
@@ -108,9 +108,9 @@ impl Response<'_> {
         Response { slot, log_price, rates: (floor, peak), worths, known }
     }
 
-    /// The spend at which one more credit is worth `worth`, and how it changes with that.
+    /// The spend at which one more credit is worth `worth`, and its derivative.
     fn spend_at(&mut self, worth: f64) -> (f64, f64) {
-        // What a credit has to be worth here besides the bonus, and how that changes.
+        // The worth that a credit must have here besides the bonus, and its derivative.
         let (worth, part) = match self.slot.bonus {
             bonus if bonus > 0.0 => {
                 let own = (worth.exp() - bonus).max(0.0);
@@ -138,7 +138,7 @@ impl Response<'_> {
         (price * (rate - floor).max(0.0), price * rate * bend_now * part)
     }
 
-    /// What a credit is worth at this spend.
+    /// The worth of a credit at this spend.
     fn worth_of(&self, spend: f64) -> f64 {
         let rate = (self.slot.floor + spend / self.slot.price).ln();
         let own =
@@ -150,11 +150,11 @@ impl Response<'_> {
 /// Slots in which a credit is worth the same.
 struct Stretch {
     slots: usize,
-    /// Its logarithm.
+    /// The logarithm of that worth.
     worth: f64,
 }
 
-/// The first stretch of some slots; `spent` was before them.
+/// The first stretch of some slots; `spent` was spent before them.
 fn stretch(slots: &mut [Response], most: &[f64], least: &[f64], spent: f64) -> Stretch {
     // A credit is worth at least `low`, else the balance at `empty` would be negative; and at most
     // `high`, else the one after `full` would be above the cap.
@@ -184,8 +184,8 @@ fn stretch(slots: &mut [Response], most: &[f64], least: &[f64], spent: f64) -> S
     Stretch { slots: empty.map_or(slots.len(), |empty| empty + 1), worth: low }
 }
 
-/// What a credit is worth if these slots spend `total`; searched from `known` on, if that is finite. Negative
-/// infinity, for the logarithm of 0, if they cannot spend as much.
+/// The worth of a credit if these slots spend `total`, searched from `known` on if that is finite. Negative infinity,
+/// the logarithm of 0, if they cannot spend that much.
 fn worth_of(slots: &mut [Response], total: f64, known: f64) -> f64 {
     if total <= CREDITS_MIN {
         return f64::INFINITY;
@@ -210,7 +210,7 @@ fn worth_of(slots: &mut [Response], total: f64, known: f64) -> f64 {
     })
 }
 
-/// A thousandth of a micro-credit is nothing.
+/// A thousandth of a micro-credit counts as zero.
 const CREDITS_MIN: f64 = 1e-9;
 
 /// Tolerance of the logarithm of a slope.
@@ -219,7 +219,7 @@ const RATE_EPSILON: f64 = 1e-7;
 /// Tolerance of the logarithm of a sum of spends.
 const WORTH_EPSILON: f64 = 1e-9;
 
-/// Logarithms of the worths that are searched.
+/// Logarithms of the worths between which the search takes place.
 const LOG_WORTHS: (f64, f64) = (-40.0, 40.0);
 
 #[cfg(test)]
@@ -227,14 +227,14 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What a plan is worth.
+    /// The value of a plan.
     fn value(slots: &[Slot], spends: &[f64]) -> f64 {
         let rate = |s: &Slot, x: f64| (s.floor + x / s.price).min(s.peak);
         let counted = |s: &Slot, x: f64| s.bonus * x.min(s.price * (s.peak - s.floor));
         slots.iter().zip(spends).map(|(s, &x)| s.utility.value(rate(s, x)) + counted(s, x)).sum()
     }
 
-    /// Whether all balances are possible; the last is not looked at by the cap.
+    /// Whether all balances are possible; the cap is not applied to the last one.
     fn is_feasible(balance: f64, cap: Option<f64>, slots: &[Slot], spends: &[f64]) -> bool {
         let mut balance = balance;
         slots.iter().zip(spends).all(|(slot, &x)| {
@@ -256,7 +256,7 @@ mod tests {
     }
 
     proptest! {
-        /// The problem is concave, so a plan that no small move between two slots betters is best.
+        /// The problem is concave, so a plan that no small move between two slots improves is the best.
         #[test]
         fn no_move_of_credits_is_better(
             slots in slots(), balance in 0.0..32.0_f64, cap in prop::option::of(Just(32.0)),
@@ -266,7 +266,7 @@ mod tests {
             prop_assert_eq!(best.len(), slots.len());
             prop_assert!(is_feasible(balance, None, &slots, &best), "{:?}", best);
             if !is_feasible(balance, cap, &slots, &best) {
-                // Only the peaks can be the reason.
+                // Only the peaks can be the reason for an infeasible balance.
                 prop_assert!(slots.iter().zip(&best).any(|(s, x)| s.floor + x / s.price >= s.peak - 1e-6));
                 return Ok(());
             }

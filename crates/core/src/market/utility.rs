@@ -1,9 +1,9 @@
-//! What a rate is worth to a household: a sum over four kinds of use (MYOB eq. (8), §VI).
+//! The utility of a rate to a household: a sum over four kinds of use (MYOB eq. (8), §VI).
 //!
-//! All four are zero at no rate, increasing and concave. With y = 25 · rate in Mbit/s:
+//! All four are zero at rate zero, increasing and concave. With y = 25 · rate in Mbit/s:
 //! streaming 2·y^.3/.3, social y^.5/.5, downloads 1.25·((y+1)^.8 − 1), web 7.5·(1 − (y+1)^−2).
 
-/// A kind of use, in the order of §VI. (The example of §III orders them otherwise.)
+/// A kind of use, in the order of §VI. (The example of §III has another order.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Films and music.
@@ -21,7 +21,7 @@ impl Kind {
     pub const ALL: [Kind; 4] = [Kind::Streaming, Kind::Social, Kind::Downloads, Kind::Web];
 }
 
-/// What rates are worth: Σ cₖ·uₖ.
+/// The utility of rates: Σ cₖ·uₖ.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Utility {
     /// cₖ = γ·pₖ of each [`Kind`], finite and not negative.
@@ -41,7 +41,7 @@ impl Utility {
         self.weights.iter().all(|&c| c <= 0.0)
     }
 
-    /// What `mbit` is worth.
+    /// The utility of `mbit`.
     pub fn value(&self, mbit: f64) -> f64 {
         let y = SCALE * if mbit < 0.0 { 0.0 } else { mbit };
         let [streaming, social, downloads, web] = self.weights;
@@ -51,17 +51,17 @@ impl Utility {
             + web * 7.5 * (1.0 - (y + 1.0).powi(-2))
     }
 
-    /// What one more Mbit/s is worth at `mbit`; below [`RATE_MIN`] as at that.
+    /// The utility of one more Mbit/s at `mbit`; below [`RATE_MIN`] the value at that rate.
     pub fn slope(&self, mbit: f64) -> f64 {
         self.at(mbit).1
     }
 
-    /// Value, slope, and the slope of the slope; below [`RATE_MIN`] as at that.
+    /// Value, slope, and second derivative; below [`RATE_MIN`] the values at that rate.
     pub fn at(&self, mbit: f64) -> (f64, f64, f64) {
         let y = SCALE * mbit.max(RATE_MIN);
         let [streaming, social, downloads, web] = self.weights;
         let (mut value, mut slope, mut bend) = (0.0, 0.0, 0.0);
-        // A kind whose value is weight · (z^power − 1) / power at some z, but for a constant; `falls` is z^(power − 1).
+        // Adds a kind with the value weight · (z^power − 1) / power, up to a constant; `falls` is z^(power − 1).
         let mut add = |z: f64, power: f64, least: f64, weight: f64, falls: f64| {
             value += weight * (z * falls - least) / power;
             slope += SCALE * weight * falls;
@@ -82,7 +82,7 @@ impl Utility {
         (value, slope, bend)
     }
 
-    /// The logarithm of the slope by the logarithm of the rate, and how it changes with that.
+    /// The logarithm of the slope at the logarithm of a rate, and its derivative.
     pub(super) fn log_slope(&self, log_mbit: f64) -> (f64, f64) {
         let mbit = log_mbit.exp();
         let (_, slope, bend) = self.at(mbit);
@@ -90,7 +90,7 @@ impl Utility {
     }
 }
 
-/// The rate at which the slope of one kind alone with weight 1 is `slope`: the closed form.
+/// The rate at which the slope of a single kind with weight 1 is `slope`, in closed form.
 pub(super) fn rate_of_kind(kind: Kind, slope: f64) -> f64 {
     let y = match kind {
         Kind::Streaming => (2.0 * SCALE / slope).powf(1.0 / 0.7),
@@ -101,11 +101,11 @@ pub(super) fn rate_of_kind(kind: Kind, slope: f64) -> f64 {
     y / SCALE
 }
 
-/// The slopes of streaming and social are infinite at no rate; below this, in Mbit/s, slopes are as
-/// at it.
+/// The slopes of streaming and social are infinite at rate zero; below this rate, in Mbit/s, the slope
+/// at this rate is used.
 pub const RATE_MIN: f64 = 1e-6;
 
-/// No household has more, in Mbit/s.
+/// Upper bound of a household's rate, in Mbit/s.
 pub const RATE_MAX: f64 = 1e7;
 
 /// §VI.

@@ -7,8 +7,8 @@ use super::plan::{Choice, Criterion, Plan};
 use crate::packet::{Side, Transport};
 use crate::policy::PortMatch;
 
-/// What of a packet's headers says where it belongs. All of a flow's packets have the same, so a
-/// fragment, the first one too, has no ports.
+/// The header fields that decide which leaf a packet belongs to. All packets of a flow have the
+/// same values, so a fragment (the first one too) has no ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
     /// Address of the other end.
@@ -27,12 +27,12 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 
 impl Plan {
-    /// Which leaves belong to whom, in the order of the classes; one for all without classes.
+    /// The leaves of each class, in the order of the classes; one entry if there are no classes.
     pub fn choices(&self) -> &[Choice] {
         &self.choices
     }
 
-    /// The weight of each leaf among those that it hangs with.
+    /// The weight of each leaf among the children of its parent.
     pub fn leaf_weights(&self) -> Vec<u16> {
         self.leaves.iter().map(|leaf| leaf.weight).collect()
     }

@@ -1,19 +1,20 @@
-//! Requests of a server to change or to end a session: CoA-Request and Disconnect-Request.
+//! Requests of a server to change or end a session: CoA-Request and Disconnect-Request.
 //!
-//! Method: [`Request::read`] checks lengths, the authenticator, the Message-Authenticator if there is one, and reads what
-//! it asks for, of which session. [`Answers::judge`] says whether it is to be done or was done before. What became of it
-//! ([`Outcome`]) is remembered by [`Answers::settle`] and told by [`Request::answer`].
+//! Method: [`Request::read`] checks lengths, the authenticator, and the Message-Authenticator if present, and reads
+//! which change of which session is wanted. [`Answers::judge`] says whether the request is new or was done before. The
+//! result ([`Outcome`]) is remembered by [`Answers::settle`] and sent by [`Request::answer`].
 //!
-//! A request with an Event-Timestamp is answered only while that is within [`WINDOW_S`] of the clock and not before what
-//! is remembered ([`Answers::since`]), and is done once, wherever it comes from. One without is done once within
-//! [`AGAIN`] of those from its address and port with its identifier: one that was recorded can be sent again later.
+//! A request with an Event-Timestamp is answered only while this is within [`WINDOW_S`] of the clock and not before the
+//! start of the memory ([`Answers::since`]), and is done once, whatever its source. A request without one is done once
+//! within [`AGAIN`] for each address, port and identifier: a recorded one can be sent again later.
 //!
-//! Properties, tested: any bytes are read without a panic; no request with another secret or a changed byte is taken; a
-//! request of which a part is not understood changes nothing. All tables are bounded.
+//! Properties, tested: any bytes are read without a panic; a request with another secret or a changed byte is refused;
+//! a request that is not understood completely changes nothing. All tables are bounded.
 //! Source: RFC 5176; RFC 5080 §2.2.2 (duplicates).
 
 use std::net::SocketAddr;
 
+use super::claims::{Plans, Source};
 use super::*;
 
 /// How far the time of a request may be from the clock, in seconds. Source: RFC 5176 §6.3.
@@ -24,55 +25,55 @@ pub const AGAIN: Span = Span::secs(30);
 /// What a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ask {
-    /// Another plan for a session.
+    /// To change the plan of a session.
     Change,
-    /// Its end.
+    /// To end a session.
     Disconnect,
 }
 
-/// Why a request is not done, the values of Error-Cause. Source: RFC 5176 §3.5.
+/// Why a request is refused, as values of Error-Cause. Source: RFC 5176 §3.5.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 #[repr(u32)]
 pub enum Cause {
-    /// An attribute that is not understood here, or not of this request.
+    /// An attribute is not supported here, or does not belong to this request.
     #[error("Unsupported-Attribute")]
     UnsupportedAttribute = 401,
     /// An attribute is missing.
     #[error("Missing-Attribute")]
     MissingAttribute = 402,
-    /// It names a session twice, in different ways.
+    /// The request identifies a session in two contradicting ways.
     #[error("Invalid-Request")]
     InvalidRequest = 404,
-    /// It asks to authorize again.
+    /// The request asks to authorize again.
     #[error("Unsupported-Service")]
     UnsupportedService = 405,
-    /// As of a plan that does not exist.
+    /// An attribute has an invalid value, such as a plan that does not exist.
     #[error("Invalid-Attribute-Value")]
     InvalidValue = 407,
-    /// No session is as all attributes say.
+    /// No session matches all attributes.
     #[error("Session-Context-Not-Found")]
     NotFound = 503,
-    /// It cannot be stored or set.
+    /// The change cannot be stored or applied.
     #[error("Resources-Unavailable")]
     Resources = 506,
-    /// Several are.
+    /// Several sessions match.
     #[error("Multiple-Session-Selection-Unsupported")]
     Multiple = 508,
 }
 
-/// What became of a request.
+/// The result of a request.
 pub type Outcome = Result<(), Cause>;
 
-/// The session that is meant: all that is given must be right.
+/// The session that is meant: it must match everything that is given.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Named {
-    /// Whose it is, as [`Accounting::user`].
+    /// The user, as in [`Accounting::user`].
     pub user: Option<String>,
-    /// Its number, as in [`Session`].
+    /// The session's number, as in [`Session`].
     pub number: Option<String>,
-    /// Where it is.
+    /// The NAS of the session.
     pub nas: Option<Nas>,
-    /// What it has, among others.
+    /// Addresses that the session has, perhaps among others.
     pub addresses: Vec<IpNet>,
 }
 
@@ -84,14 +85,14 @@ pub struct Request {
     proxy_states: Vec<u8>,
     is_signed: bool,
     happened_s: Option<u64>,
-    /// Why it cannot be done, whatever there is.
+    /// Why the request cannot be done in any case.
     wrong: Option<Cause>,
-    /// What it asks for.
+    /// The requested action.
     pub ask: Ask,
-    /// Of which session.
+    /// The session that the request names.
     pub named: Named,
-    /// The plan that is asked for (Filter-Id).
-    pub plan: Option<String>,
+    /// What the request says about the new plan.
+    claims: Claims,
 }
 
 impl Request {
@@ -118,7 +119,7 @@ impl Request {
             wrong: None,
             ask: if header[0] == CHANGE { Ask::Change } else { Ask::Disconnect },
             named: Named::default(),
-            plan: None,
+            claims: Claims::default(),
         };
         request.read_attributes(attributes)?;
         Ok(request)
@@ -143,9 +144,6 @@ impl Request {
                 | FRAMED_IPV6_PREFIX
                 | DELEGATED_IPV6_PREFIX
                 | FRAMED_IPV6_ADDRESS => self.add_address(kind, value),
-                FILTER_ID if self.ask == Ask::Change => text(value)
-                    .ok_or(Cause::InvalidValue)
-                    .and_then(|plan| once(&mut self.plan, plan)),
                 EVENT_TIMESTAMP => number().and_then(|n| {
                     let happened_s = u32::from_be_bytes(n).into();
                     once(&mut self.happened_s, happened_s)
@@ -154,7 +152,7 @@ impl Request {
                     self.proxy_states.extend(attribute);
                     Ok(())
                 }
-                // Read before, and what is for people.
+                // Attributes that were read before, or are for people.
                 MESSAGE_AUTHENTICATOR | REPLY_MESSAGE => Ok(()),
                 NAS_PORT
                 | CALLED_STATION_ID
@@ -166,6 +164,7 @@ impl Request {
                     Ok(())
                 }
                 SERVICE_TYPE => Err(Cause::UnsupportedService),
+                _ if self.ask == Ask::Change && self.claims.note(kind, value) => Ok(()),
                 _ => Err(Cause::UnsupportedAttribute),
             };
             self.wrong = self.wrong.or(done.err());
@@ -181,7 +180,7 @@ impl Request {
             Some(_) => has_others = true,
             None => {}
         }
-        // What tells sessions of a user apart that is not known here, does not matter if something else does.
+        // Attributes that distinguish a user's sessions but are unknown here do not matter if others distinguish them.
         let missing = if self.named.user.is_none() && !is_one || self.lacks_plan() {
             Some(Cause::MissingAttribute)
         } else {
@@ -192,7 +191,36 @@ impl Request {
     }
 
     fn lacks_plan(&self) -> bool {
-        self.ask == Ask::Change && self.plan.is_none()
+        self.ask == Ask::Change && self.claims.sources().next().is_none()
+    }
+
+    /// The requested plan: all that the request says about it must agree. `None` if the request asks for no plan.
+    ///
+    /// # Errors
+    /// [`Cause::UnsupportedAttribute`] if some of it is not from `sources`, [`Cause::InvalidRequest`], or
+    /// [`Cause::InvalidValue`]; each with the reason.
+    pub fn plan(
+        &self,
+        sources: &[Source],
+        plans: &impl Plans,
+    ) -> Result<Option<String>, (Cause, String)> {
+        let mut one = None;
+        for source in self.claims.sources() {
+            if !sources.contains(&source) {
+                let why = format!("{} is not of [radius] plan_by", source.name());
+                return Err((Cause::UnsupportedAttribute, why));
+            }
+            if !self.claims.is_one(source) {
+                return Err((Cause::InvalidRequest, format!("several of {}", source.name())));
+            }
+            let plan = self.claims.plan_of(source, plans);
+            let plan = plan.map_err(|why| (Cause::InvalidValue, why))?;
+            if one.is_some() && one != plan {
+                return Err((Cause::InvalidValue, "its attributes are of two plans".to_owned()));
+            }
+            one = plan;
+        }
+        Ok(one)
     }
 
     fn add_address(&mut self, kind: u8, value: &[u8]) -> Result<(), Cause> {
@@ -204,7 +232,7 @@ impl Request {
         Ok(())
     }
 
-    /// Whether it can be done, as far as it says itself; if `strict`, only one that has a Message-Authenticator and a
+    /// Whether the request is valid by itself; if `strict`, only if it has a Message-Authenticator and a
     /// time.
     ///
     /// # Errors
@@ -237,7 +265,7 @@ impl Request {
         answer([code, self.identifier], &self.authenticator, true, &attributes, secret)
     }
 
-    /// What tells it from others; see the module.
+    /// The key that distinguishes the request from others; see the module.
     fn key(&self, source: SocketAddr) -> [u8; 16] {
         match self.happened_s {
             Some(_) => self.authenticator,
@@ -249,7 +277,7 @@ impl Request {
     }
 }
 
-/// Notes what may be given once, or again in the same way.
+/// Notes a value that may be given once, or repeated unchanged.
 fn once<T: PartialEq>(known: &mut Option<T>, value: T) -> Result<(), Cause> {
     match known {
         Some(known) if *known != value => Err(Cause::InvalidRequest),
@@ -260,7 +288,7 @@ fn once<T: PartialEq>(known: &mut Option<T>, value: T) -> Result<(), Cause> {
     }
 }
 
-/// What became of the requests that were answered last.
+/// The results of the requests that were answered last.
 #[derive(Debug)]
 pub struct Answers {
     since_s: u64,
@@ -268,12 +296,12 @@ pub struct Answers {
 }
 
 impl Answers {
-    /// Of nothing before `since_s`, Unix time.
+    /// Remembers no requests from before `since_s`, Unix time.
     pub fn since(since_s: u64) -> Answers {
         Answers { since_s, answered: Answered::default() }
     }
 
-    /// What became of a request that comes again; `None` if it is to be done.
+    /// The result of a repeated request; `None` if the request is new.
     ///
     /// # Errors
     /// [`Refused::Untimely`].
@@ -293,7 +321,7 @@ impl Answers {
         Ok(known.filter(|(at, _)| is_again(at)).map(|(_, outcome)| *outcome))
     }
 
-    /// Remembers what became of a request.
+    /// Remembers the result of a request.
     pub fn settle(&mut self, request: &Request, source: SocketAddr, outcome: Outcome, now: Time) {
         self.answered.insert(request.key(source), now, outcome);
     }
@@ -313,7 +341,9 @@ pub(super) const ERROR_CAUSE: u8 = 101;
 
 #[cfg(test)]
 mod tests {
+    use super::super::claims::Rates;
     use super::*;
+    use crate::units::Rate;
 
     const SECRET: &[u8] = b"a secret of sixteen bytes";
     const NOW_S: u64 = 1_790_000_000;
@@ -322,11 +352,25 @@ mod tests {
 
     type Pair<'a> = (u8, &'a [u8]);
 
+    /// A single plan, of 20 Mbit/s down and 5 Mbit/s up.
+    struct Gold;
+
+    impl Plans for Gold {
+        fn has(&self, name: &str) -> bool {
+            name == "gold"
+        }
+
+        fn with(&self, rates: &Rates) -> Vec<String> {
+            let is = rates.are(Some(Rate::mbit(20)), Some(Rate::mbit(5)));
+            is.then(|| "gold".to_owned()).into_iter().collect()
+        }
+    }
+
     fn source(port: u16) -> SocketAddr {
         ([192, 0, 2, 20], port).into()
     }
 
-    /// With a Message-Authenticator if `is_signed`, behind the other attributes.
+    /// A packet, with a Message-Authenticator after the other attributes if `is_signed`.
     fn packet(code: u8, is_signed: bool, attributes: &[Pair<'_>]) -> Vec<u8> {
         let mut all = Vec::new();
         for (kind, value) in attributes {
@@ -366,12 +410,12 @@ mod tests {
             ],
         );
         assert_eq!((request.check(false), request.ask), (Ok(()), Ask::Change));
+        assert_eq!(request.plan(&Source::DEFAULT, &Gold), Ok(Some("gold".to_owned())));
         let Named { user, number, nas, addresses } = request.named;
         assert_eq!((user.as_deref(), number.as_deref()), (Some("Flat%2012"), Some("s1")));
         assert_eq!(nas.unwrap().to_string(), "10.0.0.1");
         let texts: Vec<String> = addresses.iter().map(IpNet::to_string).collect();
         assert_eq!(texts, ["192.0.2.1/32", "2001:db8:1::/56"]);
-        assert_eq!(request.plan.as_deref(), Some("gold"));
         let station = read(DISCONNECT, &[(CALLING_STATION_ID, b"02-00 x")]);
         assert_eq!(station.named.user.as_deref(), Some("%station:02-00%20x"));
     }
@@ -398,7 +442,34 @@ mod tests {
             assert_eq!(read(code, attributes).check(false), Err(wanted), "{attributes:?}");
         }
         assert_eq!(read(DISCONNECT, &[ALICE, ALICE]).check(false), Ok(()));
-        // What cannot be forged and not be sent again later, has both.
+        // All that is said about the plan leads to a single one, or nothing is done.
+        let mikrotik = |text: &str| {
+            let length = text.len() as u8 + 2;
+            [&[0, 0, 0x3a, 0x8c, 8, length], text.as_bytes()].concat()
+        };
+        let [same, other] = ["5M/20M", "5M/21M"].map(mikrotik);
+        let cisco = [&[0, 0, 0, 9, 1, 28][..], b"subscriber:command=logoff"].concat();
+        let (unknown, of_all) = ((FILTER_ID, &b"silver"[..]), &Source::DEFAULT[..]);
+        type Case<'c> = (&'c [Pair<'c>], &'c [Source], Outcome);
+        let cases: [Case<'_>; 9] = [
+            (&[(26, &same)], of_all, Ok(())),
+            (&[(26, &same), GOLD, (25, b"gold"), GOLD], of_all, Ok(())),
+            (&[(26, &same)], &[Source::FilterId], Err(Cause::UnsupportedAttribute)),
+            (&[(26, &other)], of_all, Err(Cause::InvalidValue)),
+            (&[(26, &other), GOLD], of_all, Err(Cause::InvalidValue)),
+            (&[(26, &same), unknown], of_all, Err(Cause::InvalidValue)),
+            (&[GOLD, unknown], of_all, Err(Cause::InvalidRequest)),
+            (&[GOLD, (25, b"\x00\x01")], of_all, Err(Cause::UnsupportedAttribute)),
+            (&[GOLD, (26, &cisco[..31])], of_all, Err(Cause::UnsupportedAttribute)),
+        ];
+        for (attributes, sources, wanted) in cases {
+            let request = read(CHANGE, &[&[ALICE], attributes].concat());
+            let plan = request
+                .check(false)
+                .and_then(|()| request.plan(sources, &Gold).map_err(|(cause, _)| cause));
+            assert_eq!(plan.map(drop), wanted, "{attributes:?}");
+        }
+        // A request that can neither be forged nor replayed later has both.
         let time = (EVENT_TIMESTAMP, &(NOW_S as u32).to_be_bytes()[..]);
         for (is_signed, more, wanted) in [
             (true, &[ALICE, time][..], Ok(())),
@@ -436,7 +507,7 @@ mod tests {
                 assert_eq!(signature, hmac(&answer, SECRET));
             }
         }
-        // A right authenticator with a wrong Message-Authenticator: one knows the secret, and changed it.
+        // A right authenticator with a wrong Message-Authenticator: the sender knows the secret, and changed it.
         let mut wrong = packet(CHANGE, true, &[ALICE, GOLD]);
         let at = wrong.len() - 1;
         wrong[at] ^= 1;
@@ -465,13 +536,13 @@ mod tests {
         assert_eq!(judge(&answers, &timed, 1, 100), Ok(None));
         let outcome = Err(Cause::NotFound);
         answers.settle(&timed, source(1), outcome, at(100).0);
-        // Replayed from anywhere, as long as it is not too old.
+        // Replayed from any address, as long as it is not too old.
         assert_eq!(judge(&answers, &timed, 2, 700), Ok(Some(outcome)));
         assert_eq!(judge(&answers, &timed, 2, 701), Err(Refused::Untimely));
-        // Of before a restart, which has forgotten it.
+        // A request from before a restart, which has forgotten it.
         let restarted = Answers::since(NOW_S + 401);
         assert_eq!(judge(&restarted, &timed, 1, 402), Err(Refused::Untimely));
-        // Without a time the same bytes may be meant, from a script that numbers them all alike.
+        // Without a time the same bytes may be intended, from a script that uses one identifier for all requests.
         let timeless = read(DISCONNECT, &[ALICE]);
         answers.settle(&timeless, source(1), Ok(()), at(0).0);
         assert_eq!(judge(&answers, &timeless, 1, 29), Ok(Some(Ok(()))));
@@ -487,7 +558,7 @@ mod tests {
             number: number.to_owned(),
         };
         for (user, number, nas) in [("a", "1", "x"), ("b", "1", "y"), ("c", "10", "x")] {
-            sessions.restore(user.to_owned(), session(number, nas));
+            sessions.restore(user.to_owned(), session(number, nas), Time::ZERO);
         }
         let users = |sessions: &Sessions, number| {
             sessions.users_of(number).cloned().collect::<Vec<_>>().concat()

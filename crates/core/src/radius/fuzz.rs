@@ -1,13 +1,14 @@
-//! Properties of accounting packets with any attributes.
+//! Properties of accounting packets that hold for any attributes.
 
+use super::claims::{Plans, Rates, Source};
 use super::*;
 
 const SECRET: &[u8] = b"a secret of sixteen bytes";
 const NOW_S: u64 = 1_790_000_000;
 
-/// The bytes are packets, whose authenticators are computed here: a byte for the time that passes, one or two for
-/// the length, then attributes. No change on the way is taken, what is read is read again when it is written, a
-/// packet counts once, and the end of one session never ends another.
+/// The input is a list of packets, whose authenticators are computed here: a byte for the time that passes, one or two
+/// for the length, then attributes. No changed packet is accepted, what is read stays the same if it is written and
+/// read again, a packet counts once, and the end of one session never ends another.
 pub(crate) fn radius(data: &[u8]) {
     assert_ne!(Accounting::read(data, SECRET).map(|_| ()), Ok(()), "not authentic");
     let (mut sessions, mut answers) = (Sessions::default(), coa::Answers::since(NOW_S));
@@ -46,7 +47,7 @@ fn ask(
     let datagram = signed(start, attributes);
     let read = coa::Request::read(&datagram, SECRET);
     assert!(coa::Request::read(&datagram, b"another secret").is_err());
-    // With a Message-Authenticator, which its sender alone can make.
+    // With a Message-Authenticator, which only its sender can make.
     assert!(attributes.contains(&MESSAGE_AUTHENTICATOR) || read != Err(Refused::Forged));
     let Ok(request) = read else { return };
     let named = &request.named;
@@ -54,6 +55,9 @@ fn ask(
     let is_named = named.user.is_some() || named.number.is_some() || !named.addresses.is_empty();
     assert!(request.check(false).is_err() || is_named);
     assert!(request.check(true).is_err() || request.check(false).is_ok());
+    let plan = request.plan(&Source::DEFAULT, &AnyPlan);
+    let asks = request.ask == coa::Ask::Change && request.check(false).is_ok();
+    assert!(!asks || plan != Ok(None), "a change without a plan");
     let number = named.number.clone().unwrap_or_default();
     let has = |user: &String| sessions.of(user).any(|session| session.number == number);
     assert!(sessions.users_of(&number).all(has));
@@ -101,8 +105,8 @@ fn read(identifier: u8, attributes: &[u8]) -> Option<Accounting> {
     let is_of_session = matches!(packet.event, Event::Start | Event::Interim | Event::Stop);
     assert_eq!(is_of_session, !user.is_empty());
     assert!(user.len() <= NAME_MAX && packet.session.number.len() <= NAME_MAX);
-    let texts = [user, packet.plan.as_deref().unwrap_or_default()];
-    assert!(!texts.concat().contains(char::is_control));
+    let names = packet.claims.names.iter().map(|(_, name)| name.as_str());
+    assert!(!names.chain([user]).collect::<String>().contains(char::is_control));
     for (i, address) in packet.addresses.iter().enumerate() {
         assert!(address.trunc() == *address && !packet.addresses[..i].contains(address));
     }
@@ -113,7 +117,18 @@ fn read(identifier: u8, attributes: &[u8]) -> Option<Accounting> {
 
     let again = Accounting::read(&signed([REQUEST, identifier], &written(&packet)), SECRET);
     let again = again.expect("a packet that we wrote");
-    assert_eq!((&again.event, &again.plan), (&packet.event, &packet.plan));
+    assert_eq!((again.event, again.interim), (packet.event, packet.interim));
+    let said = |claims: &Claims| {
+        let rates = claims.rates.iter().map(|(source, rates)| (*source, rates.ok()));
+        let mut names = claims.names.clone();
+        names.sort_by_key(|(source, _)| *source);
+        (names, rates.collect::<Vec<_>>())
+    };
+    assert_eq!(said(&again.claims), said(&packet.claims));
+    let order = Source::ALL.map(|(_, source)| source);
+    let plan = packet.claims.plan(&order, &AnyPlan);
+    assert_eq!(packet.claims.plan(&order, &NoPlan).ok().flatten(), None);
+    assert!(plan.is_err() || plan == Ok(None) || packet.claims.sources().next().is_some());
     assert_eq!(again.user.is_empty(), packet.user.is_empty());
     assert_eq!(again.addresses, packet.addresses);
     assert_eq!(again.happened_s, packet.happened_s);
@@ -121,7 +136,32 @@ fn read(identifier: u8, attributes: &[u8]) -> Option<Accounting> {
     Some(packet)
 }
 
-/// Attributes that say the same.
+/// Knows every name, and no name for any rates.
+struct AnyPlan;
+
+impl Plans for AnyPlan {
+    fn has(&self, _: &str) -> bool {
+        true
+    }
+
+    fn with(&self, rates: &Rates) -> Vec<String> {
+        vec![rates.to_string()]
+    }
+}
+
+struct NoPlan;
+
+impl Plans for NoPlan {
+    fn has(&self, _: &str) -> bool {
+        false
+    }
+
+    fn with(&self, _: &Rates) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+/// Attributes that state the same.
 fn written(packet: &Accounting) -> Vec<u8> {
     let status: u8 = match packet.event {
         Event::Start => 1,
@@ -141,8 +181,11 @@ fn written(packet: &Accounting) -> Vec<u8> {
     if !packet.user.is_empty() {
         add(USER_NAME, packet.user.as_bytes());
     }
-    if let Some(plan) = &packet.plan {
-        add(FILTER_ID, plan.as_bytes());
+    if let Some(interim) = packet.interim {
+        add(INTERIM_INTERVAL, &((interim.as_nanos() / 1_000_000_000) as u32).to_be_bytes());
+    }
+    for (kind, value) in packet.claims.written() {
+        add(kind, &value);
     }
     if let Some(happened_s) = packet.happened_s {
         add(EVENT_TIMESTAMP, &(happened_s as u32).to_be_bytes());
@@ -169,7 +212,10 @@ fn hear(sessions: &mut Sessions, packet: &Accounting, second: u64) {
         return;
     };
     assert_eq!(sessions.live, before, "judging changes nothing");
+    sessions.hear(packet, now);
     sessions.settle(packet, &verdict, now, now_s);
+    let silent = sessions.silent(&packet.user, Some(Span::secs(1)), now);
+    assert!(silent.iter().all(|silent| silent.session != packet.session), "it was heard");
     let count = all(sessions).count();
     let sessions_before =
         before.iter().flat_map(|(user, of)| of.iter().map(move |one| (user, one)));

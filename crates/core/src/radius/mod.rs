@@ -1,26 +1,31 @@
-//! Accounting packets of RADIUS: who has a session, with which addresses and which plan.
+//! RADIUS accounting packets: which user has a session, with which addresses and which plan.
 //!
-//! Method: [`Accounting::read`] checks the length, the authenticator, which is a hash of the packet and a
-//! secret that both sides know, and the attributes. [`Sessions::judge`] says what a packet changes;
-//! what it says is made true by [`Sessions::settle`] once the change is stored, so that a packet whose
-//! change failed counts as never received. The answer ([`Accounting::answer`]) says that it is stored.
+//! Method: [`Accounting::read`] checks the length, the attributes and the authenticator, which is a hash of the packet
+//! and a secret that both sides know. [`Sessions::judge`] says what a packet changes. Once the change is stored,
+//! [`Sessions::settle`] applies it, so that a packet whose change failed counts as never received. The answer
+//! ([`Accounting::answer`]) says that the change is stored.
 //!
-//! A user may have several sessions, and has the addresses of all; one whose addresses a newer one has all taken is over.
-//! A packet that was answered is answered again for [`ANSWER_AGAIN`] without an effect, and then refused as a replay. A
-//! packet of a session that is over is refused, unless it begins later under the same number, and so is one whose time
-//! differs too much from the clock.
+//! A user may have several sessions, and has the addresses of all. A session is over once a newer one has all its
+//! addresses. A packet that was answered is answered again for [`ANSWER_AGAIN`] without an effect, and then refused as
+//! a replay. A packet of a session that is over is refused, unless it starts a later one with the same number. A packet
+//! whose time differs too much from the clock is refused, too.
 //!
-//! A session is known by its user, its number, and its NAS, which is compared as [`Nas::is`] says. A user's name is
-//! text that can be typed, see [`name_of`].
+//! A session is identified by its user, its number, and its NAS, which is compared as [`Nas::is`] says. A user's name
+//! is text that can be typed, see [`name_of`].
 //!
-//! Module [`coa`] has the requests of the other way, by which a server changes and ends sessions.
+//! A session is silent when no packet of it came for too long, see [`Sessions::silent`]. It can then be dropped
+//! ([`Sessions::drop_silent`]); it is not over, so a later packet brings it back.
 //!
-//! Properties, tested: any bytes are read without a panic; no packet with another secret or a changed
-//! byte is taken; an old packet never changes a session. All tables are bounded.
+//! Module [`coa`] has the requests in the opposite direction, by which a server changes and ends sessions; [`claims`]
+//! reads the plan from attributes.
+//!
+//! Properties, tested: any bytes are read without a panic; a packet with another secret or a changed byte
+//! is refused; an old packet never changes a session. All tables are bounded.
 //! Source: RFC 2865, 2866, 2867 (tunnels), 2869 (time), 3162, 4818 and 6911 (IPv6), 5997 (Status-Server).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::Bound;
 
 use ipnet::{IpNet, Ipv6Net};
 use md5::{Digest, Md5};
@@ -28,22 +33,28 @@ use serde::{Deserialize, Serialize};
 
 use crate::units::{Span, Time};
 
+use claims::Claims;
+
 /// The longest packet. Source: RFC 2866 §3.
 pub const PACKET_MAX: usize = 4_096;
-/// How long a packet that was answered is answered again: NASes repeat theirs for less.
+/// How long an answered packet is answered again: NASes repeat packets for a shorter time.
 pub const ANSWER_AGAIN: Span = Span::secs(60);
-/// How long after the end of a session a start with its number may be an old one, if the NAS tells no times.
+/// For this long after a session's end, a start with its number may be an old packet, if the NAS sends no times.
 const OVERTAKEN_S: u64 = 60;
-/// How much older than now a packet may be: a NAS may keep packets while the server is down.
+/// How much older than the clock a packet may be: a NAS may keep packets while the server is down.
 pub const AGE_MAX_S: u64 = 3_600;
-/// How much newer than now: clocks differ.
+/// How much newer than the clock a packet may be: clocks differ.
 pub const AHEAD_MAX_S: u64 = 300;
 /// The most packets and ended sessions that are remembered, the newest ones.
 pub const REMEMBERED_MAX: usize = 65_536;
 /// The most addresses and prefixes of a packet.
 pub const ADDRESSES_MAX: usize = 64;
-/// The most sessions of a user; beyond, the oldest is over.
+/// The most sessions of a user; if there are more, the oldest is over.
 pub const SESSIONS_MAX: usize = 16;
+/// After this many missing Interims a session is silent.
+pub const INTERIMS_MISSED: u64 = 3;
+/// The shortest interval of Interims. Source: RFC 2869 §5.16.
+const INTERIM_MIN: Span = Span::secs(60);
 /// The longest name of a user, in bytes.
 pub const NAME_MAX: usize = 96;
 
@@ -52,13 +63,13 @@ pub const NAME_MAX: usize = 96;
 pub enum Event {
     /// A session has begun.
     Start,
-    /// It goes on.
+    /// The session continues.
     Interim,
-    /// It is over.
+    /// The session is over.
     Stop,
     /// The NAS has started or stops: all its sessions have ended.
     Nas,
-    /// Something that is of no session, as of tunnels.
+    /// An event that belongs to no session, such as those of tunnels.
     Other,
     /// The sender asks whether there is an answer (Status-Server).
     Status,
@@ -69,19 +80,21 @@ pub enum Event {
 pub struct Accounting {
     identifier: u8,
     authenticator: [u8; 16],
-    /// To be sent back.
+    /// Proxy-State attributes, which must be sent back.
     proxy_states: Vec<u8>,
-    /// What it reports.
+    /// The reported event.
     pub event: Event,
-    /// The user of the session; empty for what is of none.
+    /// The user of the session; empty if the packet belongs to no session.
     pub user: String,
-    /// The name of a plan (Filter-Id), if the packet has one.
-    pub plan: Option<String>,
+    /// What the packet says about the plan.
+    pub claims: Claims,
+    /// How often the access server reports the session, if it says so.
+    pub interim: Option<Span>,
     /// The addresses and prefixes of the session.
     pub addresses: Vec<IpNet>,
-    /// Its session; the number is empty for what is of none.
+    /// The session; its number is empty if the packet belongs to no session.
     pub session: Session,
-    /// When it happened, Unix time.
+    /// When the event happened, Unix time.
     pub happened_s: Option<u64>,
     /// For how many seconds the NAS has tried to send it.
     delay_s: u64,
@@ -91,13 +104,13 @@ pub struct Accounting {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Session {
-    /// Whose it is.
+    /// The NAS of the session.
     pub nas: Nas,
-    /// What it is called there, as [`name_of`] writes it.
+    /// The session's number at its NAS, as [`name_of`] writes it.
     pub number: String,
 }
 
-/// A NAS, as it calls itself.
+/// A NAS, as it identifies itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Nas {
@@ -107,7 +120,7 @@ pub struct Nas {
     v6: Option<Ipv6Addr>,
     #[serde(skip_serializing_if = "Option::is_none")]
     identifier: Option<String>,
-    /// Where a packet came from that no proxy forwarded.
+    /// The source address of a packet that no proxy forwarded.
     #[serde(skip_serializing_if = "Option::is_none")]
     source: Option<IpAddr>,
 }
@@ -123,7 +136,7 @@ impl Nas {
             .or_else(|| is(self.v6.as_ref(), other.v6.as_ref()))
             .or_else(|| is(self.identifier.as_ref(), other.identifier.as_ref()))
             .or_else(|| is(self.source.as_ref(), other.source.as_ref()))
-            // A NAS without a name behind a proxy is the one without a name.
+            // A NAS without attributes behind a proxy equals only another one without attributes.
             .unwrap_or(self == other)
     }
 }
@@ -146,7 +159,7 @@ impl Session {
     }
 }
 
-/// Why a packet is not taken.
+/// Why a packet is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 pub enum Refused {
     /// Longer than [`PACKET_MAX`].
@@ -155,10 +168,10 @@ pub enum Refused {
     /// Lengths do not fit, or an attribute is missing or invalid.
     #[error("not a valid accounting request")]
     Malformed,
-    /// Another secret, or changed on the way.
+    /// The packet has another secret, or was changed on the way.
     #[error("wrong authenticator: another secret, or changed on the way")]
     Forged,
-    /// Answered long ago.
+    /// The packet was answered long ago.
     #[error("a packet that was answered long ago")]
     Replayed,
     /// Its time differs from the clock by more than [`AGE_MAX_S`] or [`AHEAD_MAX_S`], or see [`coa`].
@@ -179,7 +192,7 @@ impl Accounting {
         let is_status = header[0] == STATUS_SERVER;
         let authenticator = authenticator_of(header);
         if is_status {
-            // Its authenticator is a random number.
+            // The authenticator of a Status-Server packet is a random number.
             let is_right = message_is_right(header, &authenticator, attributes, secret);
             if !is_right.ok_or(Refused::Malformed)? {
                 return Err(Refused::Forged);
@@ -193,7 +206,8 @@ impl Accounting {
             proxy_states: Vec::new(),
             event: Event::Status,
             user: String::new(),
-            plan: None,
+            claims: Claims::default(),
+            interim: None,
             addresses: Vec::new(),
             session: Session::default(),
             happened_s: None,
@@ -203,9 +217,9 @@ impl Accounting {
         Ok(accounting)
     }
 
-    /// Notes where the packet came from.
+    /// Notes the source address of the packet.
     pub fn set_source(&mut self, source: IpAddr) {
-        // A proxy is not the NAS.
+        // The address of a proxy is not that of the NAS.
         if self.proxy_states.is_empty() {
             self.session.nas.source = Some(source);
         }
@@ -219,7 +233,6 @@ impl Accounting {
             match kind {
                 USER_NAME => self.user = name_of(value),
                 CALLING_STATION_ID => station = name_of(value),
-                FILTER_ID => self.plan = text(value),
                 NAS_IP_ADDRESS => self.session.nas.v4 = number().ok().map(Ipv4Addr::from),
                 NAS_IPV6_ADDRESS => {
                     self.session.nas.v6 = <[u8; 16]>::try_from(value).ok().map(Ipv6Addr::from);
@@ -229,6 +242,10 @@ impl Accounting {
                 DELAY_TIME => self.delay_s = number().map_or(0, u64::from),
                 PROXY_STATE => self.proxy_states.extend(attribute),
                 EVENT_TIMESTAMP => self.happened_s = number().ok().map(u64::from),
+                INTERIM_INTERVAL => {
+                    let said = number().ok().map(|n| Span::secs(n.into()));
+                    self.interim = said.filter(|n| *n > Span::ZERO).map(|n| n.max(INTERIM_MIN));
+                }
                 STATUS_TYPE if !is_status => {
                     event = match number() {
                         Ok(1) => Some(Event::Start),
@@ -249,7 +266,7 @@ impl Accounting {
                     }
                     self.addresses.extend(address.filter(|a| !self.addresses.contains(a)));
                 }
-                _ => {}
+                _ => drop(self.claims.note(kind, value)),
             }
         }
         self.event = event.ok_or(Refused::Malformed)?;
@@ -270,14 +287,14 @@ impl Accounting {
         Ok(())
     }
 
-    /// Whether it is the start of a session after another one with its number has ended. Without a time of the NAS, a start
-    /// soon after that end may be one that was overtaken.
+    /// Whether the packet starts a new session after one with the same number has ended. If the NAS sends no times, a
+    /// start soon after that end may be an old packet that was overtaken.
     fn begins_after(&self, ended_s: u64, now_s: u64) -> bool {
         let overtaken_s = if self.happened_s.is_some() { 0 } else { OVERTAKEN_S };
         self.event == Event::Start && self.time_s(now_s) > ended_s + overtaken_s
     }
 
-    /// When it happened, Unix time, if it arrived at `now_s`.
+    /// When the event happened, Unix time, if the packet arrived at `now_s`.
     fn time_s(&self, now_s: u64) -> u64 {
         self.happened_s.unwrap_or(now_s.saturating_sub(self.delay_s))
     }
@@ -290,14 +307,14 @@ impl Accounting {
     }
 }
 
-/// The header and the attributes of a packet that begins with one of `codes`.
+/// The header and attributes of a packet with one of `codes`.
 fn parts<'d>(datagram: &'d [u8], codes: &[u8]) -> Result<(&'d [u8; HEADER], &'d [u8]), Refused> {
     if datagram.len() > PACKET_MAX {
         return Err(Refused::Oversized);
     }
     let (header, _) = datagram.split_first_chunk::<HEADER>().ok_or(Refused::Malformed)?;
     let length = usize::from(u16::from_be_bytes([header[2], header[3]]));
-    // Bytes behind the length are padding (RFC 2866 §3).
+    // Bytes after the length are padding (RFC 2866 §3).
     let attributes = datagram.get(HEADER..length).ok_or(Refused::Malformed)?;
     codes.contains(&header[0]).then_some((header, attributes)).ok_or(Refused::Malformed)
 }
@@ -342,8 +359,8 @@ fn answer(
     [&start[..], &authenticator, &attributes].concat()
 }
 
-/// Whether the Message-Authenticator of a packet is right, `None` without one. Of the packet's authenticator it has
-/// `authenticator`. Source: RFC 2869 §5.14, RFC 5997 §3, RFC 5176 §3.4.
+/// Whether the Message-Authenticator of a packet is right; `None` if there is none. `authenticator` is used in place of
+/// the packet's authenticator. Source: RFC 2869 §5.14, RFC 5997 §3, RFC 5176 §3.4.
 fn message_is_right(
     header: &[u8; HEADER],
     authenticator: &[u8; 16],
@@ -380,8 +397,8 @@ fn hash(start: &[u8], authenticator: &[u8; 16], attributes: &[u8], secret: &[u8]
     md5.chain_update(attributes).chain_update(secret).finalize().into()
 }
 
-/// Bytes as a name of letters, digits and `-_.@:/+`, of at most [`NAME_MAX`] bytes. Each other byte is `%` and two
-/// digits of its value; of a longer name the end is `%h` and a hash of the whole. Different bytes have different names.
+/// Encodes bytes as a name of letters, digits and `-_.@:/+`, of at most [`NAME_MAX`] bytes. Each other byte is `%` and
+/// two digits; the end of a longer name is `%h` and a hash of the whole. Different bytes give different names.
 fn name_of(bytes: &[u8]) -> String {
     let mut name = String::new();
     let escape = |name: &mut String, bytes: &[u8]| {
@@ -400,7 +417,7 @@ fn name_of(bytes: &[u8]) -> String {
     bounded(name)
 }
 
-/// See [`name_of`].
+/// Shortens a name as [`name_of`] says.
 fn bounded(mut name: String) -> String {
     if name.len() > NAME_MAX {
         let hash: [u8; 16] = Md5::digest(name.as_bytes()).into();
@@ -414,23 +431,23 @@ fn bounded(mut name: String) -> String {
     name
 }
 
-/// The name of a user that is known by its Calling-Station-Id only.
+/// The name of a user that is known only by its Calling-Station-Id.
 fn station_name(station: &str) -> String {
     bounded(format!("%station:{station}"))
 }
 
-/// A text without what ends or hides it.
+/// A text without control characters; `None` for other values.
 fn text(value: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(value).ok()?;
     (!text.is_empty() && !text.contains(char::is_control)).then(|| text.to_owned())
 }
 
-/// The address of an attribute; `Some(None)` leaves it to the user's side.
+/// The address of an attribute; `Some(None)` if the attribute leaves the choice to the other side.
 fn address(kind: u8, value: &[u8]) -> Option<Option<IpNet>> {
     match kind {
         FRAMED_IP_ADDRESS => {
             let address = Ipv4Addr::from(<[u8; 4]>::try_from(value).ok()?);
-            // 255.255.255.255 and .254: chosen by the user, and by the NAS (RFC 2865 §5.8).
+            // 255.255.255.255 means chosen by the user, .254 chosen by the NAS (RFC 2865 §5.8).
             let is_none = u32::from(address) >= 0xffff_fffe || address.is_unspecified();
             Some((!is_none).then(|| IpAddr::from(address).into()))
         }
@@ -442,7 +459,7 @@ fn address(kind: u8, value: &[u8]) -> Option<Option<IpNet>> {
             let [_, length, bytes @ ..] = value else { return None };
             let mut address = [0; 16];
             address.get_mut(..bytes.len())?.copy_from_slice(bytes);
-            // RFC 3162 §2.3 wants zeros behind the prefix; NASes put the address of an interface there.
+            // RFC 3162 §2.3 requires zeros after the prefix; NASes put the address of an interface there.
             let net = Ipv6Net::new(address.into(), *length).ok()?.trunc();
             let fits = bytes.len() * 8 >= usize::from(*length);
             fits.then_some((*length > 0).then_some(net.into()))
@@ -455,15 +472,15 @@ fn address(kind: u8, value: &[u8]) -> Option<Option<IpNet>> {
 pub enum Verdict {
     /// The user has another session than before, with the packet's addresses.
     Has,
-    /// The user's session goes on. What the packet does not speak of is as before.
+    /// The user's session continues. What the packet does not mention stays as before.
     GoesOn,
     /// The session is over.
     Ended,
-    /// These users have no session of the NAS any more.
+    /// These users no longer have a session of the NAS.
     EndedAll(Vec<String>),
     /// Nothing.
     Nothing,
-    /// It was answered before.
+    /// The packet was answered before.
     Again,
 }
 
@@ -471,7 +488,7 @@ pub enum Verdict {
 #[derive(Debug, Default)]
 pub struct Sessions {
     live: BTreeMap<String, Vec<Live>>,
-    /// The numbers of those, with their users.
+    /// The numbers of these sessions, with their users.
     numbers: BTreeSet<(String, String)>,
     over: Ended,
     answered: Answered<()>,
@@ -481,11 +498,49 @@ pub struct Sessions {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Live {
     session: Session,
-    /// What it told of; `None`, of one from before the start, is what the user has and no other session of it.
+    /// The addresses it reported; `None` for one restored at the start, which has those that no other session has.
     addresses: Option<Vec<IpNet>>,
+    heard: Heard,
 }
 
-/// What of `has`, the addresses of a user, is of its session `i`.
+/// The packets of a session that arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Heard {
+    /// The time of the last packet, or of the restoration.
+    at: Time,
+    is_restored: bool,
+    /// The longest time from a packet to an Interim after it.
+    gap: Option<Span>,
+    /// The interval of Interims that the access server announced.
+    interim: Option<Span>,
+}
+
+impl Heard {
+    fn note(&mut self, packet: &Accounting, now: Time) {
+        if packet.event == Event::Interim && !self.is_restored {
+            self.gap = self.gap.max(Some(now.since(self.at)));
+        }
+        (self.at, self.is_restored) = (now, false);
+        self.interim = packet.interim.or(self.interim);
+    }
+}
+
+/// A session that has been silent for too long.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Silent {
+    /// The session.
+    pub session: Session,
+    /// The time of its last packet.
+    pub since: Time,
+    /// Whether that time is the start of this program, before which packets may have come.
+    pub is_restored: bool,
+    /// Whether it sent Interims before, or announced them.
+    pub reports: bool,
+    /// The time without packets after which it counts as silent.
+    pub limit: Span,
+}
+
+/// The addresses among `has`, those of a user, that belong to session `i`.
 fn part<'h>(all: &'h [Live], i: usize, has: &'h [IpNet]) -> impl Iterator<Item = IpNet> + 'h {
     let told =
         |live: &Live, address: &IpNet| live.addresses.as_ref().is_some_and(|a| a.contains(address));
@@ -496,14 +551,14 @@ fn part<'h>(all: &'h [Live], i: usize, has: &'h [IpNet]) -> impl Iterator<Item =
     has.iter().filter(is_its).copied()
 }
 
-/// The addresses of a session that goes on: a packet that speaks of one family leaves those of the other.
+/// The addresses of a session that continues: a packet with addresses of one family keeps those of the other.
 fn merged(before: &[IpNet], now: &[IpNet]) -> Vec<IpNet> {
     let is_v4 = |net: &IpNet| matches!(net, IpNet::V4(_));
     let is_unspoken = |net: &&IpNet| !now.iter().any(|other| is_v4(other) == is_v4(net));
     before.iter().filter(is_unspoken).chain(now).copied().collect()
 }
 
-/// The packets that were answered last, when, and how.
+/// The packets that were answered last, with the time and the answer.
 #[derive(Debug)]
 struct Answered<T> {
     by_hash: BTreeMap<[u8; 16], (Time, T)>,
@@ -534,7 +589,7 @@ impl<T> Answered<T> {
     }
 }
 
-/// The sessions that ended last, by a hash of user and number: their NAS, and when, Unix time.
+/// The sessions that ended last, by a hash of user and number: their NAS, and the end in Unix time.
 #[derive(Debug, Default)]
 struct Ended {
     by_hash: BTreeMap<[u8; 16], (Nas, u64)>,
@@ -543,7 +598,7 @@ struct Ended {
 
 impl Ended {
     fn hash(user: &str, number: &str) -> [u8; 16] {
-        // No name has a zero.
+        // No name contains a zero byte.
         Md5::new().chain_update(user).chain_update([0]).chain_update(number).finalize().into()
     }
 
@@ -580,13 +635,55 @@ impl Ended {
 }
 
 impl Sessions {
-    /// Takes over the session of a user from before the start.
-    pub fn restore(&mut self, user: String, session: Session) {
+    /// Restores a user's session from before the start of this program, which is at `now`.
+    pub fn restore(&mut self, user: String, session: Session, now: Time) {
         self.numbers.insert((session.number.clone(), user.clone()));
-        self.live.insert(user, vec![Live { session, addresses: None }]);
+        let heard = Heard { at: now, is_restored: true, gap: None, interim: None };
+        self.live.insert(user, vec![Live { session, addresses: None, heard }]);
     }
 
-    /// The addresses of a user, who has `has`, once a verdict is true that concerns it.
+    /// Notes that a packet arrived, whatever it changes.
+    pub fn hear(&mut self, packet: &Accounting, now: Time) {
+        let all = self.live.get_mut(&packet.user).into_iter().flatten();
+        for live in all.filter(|live| live.session.is(&packet.session)) {
+            live.heard.note(packet, now);
+        }
+    }
+
+    /// Up to `max` users with a session, after `after` in the order of their names.
+    pub fn users_after(&self, after: &str, max: usize) -> Vec<String> {
+        let from = (Bound::Excluded(after), Bound::Unbounded);
+        self.live.range::<str, _>(from).take(max).map(|(user, _)| user.clone()).collect()
+    }
+
+    /// The sessions of a user without a packet for `limit` or, without one, [`INTERIMS_MISSED`] times the announced
+    /// interval; in both cases at least that many times the longest pause that a session had before.
+    pub fn silent(&self, user: &str, limit: Option<Span>, now: Time) -> Vec<Silent> {
+        let times = |span: Span| Span::nanos(span.as_nanos().saturating_mul(INTERIMS_MISSED));
+        let silent = |live: &Live| {
+            let Heard { at: since, is_restored, gap, interim } = live.heard;
+            let limit = limit.or(interim.map(times))?.max(gap.map_or(Span::ZERO, times));
+            let reports = gap.is_some() || interim.is_some();
+            let session = live.session.clone();
+            let silent = Silent { session, since, is_restored, reports, limit };
+            (now.since(since) >= limit).then_some(silent)
+        };
+        self.live.get(user).into_iter().flatten().filter_map(silent).collect()
+    }
+
+    /// The sessions of a user, and the time of each one's last packet; `None` if there was none since the start.
+    pub fn heard(&self, user: &str) -> impl Iterator<Item = (&Session, Option<Time>)> {
+        let heard = |live: &Live| (!live.heard.is_restored).then_some(live.heard.at);
+        let all = self.live.get(user).into_iter().flatten();
+        all.map(move |live| (&live.session, heard(live)))
+    }
+
+    /// Forgets a silent session. It is not over: if it continues after all, its next packet begins it again.
+    pub fn drop_silent(&mut self, user: &str, session: &Session) {
+        self.remove(user, |live| live.session == *session);
+    }
+
+    /// The addresses of a user, who now has `has`, once a verdict that concerns the user is applied.
     pub fn addresses_after(
         &self,
         user: &str,
@@ -609,21 +706,21 @@ impl Sessions {
         if *verdict == Verdict::Has {
             addresses.extend(&packet.addresses);
         }
-        // In one order, so that a session of two families does not change with each packet.
+        // Sorted, so that a session of two families does not change with each packet.
         addresses.sort_by_key(|net| (matches!(net, IpNet::V6(_)), *net));
         addresses.dedup();
         addresses
     }
 
-    /// The addresses of a session of a user, who has `has`.
+    /// The addresses of one session of a user, who has `has`.
     pub fn addresses_of(&self, user: &str, session: &Session, has: &[IpNet]) -> Vec<IpNet> {
         let all = self.live.get(user).map_or(&[][..], Vec::as_slice);
         let i = all.iter().position(|live| live.session == *session);
         i.map(|i| part(all, i, has).collect()).unwrap_or_default()
     }
 
-    /// What a packet changes at `now`, which is `now_s` in Unix time. `owns` says whether a user has
-    /// one of these addresses: a session of an older journal is known by them alone.
+    /// What a packet changes at `now`, which is `now_s` in Unix time. `owns` says whether a user has one of
+    /// these addresses: sessions from an older journal are only identified by their addresses.
     ///
     /// # Errors
     /// [`Refused::Replayed`], [`Refused::Untimely`], or [`Refused::Over`].
@@ -668,7 +765,7 @@ impl Sessions {
         })
     }
 
-    /// Takes over what [`Sessions::judge`] said of a packet, which is stored and will be answered.
+    /// Applies the verdict of [`Sessions::judge`] on a packet, once the change is stored; the packet will be answered.
     pub fn settle(&mut self, packet: &Accounting, verdict: &Verdict, now: Time, now_s: u64) {
         if *verdict == Verdict::Again || packet.event == Event::Status {
             return;
@@ -681,7 +778,9 @@ impl Sessions {
                 self.numbers.insert((session.number.clone(), packet.user.clone()));
                 let all = self.live.entry(packet.user.clone()).or_default();
                 take_from(all, None, &packet.addresses);
-                all.push(Live { session, addresses: Some(addresses) });
+                let interim = packet.interim;
+                let heard = Heard { at: now, is_restored: false, gap: None, interim };
+                all.push(Live { session, addresses: Some(addresses), heard });
                 let mut too_many = all.len().saturating_sub(SESSIONS_MAX);
                 let over = self.remove(&packet.user, |live| {
                     let is_oldest = too_many > 0;
@@ -707,7 +806,7 @@ impl Sessions {
                 for user in users {
                     self.remove(user, |live| live.session.nas.is(&packet.session.nas));
                 }
-                // It may count its sessions from one again.
+                // The NAS may restart its session numbers at one.
                 self.over.forget_all_of(&packet.session.nas);
             }
             Verdict::Nothing | Verdict::Again => {}
@@ -718,18 +817,18 @@ impl Sessions {
         self.answered.insert(packet.authenticator, now, ());
     }
 
-    /// The sessions of a user of which packets told, the one that began last, last.
+    /// The sessions of a user that packets reported; the one that began last is last.
     pub fn of<'s>(&'s self, user: &str) -> impl Iterator<Item = &'s Session> + Clone + use<'s> {
         self.live.get(user).into_iter().flatten().map(|live| &live.session)
     }
 
-    /// The users with a session of this number, which several access servers may have.
+    /// The users with a session of this number, which may occur at several access servers.
     pub fn users_of<'s>(&'s self, number: &'s str) -> impl Iterator<Item = &'s String> {
         let from = self.numbers.range((number.to_owned(), String::new())..);
         from.take_while(move |(other, _)| other == number).map(|(_, user)| user)
     }
 
-    /// Ends a session of a user at `at_s`, Unix time, as its Stop would.
+    /// Ends a session of a user at `at_s`, Unix time, as a Stop packet would.
     pub fn end(&mut self, user: &str, session: &Session, at_s: u64) {
         for session in self.remove(user, |live| live.session == *session) {
             self.over.insert(user, session, at_s);
@@ -752,18 +851,18 @@ impl Sessions {
         over.into_iter().map(|live| live.session).collect()
     }
 
-    /// How many users have a session of which a packet was received.
+    /// The number of users with a session of which a packet was received.
     pub fn len(&self) -> usize {
         self.live.len()
     }
 
-    /// Whether none has.
+    /// Whether there are no such users.
     pub fn is_empty(&self) -> bool {
         self.live.is_empty()
     }
 }
 
-/// What one session has, or a new one, the others of the user do not have.
+/// Removes `addresses` from the user's other sessions, since one session or a new one has them now.
 fn take_from(all: &mut [Live], except: Option<usize>, addresses: &[IpNet]) {
     let others = all.iter_mut().enumerate().filter(|(i, _)| Some(*i) != except);
     for told in others.filter_map(|(_, live)| live.addresses.as_mut()) {
@@ -786,12 +885,14 @@ const STATUS_TYPE: u8 = 40;
 const DELAY_TIME: u8 = 41;
 const SESSION_ID: u8 = 44;
 const EVENT_TIMESTAMP: u8 = 55;
+const INTERIM_INTERVAL: u8 = 85;
 const MESSAGE_AUTHENTICATOR: u8 = 80;
 const NAS_IPV6_ADDRESS: u8 = 95;
 const FRAMED_IPV6_PREFIX: u8 = 97;
 const DELEGATED_IPV6_PREFIX: u8 = 123;
 const FRAMED_IPV6_ADDRESS: u8 = 168;
 
+pub mod claims;
 pub mod coa;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzz;

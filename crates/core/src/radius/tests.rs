@@ -6,7 +6,7 @@ use super::*;
 const SECRET: &[u8] = b"a secret of sixteen bytes";
 const NOW_S: u64 = 1_790_000_000;
 
-/// A packet of a NAS with these attributes behind its name.
+/// A packet of a NAS with these attributes after its name.
 fn packet(identifier: u8, attributes: &[(u8, &[u8])]) -> Vec<u8> {
     let mut all = Vec::new();
     for (kind, value) in [(NAS_IDENTIFIER, &b"bras-1"[..])].iter().chain(attributes) {
@@ -39,7 +39,7 @@ fn at(seconds: u64) -> Time {
     Time::ZERO + Span::secs(seconds)
 }
 
-/// Judges and settles.
+/// Judges and settles a packet.
 fn hear(sessions: &mut Sessions, packet: &Accounting, second: u64) -> Result<Verdict, Refused> {
     let verdict = sessions.judge(packet, at(second), NOW_S + second, |_, _| false)?;
     sessions.settle(packet, &verdict, at(second), NOW_S + second);
@@ -69,7 +69,8 @@ fn addresses_of_all_kinds_are_read_and_the_answer_is_what_the_nas_expects() {
     let texts: Vec<String> = start.addresses.iter().map(IpNet::to_string).collect();
     let wanted = ["192.0.2.1/32", "2001:db8:1::/56", "2001:db8:2::/48", "2001:db8:3::1/128"];
     assert_eq!(texts, wanted);
-    assert_eq!((start.user.as_str(), start.plan.as_deref()), ("alice", Some("home-50")));
+    let plans = start.claims.names_of(claims::Source::FilterId).map(String::as_str);
+    assert_eq!((start.user.as_str(), plans.collect()), ("alice", vec!["home-50"]));
     let answer = start.answer(SECRET);
     assert_eq!(answer[..4], [RESPONSE, 9, 0, 28]);
     assert_eq!(answer[20..], [PROXY_STATE, 4, b'p', b'1', PROXY_STATE, 4, b'p', b'2']);
@@ -122,7 +123,7 @@ fn a_newer_session_takes_the_place_of_the_older_whose_end_ends_nothing() {
     let stop = of_user(STOP, "alice", "2", &[ALICE4]);
     assert_eq!(hear(&mut sessions, &stop, 4), Ok(Verdict::Ended));
     assert!(sessions.is_empty());
-    // A NAS that restarts may count from one.
+    // A NAS that restarts may number its sessions from one.
     let on = packet(1, &[(STATUS_TYPE, &[0, 0, 0, NAS_ON]), (EVENT_TIMESTAMP, &[0; 4])]);
     let on = Accounting { happened_s: None, ..Accounting::read(&on, SECRET).unwrap() };
     assert_eq!(hear(&mut sessions, &on, 5), Ok(Verdict::EndedAll(Vec::new())));
@@ -158,7 +159,7 @@ fn sessions_of_one_account_share_what_it_has_until_each_ends() {
     assert_eq!(hear(3, INTERIM, "1", &[a]), some("192.0.2.1 192.0.2.2"));
     assert_eq!(hear(4, INTERIM, "1", &[c]), some("192.0.2.2 192.0.2.3"));
     assert_eq!(hear(5, STOP, "2", &[]), some("192.0.2.3"));
-    // One that has what another had takes its place.
+    // A session that has all addresses of another one replaces it.
     assert_eq!(hear(6, START, "3", &[c]), some("192.0.2.3"));
     assert_eq!(hear(7, INTERIM, "1", &[c]), None);
     assert_eq!(hear(8, START, "4", &[a]), some("192.0.2.1 192.0.2.3"));
@@ -184,7 +185,7 @@ fn a_packet_of_one_family_leaves_the_addresses_of_the_other() {
 fn the_sessions_of_a_user_are_bounded_and_one_of_before_a_restart_keeps_its_addresses() {
     let mut sessions = Sessions::default();
     let start = |n: u8| of_user(START, "alice", &n.to_string(), &[(8, &[192, 0, 2, n])]);
-    sessions.restore("alice".to_owned(), start(0).session);
+    sessions.restore("alice".to_owned(), start(0).session, at(0));
     let net = |n: u8| IpNet::from(IpAddr::from([192, 0, 2, n]));
     let after = |n, has: &[IpNet]| sessions.addresses_after("alice", &start(n), &Verdict::Has, has);
     assert_eq!(after(1, &[net(0)]), [net(0), net(1)]);
@@ -213,7 +214,7 @@ fn a_packet_is_answered_again_and_later_it_is_a_replay() {
     // A change that was not stored leaves no trace.
     let bob = of_user(START, "bob", "1", &[ALICE4]);
     for _ in 0..2 {
-        // Another user's session of the same number ended before.
+        // Another user's session of the same number has ended before.
         assert_eq!(sessions.judge(&bob, at(1), NOW_S, |_, _| false), Ok(Verdict::Has));
         let bob = of_user(START, "bob", "2", &[ALICE4]);
         assert_eq!(sessions.judge(&bob, at(1), NOW_S, |_, _| false), Ok(Verdict::Has));
@@ -253,7 +254,7 @@ fn what_is_remembered_is_bounded() {
     assert_eq!(sessions.over.order.len(), REMEMBERED_MAX);
 }
 
-/// The same attributes behind others than [`packet`]'s.
+/// A packet with the attributes `nas` in place of those of [`packet`].
 fn of_nas(nas: &[(u8, &[u8])], event: u8, more: &[(u8, &[u8])]) -> Accounting {
     let event = [0, 0, 0, event];
     let mut attributes = vec![(STATUS_TYPE, &event[..])];
@@ -290,7 +291,7 @@ fn a_nas_is_the_same_whatever_the_order_and_number_of_its_attributes() {
     assert!(from(&[V4], [10, 0, 0, 9]).is(&both), "it has two addresses");
     assert!(from(&[V4], [10, 0, 0, 1]).is(&from(&[NAME], [10, 0, 0, 1])));
     assert!(!from(&[V4], [10, 0, 0, 1]).is(&from(&[NAME], [10, 0, 0, 2])));
-    // Behind a proxy the source says nothing.
+    // Behind a proxy the source address says nothing.
     let proxied = |nas: &[(u8, &[u8])]| {
         let mut packet = of_nas(nas, NAS_ON, &[(PROXY_STATE, b"p")]);
         packet.set_source([10, 0, 0, 1].into());
@@ -306,7 +307,7 @@ fn sessions_of_before_a_restart_end_with_their_nas_and_by_their_number() {
     for (user, nas) in [("alice", V4), ("bob", V4), ("carol", OTHER_V4)] {
         let session = of_nas(&[nas], START, &ALICE1).session;
         let stored = serde_json::to_string(&session).unwrap();
-        sessions.restore(user.to_owned(), serde_json::from_str(&stored).unwrap());
+        sessions.restore(user.to_owned(), serde_json::from_str(&stored).unwrap(), at(0));
     }
     let interim = of_nas(&[NAME, V4], INTERIM, &ALICE1);
     assert_eq!(hear(&mut sessions, &interim, 1), Ok(Verdict::GoesOn));
@@ -315,6 +316,43 @@ fn sessions_of_before_a_restart_end_with_their_nas_and_by_their_number() {
     let on = of_nas(&[V4, NAME], NAS_ON, &[]);
     assert_eq!(hear(&mut sessions, &on, 3), Ok(Verdict::EndedAll(vec!["bob".to_owned()])));
     assert_eq!(sessions.len(), 1);
+}
+
+#[test]
+fn a_session_is_silent_after_three_intervals_and_goes_on_with_its_next_packet() {
+    let mut sessions = Sessions::default();
+    let minutes = |n: u64| Span::secs(60 * n);
+    let interim = 600_u32.to_be_bytes();
+    let says: [(u8, &[u8]); 2] = [ALICE4, (INTERIM_INTERVAL, &interim)];
+    let silent = |sessions: &Sessions, user: &str, limit, minute: u64| {
+        let all = sessions.silent(user, limit, at(60 * minute));
+        all.first().map(|one| (one.limit, one.reports, one.is_restored))
+    };
+    hear(&mut sessions, &of_user(START, "alice", "1", &says), 0).unwrap();
+    assert_eq!(silent(&sessions, "alice", None, 29), None);
+    assert_eq!(silent(&sessions, "alice", None, 30), Some((minutes(30), true, false)));
+    // Without an announced interval the configured limit counts, and never less than three of the session's own pauses.
+    let bob = |event| of_user(event, "bob", "2", &[(FRAMED_IP_ADDRESS, &[192, 0, 2, 2])]);
+    hear(&mut sessions, &bob(START), 0).unwrap();
+    assert_eq!(silent(&sessions, "bob", None, 1_000), None);
+    let five = Some(minutes(5));
+    assert_eq!(silent(&sessions, "bob", five, 5), Some((minutes(5), false, false)));
+    sessions.hear(&bob(INTERIM), at(60 * 15));
+    assert_eq!(silent(&sessions, "bob", five, 59), None);
+    assert_eq!(silent(&sessions, "bob", five, 60), Some((minutes(45), true, false)));
+    // Nothing is known from before a restart; the first Interim shows no pause.
+    sessions.restore("carol".to_owned(), bob(START).session, at(0));
+    assert_eq!(silent(&sessions, "carol", None, 1_000), None);
+    assert_eq!(silent(&sessions, "carol", five, 5), Some((minutes(5), false, true)));
+    let carol = of_user(INTERIM, "carol", "2", &[]);
+    sessions.hear(&carol, at(60 * 90));
+    assert_eq!(silent(&sessions, "carol", five, 95), Some((minutes(5), false, false)));
+    // The session is not over.
+    let one = sessions.silent("alice", None, at(1_800)).remove(0);
+    sessions.drop_silent("alice", &one.session);
+    assert_eq!(sessions.users_after("", 9), ["bob", "carol"]);
+    let back = of_user(INTERIM, "alice", "1", &[ALICE4]);
+    assert_eq!(hear(&mut sessions, &back, 1_801), Ok(Verdict::Has));
 }
 
 #[test]
@@ -338,7 +376,7 @@ fn a_number_that_is_used_again_is_another_session_if_it_begins_later() {
     assert_eq!(hear(&mut sessions, &packet(START, Some(11), 0), 20), Ok(Verdict::Has));
     assert_eq!(hear(&mut sessions, &packet(INTERIM, Some(30), 0), 30), Ok(Verdict::GoesOn));
     hear(&mut sessions, &packet(STOP, None, 0), 40).unwrap();
-    // A NAS that lost power and tells no times.
+    // A NAS that lost power and sends no times.
     assert_eq!(hear(&mut sessions, &packet(START, None, 90), 150), Err(Refused::Over));
     assert_eq!(hear(&mut sessions, &packet(START, None, 0), 151), Ok(Verdict::Has));
 }
@@ -392,7 +430,7 @@ fn a_status_server_is_answered_if_it_is_authentic_and_changes_nothing() {
     assert_eq!(answer[4..20], hash(&answer[..4], &[3; 16], &answer[20..], SECRET));
     assert_eq!(answer[20..22], [MESSAGE_AUTHENTICATOR, 18]);
     assert_eq!(answer[38..], [PROXY_STATE, 3, b'p']);
-    // The code of an answer is over the authenticator of the question.
+    // The Message-Authenticator of an answer covers the authenticator of the question.
     let whole = [&answer[..4], &[3; 16], &answer[20..22], &[0; 16], &answer[38..]].concat();
     assert_eq!(answer[22..38], hmac(&whole, SECRET));
     assert_eq!(Accounting::read(&ping([3; 16], b"another", &[]), SECRET), Err(Refused::Forged));

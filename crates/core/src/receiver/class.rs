@@ -1,8 +1,8 @@
-//! What an enforcer derives from an [`Allocation`]: how large the bursts, queues and quanta of its
-//! classes are.
+//! What an enforcer derives from an [`Allocation`]: the sizes of the bursts, queues and quanta of its
+//! classes.
 //!
-//! The problem: a hierarchical token bucket wants more of a class than its rate. The method: fixed
-//! times and numbers of packets, in one place for every enforcer, the kernel as well as the model
+//! The problem: a hierarchical token bucket needs more parameters for a class than its rate. The method:
+//! fixed times and numbers of packets, in one place for every enforcer: the kernel and the model
 //! of it. Terms as in tc(8): rate, ceil, quantum, burst. Source: tc-htb(8), CRAB §4.
 
 use super::{Allocation, ClassRate, Excess};
@@ -12,15 +12,15 @@ use crate::units::{Bytes, Rate, Span};
 /// The parameters of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClassSpec {
-    /// What it has of its own.
+    /// The rate that the class is guaranteed.
     pub rate: Rate,
-    /// What it may reach by borrowing; never below `rate`.
+    /// The rate that the class may reach by borrowing; never below `rate`.
     pub ceil: Rate,
     /// Order of borrowing: 0 is the highest priority, 7 the lowest.
     pub priority: u8,
-    /// How much it sends of what is borrowed before it is another one's turn.
+    /// How much borrowed traffic the class sends before the next class has its turn.
     pub quantum: Bytes,
-    /// What its queue takes; `None` for the parent, which has none.
+    /// The capacity of the class's queue; `None` for the parent, which has no queue.
     pub queue: Option<Bytes>,
 }
 
@@ -36,7 +36,7 @@ impl ClassSpec {
     pub fn leaf(class: &ClassRate, weight_min: Weight, packet: Bytes) -> ClassSpec {
         let rate = class.rate.clamp(RATE_MIN, RATE_UNBOUNDED);
         let ceil = class.ceil.clamp(rate, RATE_UNBOUNDED);
-        // Below one packet, HTB would need several rounds for each.
+        // With a quantum below one packet, HTB would need several rounds for each packet.
         let ratio = u64::from(class.weight.as_u32()) / u64::from(weight_min.as_u32());
         let quantum = (packet * ratio.max(1)).min(QUANTUM_MAX).max(packet);
         let short = (ceil * QUEUE_DELAY * 2).max(packet * QUEUE_PACKETS_MIN);
@@ -49,7 +49,7 @@ impl ClassSpec {
         ClassSpec { rate, ceil, priority: class.priority.min(7), quantum, queue: Some(queue) }
     }
 
-    /// How much may be sent at once at one of its rates, after a pause.
+    /// How much a class may send at once at `rate` after a pause.
     pub fn burst(rate: Rate) -> Bytes {
         (rate * BURST_SPAN).max(BURST_MIN)
     }
@@ -66,22 +66,22 @@ impl Allocation {
 
 /// HTB refuses zero.
 const RATE_MIN: Rate = Rate::kbit(8);
-/// As good as unbounded: the most that the kernel's 32 bits of bytes/s carry, rounded.
+/// In effect unbounded: the highest rate that fits the kernel's 32 bits of bytes/s, rounded.
 pub(super) const RATE_UNBOUNDED: Rate = Rate::mbit(34_000);
 /// A leaf holds 2·ceil·50 ms. Source: CRAB §4, `2·C·RTT` of a common RTT.
 const QUEUE_DELAY: Span = Span::millis(50);
 /// A TCP flow with less than six packets cannot recover by fast retransmit. Source: CRAB §4.
 const QUEUE_PACKETS_MIN: u64 = 6;
-/// A queue that is not to overflow holds this at the ceil, but the first windows of some connections at least.
+/// A queue that must not overflow holds 2 s at the ceil, and at least the first windows of some connections.
 const LONG_DELAY: Span = Span::secs(2);
 const LONG_PACKETS_MIN: u64 = 64;
-/// And no more than this, unless 100 ms at the ceil are: the kernel's memory is bounded.
+/// It holds no more than this, unless 100 ms at the ceil are more: the kernel's memory is bounded.
 const LONG_MAX: Bytes = Bytes::new(4_000_000);
-/// Measured: below 15 KB, or 50 KB at 200 Mbit/s, HTB stays under the rate, since its timer does
-/// not fire often enough.
+/// Measured: with bursts below 15 KB, or 50 KB at 200 Mbit/s, HTB stays under the rate, since its timer
+/// does not fire often enough.
 const BURST_MIN: Bytes = Bytes::kb(15);
 const BURST_SPAN: Span = Span::millis(2);
-/// HTB warns above this.
+/// HTB warns about a quantum above this.
 const QUANTUM_MAX: Bytes = Bytes::new(200_000);
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! The control loop around a controller: from samples to enforced rates and windows.
 //!
 //! The problem: the daemon and the simulator both count what arrives, hand it to a [`Controller`] and
-//! carry out its commands. Where they differ, the simulator validates nothing. The method: this is
-//! the one place that does it. The caller measures, and an [`Enforcer`] makes the desired state real:
-//! the kernel's in the daemon, a model of it in the simulator.
+//! carry out its commands. Where they differ, the simulator validates nothing. The method: both use this
+//! loop. The caller measures, and an [`Enforcer`] applies the desired state: in the kernel for the
+//! daemon, in a model of the kernel for the simulator.
 //!
 //! ```text
 //! every tick:  count(groups) → interval ─→ decide(observation) ─→ enforce(enforcer)
@@ -38,13 +38,13 @@ pub trait Decider: fmt::Debug {
     /// What was decided in the last tick, and why.
     fn decision(&self) -> &Decision;
 
-    /// Target of the queue at the ISP if the capacity is learned and can be wrong: the loop then
-    /// compares with what arrives without control.
+    /// Target of the queue at the ISP if the capacity is learned and can be wrong: the loop then compares
+    /// with the rate that arrives without control.
     fn supervised_target(&self) -> Option<Span> {
         None
     }
 
-    /// What holds while everything else passes; `None` is nothing.
+    /// What stays enforced while everything else passes; `None` if nothing does.
     fn kept(&self) -> Option<(Allocation, Windows)> {
         None
     }
@@ -96,7 +96,7 @@ impl Decider for Controller {
 
     fn supervised_target(&self) -> Option<Span> {
         match self {
-            // What a bound costs is meant.
+            // A bound costs throughput on purpose, so it is not supervised.
             Controller::Fairweir(fairweir) => {
                 fairweir.bound().is_none().then(|| fairweir.queue_target())
             }
@@ -119,12 +119,12 @@ impl Decider for Controller {
     }
 }
 
-/// What makes the desired state real.
+/// Applies the desired state.
 pub trait Enforcer {
-    /// Why it could not.
+    /// Why a state could not be applied.
     type Error;
 
-    /// Makes the classes so.
+    /// Sets the classes to these rates.
     ///
     /// # Errors
     /// If it cannot; the next [`ControlLoop::enforce`] tries again.
@@ -136,7 +136,7 @@ pub trait Enforcer {
     /// As [`Enforcer::apply`].
     fn release(&mut self) -> Result<(), Self::Error>;
 
-    /// Makes the receive windows so.
+    /// Sets the receive windows to these bounds.
     ///
     /// # Errors
     /// As [`Enforcer::apply`].
@@ -152,16 +152,16 @@ pub trait Enforcer {
 /// What one group received since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GroupTotals {
-    /// In the last interval.
+    /// The rate in the last interval.
     pub rate: Rate,
-    /// Sums, but for the backlog, which is the last one.
+    /// Sums since the start, except for the backlog, which is the latest value.
     pub sum: GroupSample,
 }
 
 /// What is known of the link's queue after a tick.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AtLink {
-    /// Whether hardly anything waited; `None` if that is not known.
+    /// Whether the queue was almost empty; `None` if unknown.
     pub is_idle: Option<bool>,
     /// Whether windows are narrowed now, so that the queue empties.
     pub drains: bool,
@@ -176,14 +176,14 @@ pub struct ControlLoop<D = Controller> {
     pub(super) supervisor: Supervisor,
     /// Whether everything passes, whatever the controller wants.
     pub(super) is_released: bool,
-    /// Whether that is because another divides.
+    /// Whether everything passes because another host divides.
     pub(super) is_delegated: bool,
     pub(super) decision: Decision,
-    /// `None` is unshaped.
+    /// `None` means that nothing is shaped.
     allocation: Option<Allocation>,
-    /// `None` is without bounds.
+    /// `None` means that windows have no bounds.
     windows: Option<Windows>,
-    /// What holds while everything else passes for the sake of a comparison.
+    /// What stays enforced while everything else passes for a comparison.
     pub(super) kept: Option<(Allocation, Windows)>,
     are_rates_stale: bool,
     are_windows_stale: bool,
@@ -192,8 +192,8 @@ pub struct ControlLoop<D = Controller> {
 }
 
 impl<D: Decider> ControlLoop<D> {
-    /// A loop that begins at `now` with nothing enforced; what the controller commands at its start
-    /// is the first desired state.
+    /// A loop that begins at `now` with nothing enforced; the first desired state is what the controller
+    /// commands at its start.
     pub fn new(controller: D, groups: usize, now: Time) -> ControlLoop<D> {
         let mut control = ControlLoop {
             supervisor: Supervisor::new(),
@@ -228,7 +228,7 @@ impl<D: Decider> ControlLoop<D> {
         &self.totals
     }
 
-    /// What the last tick says of the queue.
+    /// What the last tick says about the queue.
     pub fn at_link(&self) -> AtLink {
         let target = self.controller.supervised_target();
         let delay = self.decision.delay.zip(target);
@@ -279,14 +279,14 @@ impl<D: Decider> ControlLoop<D> {
         self.decision.clone_from(self.controller.decision());
         self.drain();
         if let Beside::Told(_) = observation.beside {
-            // What it may take is not its own to judge.
+            // Another host decides what this host may take, so there is nothing to compare.
             self.end_comparison();
         } else if let Some(target) = self.controller.supervised_target() {
             self.supervise(observation, target);
         }
     }
 
-    /// Sees what control costs, and lets everything pass while it costs.
+    /// Supervises what control costs, and lets everything pass while it costs throughput.
     fn supervise(&mut self, observation: &Observation, target: Span) {
         let decision = &self.decision;
         let verdict = self.supervisor.handle_tick(&supervisor::Tick {
@@ -318,7 +318,7 @@ impl<D: Decider> ControlLoop<D> {
         self.decision.groups.iter_mut().for_each(|g| g.ceil = ceils.next().flatten());
     }
 
-    /// What was decided holds from now on.
+    /// Ends a comparison: the decision is enforced from now on.
     fn end_comparison(&mut self) {
         if self.is_released && !self.is_delegated {
             (self.supervisor, self.is_released, self.kept) = (Supervisor::new(), false, None);
@@ -329,7 +329,7 @@ impl<D: Decider> ControlLoop<D> {
     /// Passes to the enforcer what has changed since the last call.
     ///
     /// # Errors
-    /// The enforcer's; what it did not apply stays stale.
+    /// The enforcer's error; a state that it did not apply stays stale.
     pub fn enforce<E: Enforcer>(&mut self, enforcer: &mut E) -> Result<(), E::Error> {
         if self.are_rates_stale {
             let kept = self.kept.as_ref().map(|(allocation, _)| allocation);
@@ -355,7 +355,7 @@ impl<D: Decider> ControlLoop<D> {
         (self.are_rates_stale, self.are_windows_stale) = (true, true);
     }
 
-    /// Takes the controller's commands over; of each kind the last one counts.
+    /// Takes over the controller's commands; of each kind the last one counts.
     fn drain(&mut self) {
         while let Some(command) = self.controller.poll_command() {
             match command {
@@ -379,8 +379,8 @@ impl<D: Decider> ControlLoop<D> {
 }
 
 impl ControlLoop {
-    /// Goes on with the same controller under another specification and policy: group `i` continues
-    /// group `kept[i]` of the old policy, `None` is new.
+    /// Continues with the same controller under another specification and policy: group `i` continues
+    /// group `kept[i]` of the old policy; `None` means that the group is new.
     ///
     /// # Panics
     /// If the controller cannot take the specification over
@@ -405,7 +405,7 @@ impl ControlLoop {
         follows
     }
 
-    /// As [`Controller::hold`]; a comparison with what passes without control ends.
+    /// As [`Controller::hold`]; a bound ends a comparison with what passes without control.
     pub fn hold(&mut self, bound: Option<Rate>, now: Time) {
         if !self.controller.hold(bound, now) {
             return;
@@ -417,7 +417,7 @@ impl ControlLoop {
         self.drain();
     }
 
-    /// Goes on with another controller; `kept` as in [`ControlLoop::handle_policy`].
+    /// Continues with another controller; `kept` as in [`ControlLoop::handle_policy`].
     ///
     /// # Panics
     /// If `kept` does not fit the old policy.
@@ -430,7 +430,7 @@ impl ControlLoop {
         self.drain();
     }
 
-    /// The desired state is one of the old groups.
+    /// Forgets the desired state, which is for the old groups.
     fn forget(&mut self, kept: &[Option<usize>]) {
         let continued =
             |old: &Option<usize>| old.map_or_else(GroupTotals::default, |i| self.totals[i]);

@@ -1,4 +1,4 @@
-//! What a controller answers: commands for the enforcer, what was decided, and why.
+//! The output of a controller: commands for the enforcer, the decision, and its reasons.
 
 use std::fmt;
 
@@ -8,28 +8,28 @@ use super::DelaySample;
 use crate::share::Weight;
 use crate::units::{Bytes, Rate, Time};
 
-/// A command for the enforcer; of each kind the last one drained wins.
+/// A command for the enforcer; of each kind, the command that was drained last applies.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Command {
-    /// Make the classes so, in one batch.
+    /// Set the classes to these rates, in one batch.
     SetRates(Allocation),
     /// Let everything pass unshaped until the next `SetRates`.
     Release,
-    /// Make the receive windows so, in one batch.
+    /// Set the receive windows to these bounds, in one batch.
     SetWindows(Windows),
 }
 
 /// How far each connection's receive window may open: the desired state of the window enforcer.
 ///
-/// A window is never drawn back from what was advertised: it shrinks as packets arrive, and grows
-/// by a packet for each that arrives.
+/// An advertised window is never withdrawn: it shrinks as packets arrive, and grows
+/// by one packet for each packet that arrives.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Windows {
-    /// Those that have a bound; every other connection that was observed is free.
+    /// The connections with a bound; every other connection that was observed is free.
     pub connections: Vec<ConnectionWindow>,
     /// The bound with which a connection begins that was not observed yet, for each group in the
-    /// policy's order; `None` is without a bound.
+    /// policy's order; `None` means that there is no bound.
     pub initial: Vec<Option<Bytes>>,
 }
 
@@ -43,16 +43,16 @@ impl Windows {
 /// The bound of one connection's receive window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ConnectionWindow {
-    /// As in the observation.
+    /// The connection's identity, as in the observation.
     pub id: u64,
-    /// In payload bytes.
+    /// The bound, in payload bytes.
     pub window: Bytes,
 }
 
-/// What each class may carry: the desired state of the enforcer.
+/// The rates of all classes: the desired state of the enforcer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Allocation {
-    /// What all classes may carry together; `None` is without a bound.
+    /// What all classes may carry together; `None` means that there is no bound.
     pub total: Option<Rate>,
     /// One for each group of the policy, in its order.
     pub classes: Vec<ClassRate>,
@@ -61,15 +61,15 @@ pub struct Allocation {
 /// What one class may carry, in HTB's terms.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClassRate {
-    /// What it has of its own.
+    /// The rate that the class is guaranteed.
     pub rate: Rate,
-    /// What it may reach by borrowing; equal to `rate` without borrowing.
+    /// The rate that the class may reach by borrowing; equal to `rate` without borrowing.
     pub ceil: Rate,
     /// Order of borrowing: 0 is the highest priority, 7 the lowest.
     pub priority: u8,
-    /// Its part of what is borrowed among equal priorities.
+    /// The class's weight in dividing what is borrowed among equal priorities.
     pub weight: Weight,
-    /// What becomes of what it may not carry.
+    /// What happens to packets that the class may not carry.
     pub excess: Excess,
 }
 
@@ -77,9 +77,9 @@ pub struct ClassRate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Excess {
-    /// They soon overflow its queue: losses tell the senders.
+    /// They soon overflow the class's queue: losses tell the senders to slow down.
     Drop,
-    /// They wait: windows bound how many there are.
+    /// They wait in the class's queue: receive windows bound how many there are.
     Delay,
 }
 
@@ -93,16 +93,16 @@ pub struct Decision {
     /// What the controller believes the link carries; `None` while it does not know.
     #[serde(rename = "capacity_bps")]
     pub capacity: Option<Rate>,
-    /// What is enforced; `false` while everything passes unshaped.
+    /// Whether anything is enforced; `false` while everything passes unshaped.
     pub enforcing: bool,
-    /// What the access link's queue adds to the delay, where the controller knows.
+    /// What the access link's queue adds to the delay, if the controller knows.
     pub delay: Option<DelaySample>,
     /// One for each group of the policy, in its order.
     pub groups: Vec<GroupDecision>,
 }
 
 impl Decision {
-    /// What holds before the first tick.
+    /// The decision that holds before the first tick.
     pub fn initial(groups: usize) -> Decision {
         Decision {
             at: Time::ZERO,
@@ -162,7 +162,7 @@ pub enum GroupState {
 }
 
 impl GroupState {
-    /// What a group of this demand wants of the link; `None` is without a known end.
+    /// What a group with this demand wants of the link; `None` means that the demand is unlimited.
     pub(crate) fn wants(self, demand: Option<Rate>) -> Option<Rate> {
         demand.filter(|_| self != GroupState::Saturating)
     }

@@ -1,14 +1,14 @@
-//! While another host before the queue divides by the same weights: nothing is enforced here, and nothing learned,
-//! since what arrives says nothing about what the classes would let arrive. What was learned is kept.
+//! Another host before the queue divides by the same weights. Meanwhile nothing is enforced or learned here, since the
+//! rate that arrives does not show what the classes would let through. What was learned before is kept.
 
 use super::control_loop::{ControlLoop, Decider};
 use super::supervisor::Supervisor;
 use super::{Act, Observation};
-use crate::share::{Entry, Weight, fair};
+use crate::share::{Claims, Tree};
 use crate::units::Rate;
 
 impl<D: Decider> ControlLoop<D> {
-    /// Lets everything pass while another divides; then the controller goes on from what it knew.
+    /// Lets everything pass while another host divides; afterwards the controller continues from what it knew.
     pub fn set_delegated(&mut self, is_delegated: bool) {
         if self.is_delegated != is_delegated {
             (self.is_delegated, self.is_released) = (is_delegated, is_delegated);
@@ -18,16 +18,13 @@ impl<D: Decider> ControlLoop<D> {
         }
     }
 
-    /// Takes in what arrived while another divides among groups of these weights.
-    pub fn observe_delegated(&mut self, observation: &Observation, weights: &[Weight]) {
+    /// Takes in what arrived while another host divides among groups of these weights.
+    pub fn observe_delegated(&mut self, observation: &Observation, weights: &Tree) {
         let rates: Vec<Rate> = self.totals.iter().map(|totals| totals.rate).collect();
         let total: Rate = rates.iter().copied().sum();
-        let entry = |(weight, rate): (&Weight, &Rate)| {
-            let is_small = *rate < total / SMALL;
-            Entry { weight: *weight, demand: is_small.then_some(*rate) }
-        };
-        let entries: Vec<Entry> = weights.iter().zip(&rates).map(entry).collect();
-        let shares = fair(total, &entries);
+        let demand = |rate: &Rate| (*rate < total / SMALL).then_some(*rate);
+        let demands: Vec<_> = rates.iter().map(demand).collect();
+        let shares = weights.divide(total, Claims { demands: &demands, taken: &[] });
         let decision = &mut self.decision;
         (decision.at, decision.act) = (observation.at, Act::Delegate);
         (decision.enforcing, decision.delay) = (false, None);
@@ -37,5 +34,5 @@ impl<D: Decider> ControlLoop<D> {
     }
 }
 
-/// A group that has less than this part of the total is shown as one that wants no more.
+/// A group that has less than this part of the total is shown with a limited demand.
 const SMALL: u64 = 100;

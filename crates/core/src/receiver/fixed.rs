@@ -7,12 +7,12 @@ use super::{
 use crate::share::{Claims, Tree};
 use crate::units::{Part, Rate};
 
-/// `none`, `static`, `borrow` and `chokepoint`: the same rates for good.
+/// `none`, `static`, `borrow` and `chokepoint`: rates that never change.
 #[derive(Clone, Debug)]
 pub struct Fixed {
     spec: ControllerSpec,
     weights: Tree,
-    /// What is remembered of the link. Only the status shows it.
+    /// The remembered capacity of the link, which only the status shows.
     remembered: Option<Rate>,
     command: Option<Command>,
     decision: Decision,
@@ -67,7 +67,7 @@ impl Fixed {
         &self.decision
     }
 
-    /// What the classes may carry; `None` for the controls that touch nothing.
+    /// The rates of the classes; `None` for the controls that touch nothing.
     fn allocation(&self) -> Option<Allocation> {
         let (divided, total, borrowing, by_priority) = match self.spec {
             ControllerSpec::Static { capacity } => (capacity, None, false, false),
@@ -98,7 +98,7 @@ impl Fixed {
 /// Part of the capacity that a choke point lets through: 25 of 30 Mbit/s. Source: CRAB §5.4.
 const CHOKE: Part = Part::of(25, 30);
 
-/// Under strict priority a class owns next to nothing and lives on what it borrows.
+/// Under strict priority a class has almost no rate of its own and borrows nearly all it uses.
 const STRICT_RATE_DIVISOR: u64 = 1_000;
 
 /// HTB knows the priorities 0 to 7.

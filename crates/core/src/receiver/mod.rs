@@ -1,10 +1,10 @@
-//! Control loops of the receiving end: from what arrives to what each class may carry.
+//! Control loops of the receiving end: from what arrives to the rate that each class may carry.
 //!
-//! The problem: the queue of a download builds up in the ISP, where the receiver has no say. The
+//! The problem: the queue of a download builds up at the ISP, where the receiver has no control. The
 //! method: throttle each flow group behind the queue, so that its senders slow down and leave room
-//! in the ISP's queue to the others. A [`Controller`] takes in every tick what arrived
-//! ([`Observation`]) and answers with what each class may carry ([`Command`]) and why
-//! ([`Decision`]). It is the same in the daemon, the lab and the simulator.
+//! in the ISP's queue to the others. In every tick a [`Controller`] takes in what arrived
+//! ([`Observation`]) and answers with the rates of the classes ([`Command`]) and the reasons
+//! ([`Decision`]). The daemon, the lab and the simulator use the same controllers.
 //!
 //! | control | what it does |
 //! |---|---|
@@ -108,7 +108,7 @@ impl Control {
         }
     }
 
-    /// Whether it keeps to the limits of groups, or enforces nothing at all.
+    /// Whether the control keeps to the limits (`max`, `min`) of groups; also true if it enforces nothing.
     pub const fn holds_limits(self) -> bool {
         match self {
             Control::None | Control::Static | Control::Fairweir => true,
@@ -116,7 +116,7 @@ impl Control {
         }
     }
 
-    /// Whether the user has to give it the capacity, since it does not learn it.
+    /// Whether the user has to give the capacity, since the control does not learn it.
     pub const fn needs_capacity(self) -> bool {
         matches!(self, Control::Static | Control::Borrow | Control::Chokepoint | Control::Rbm)
     }
@@ -128,7 +128,7 @@ impl fmt::Display for Control {
     }
 }
 
-/// What decides beside weights, by the key that users write.
+/// A limit of a group that counts beside its weight, by the key that users write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
     /// A cap.
@@ -141,7 +141,7 @@ impl Limit {
     /// Every limit.
     pub const ALL: [Limit; 2] = [Limit::Max, Limit::Min];
 
-    /// Whether a group of `weights` has it.
+    /// Whether a group of `weights` has this limit.
     fn is_in(self, weights: &Tree) -> bool {
         match self {
             Limit::Max => weights.has_caps(),
@@ -172,11 +172,11 @@ impl FromStr for Control {
     }
 }
 
-/// By what shares are enforced.
+/// The means by which shares are enforced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Enforce {
-    /// By receive windows, with classes a little above the shares for what has none.
+    /// By receive windows, with classes a little above the shares, or at the shares without windows.
     #[default]
     Auto,
     /// By receive windows alone.
@@ -215,7 +215,7 @@ impl FromStr for Enforce {
 /// Target of the queue at the ISP if the user does not set one. Source: docs/control.md.
 pub const LATENCY: Span = Span::millis(5);
 
-/// What the user may say.
+/// The queue targets that the user may set.
 pub const LATENCY_RANGE: RangeInclusive<Span> = Span::millis(1)..=Span::secs(2);
 
 /// Why a controller cannot be made.
@@ -237,16 +237,16 @@ pub enum ControllerError {
     NoLimit(Control, Limit),
 }
 
-/// Below this no class can work. A class needs at least 0.1 Mbit/s; a modem
+/// Below this capacity no class can work: a class needs at least 0.1 Mbit/s. A modem
 /// has less and is served by windows, not by classes.
 pub const CAPACITY_MIN: Rate = Rate::kbit(100);
 
-/// Below this a full packet takes over a second, and windows cannot work either.
+/// Below this capacity a full packet takes over a second, and windows cannot work either.
 pub const CAPACITY_MIN_RBM: Rate = Rate::kbit(8);
 
 /// A control loop: [`Observation`]s in, [`Command`]s out.
 ///
-/// Invariant: between two calls it holds the rates that its last `SetRates` told, so losing one
+/// Invariant: between two calls a controller keeps the rates of its last `SetRates`, so losing one
 /// command and applying the next is harmless.
 #[derive(Clone, Debug)]
 pub enum Controller {
@@ -261,8 +261,8 @@ pub enum Controller {
 }
 
 impl Controller {
-    /// Makes a controller for groups that share by `weights`, in the policy's order. `remembered` is what a
-    /// control that learns the capacity starts from.
+    /// Makes a controller for groups that share by `weights`, in the policy's order. A control that learns
+    /// the capacity starts from `remembered`.
     ///
     /// # Errors
     /// [`ControllerError`] if there are no groups, or a capacity is too low.
@@ -301,8 +301,8 @@ impl Controller {
         })
     }
 
-    /// Whether this can go on under `spec` with what it has learned; if not, the change needs a new
-    /// controller.
+    /// Whether this controller can continue under `spec` with what it has learned; if not, the change needs
+    /// a new controller.
     ///
     /// | control | what may differ |
     /// |---|---|
@@ -326,9 +326,9 @@ impl Controller {
         is_same_kind && spec.check_capacity(spec.capacity()).is_ok()
     }
 
-    /// Goes on under `spec` and keeps what was learned; drain [`Controller::poll_command`] after it.
-    /// Commands are for an enforcer that was released before: what the new specification does not
-    /// enforce is not mentioned.
+    /// Continues under `spec` and keeps what was learned; drain [`Controller::poll_command`] after it.
+    /// The commands assume that the enforcer was released before: they do not mention what the new
+    /// specification does not enforce.
     ///
     /// # Panics
     /// If [`Controller::can_take_over`] says no.
@@ -347,7 +347,7 @@ impl Controller {
         }
     }
 
-    /// Target of the queue at the ISP that is in force; `None` if the control has none.
+    /// The target of the queue at the ISP that is in force; `None` if the control has no target.
     pub fn queue_target(&self) -> Option<Span> {
         match self {
             Controller::Fixed(_) | Controller::Crab(_) => None,
@@ -411,9 +411,9 @@ impl Controller {
         }
     }
 
-    /// No more than this passes from `now` on, whatever the link carries; none ends that. Drain
-    /// [`Controller::poll_command`] after it. Returns whether that is another bound; only `fairweir` has
-    /// any, as with guarantees.
+    /// Limits what passes to `bound` from `now` on, whatever the link carries; `None` removes the bound.
+    /// Drain [`Controller::poll_command`] after it. Returns whether the bound changed; only `fairweir`
+    /// supports bounds, as with guarantees.
     pub fn hold(&mut self, bound: Option<Rate>, now: Time) -> bool {
         match self {
             Controller::Fairweir(fairweir) => fairweir.hold(bound, now),
@@ -422,7 +422,7 @@ impl Controller {
     }
 
     /// Takes over new weights and keeps what was learned: group `i` of the new policy continues
-    /// group `kept[i]` of the old one, `None` is new.
+    /// group `kept[i]` of the old one; `None` means that the group is new.
     ///
     /// # Panics
     /// If the two lists differ in length, or an index is out of range.

@@ -18,65 +18,65 @@ pub struct Observation {
     pub at: Time,
     /// Its length; normally [`TICK`].
     pub interval: Span,
-    /// One for each group of the policy, in its order.
+    /// One sample for each group of the policy, in its order.
     pub groups: Vec<GroupSample>,
-    /// In the order of their ids, the busiest connections, at most [`CONNECTIONS_MAX`]; empty where they are not measured.
+    /// The busiest connections, ordered by id, at most [`CONNECTIONS_MAX`]; empty where they are not measured.
     pub connections: Vec<ConnectionSample>,
     /// What an active probe measured, where there is one.
     pub probe: Option<ProbeSample>,
-    /// What the link carries at this time, which only a simulator can know. The RTTs of the connections are then
-    /// those without queues.
+    /// The true capacity of the link at this time, which only a simulator can know. If it is given, the RTTs of the
+    /// connections are without queues.
     pub exact: Option<Rate>,
-    /// What other hosts say that control the same link.
+    /// What other hosts that control the same link report.
     #[serde(default)]
     pub beside: Beside,
 }
 
-/// Other hosts behind the same link that say what they get, as this host sees them. Source: `crate::agreement::peers`.
+/// Other hosts behind the same link that report what they get, as seen by this host. Source: `crate::agreement::peers`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Beside {
-    /// There are none.
+    /// There are no other hosts.
     #[default]
     Nobody,
-    /// This host divides the link among itself and these.
+    /// This host divides the link among itself and these hosts.
     Led(Vec<Other>),
-    /// Another divides it.
+    /// Another host divides the link.
     Told(Told),
 }
 
-/// What each of the hosts behind a link has that want this much: all alike by demand.
+/// Divides `link` equally among hosts, limited by what each of them wants.
 pub(crate) fn divided(link: Rate, wants: impl IntoIterator<Item = Option<Rate>>) -> Vec<Rate> {
     let entry = |demand| Entry { weight: Weight::ONE, demand };
     fair(link, &wants.into_iter().map(entry).collect::<Vec<_>>())
 }
 
-/// A host that is told its part.
+/// Another host, to which this host tells its part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Other {
-    /// What it received lately.
+    /// The rate that the host received recently.
     pub rate: Rate,
-    /// What it wants at most; `None` is without a known end.
+    /// The highest rate that the host wants; `None` if it wants all it can get.
     pub wants: Option<Rate>,
-    /// The queue that it sees; `None` if it does not know.
+    /// The queue that the host sees; `None` if unknown.
     pub queue: Option<Span>,
 }
 
-/// What the host that divides says.
+/// What the dividing host tells this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Told {
-    /// What this host may take.
+    /// The rate that this host may take.
     pub part: Rate,
-    /// What the link carries.
+    /// The capacity of the link.
     pub link: Rate,
-    /// What all received together lately.
+    /// The rate that all hosts together received recently.
     pub carried: Rate,
     /// Whether the queue is emptied now, so that all see delays without it.
     pub drains: bool,
 }
 
 impl Beside {
-    /// What those received that this host divides the link with.
+    /// The rate that the hosts received among which this host divides the link.
     pub fn others(&self) -> Rate {
         match self {
             Beside::Led(others) => others.iter().map(|other| other.rate).sum(),
@@ -84,15 +84,15 @@ impl Beside {
         }
     }
 
-    /// Whether one of them sees another queue than this host does, by more than `tolerance`: all see one, so a base is
-    /// wrong.
+    /// Whether one of them sees a queue that differs from this host's by more than `tolerance`. All share one queue,
+    /// so a base is then wrong.
     pub(super) fn disagrees(&self, queue: Span, tolerance: Span) -> bool {
         let Beside::Led(others) = self else { return false };
         let differs = |seen: Span| seen.max(queue) > seen.min(queue) + tolerance;
         others.iter().filter_map(|other| other.queue).any(differs)
     }
 
-    /// Whether one of them would take more.
+    /// Whether one of them would take more than it gets.
     pub(super) fn wants_more(&self) -> bool {
         matches!(self, Beside::Led(others) if others.iter().any(|other| other.wants.is_none()))
     }
@@ -154,8 +154,8 @@ pub struct ConnectionSample {
 }
 
 impl ConnectionSample {
-    /// How its payload becomes L2 bytes: as with IPv4. The correction of each group makes up
-    /// for the larger headers of IPv6.
+    /// How payload converts to L2 bytes: as with IPv4. The correction of each group compensates for
+    /// the larger headers of IPv6.
     pub(super) fn framing(&self) -> Framing {
         Framing::ipv4(self.segment)
     }
@@ -169,7 +169,7 @@ pub struct TransitSample {
     pub min_ns: i64,
     /// The mean of the interval, in ns.
     pub mean_ns: i64,
-    /// On how many packets.
+    /// The number of packets measured.
     pub samples: u32,
 }
 
@@ -188,26 +188,26 @@ pub struct ProbeSample {
     pub reflector: u32,
 }
 
-/// What the queue of the access link adds to the delay of what arrives, as a controller concludes
+/// What the queue of the access link adds to the delay of arriving packets, as a controller concludes
 /// from an observation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DelaySample {
     /// The mean of the interval.
     #[serde(rename = "value_ns")]
     pub value: Span,
-    /// The least of the interval: the queue never was shorter.
+    /// The least of the interval: the queue was never shorter.
     #[serde(rename = "least_ns")]
     pub least: Span,
-    /// What the path adds at random: the smallest distance of mean and least over the last seconds.
+    /// The random delay of the path: the smallest distance of mean and least over the last seconds.
     /// It is not part of `value`.
     #[serde(rename = "noise_ns", default)]
     pub noise: Span,
     /// What measured it.
     pub source: DelaySource,
-    /// On how many packets; 0 if it is what a probe's last answer said, which is not older than
-    /// some 1 s.
+    /// The number of packets; 0 if the value stems from a probe's last answer, which is at most about 1 s
+    /// old.
     pub samples: u32,
-    /// How many connections and probes say that the queue never was shorter.
+    /// How many connections and probes say that the queue was never shorter.
     pub sources: u32,
 }
 

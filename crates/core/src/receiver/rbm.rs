@@ -1,12 +1,12 @@
-//! Receiver Based Management: windows by what connections do, for a capacity that is given.
+//! Receiver Based Management: windows that depend on what connections do, for a given capacity.
 //!
-//! The method, every tick: each connection is interactive, short, long or idle by what it has
-//! received; the short ones, or without any the long ones, get an equal part of the link each, the
-//! interactive ones may have as much, and the others their least windows; and each window is its
-//! part times (RTT without the queue + the queue's target). Groups and weights do not matter: the
-//! paper has none.
+//! The method, every tick: each connection is classed as interactive, short, long or idle by what it has
+//! received. The short connections, or the long ones if there are no short ones, each get an equal part
+//! of the link; the interactive ones may have as much, and the others get their least windows. Each
+//! window is the connection's part times (RTT without the queue + the queue's target). Groups and weights
+//! do not matter: the paper has neither.
 //!
-//! Nothing else is enforced, so UDP takes what it wants.
+//! Nothing else is enforced, so UDP traffic is not limited.
 //!
 //! Source: Spring et al. §IV (docs/research/papers/rbm.md says where this departs from it).
 
@@ -31,7 +31,7 @@ pub struct Rbm {
     groups: usize,
     connections: BTreeMap<u64, Connection>,
     delay: DelayEstimator,
-    /// Whether next to nothing came in the last tick, so that the queue was empty.
+    /// Whether almost nothing arrived in the last tick, so that the queue was empty.
     was_quiet: bool,
     command: Option<Command>,
     decision: Decision,
@@ -46,7 +46,7 @@ struct Connection {
     rate: Rate,
     part: Rate,
     begun_at: Time,
-    /// Its RTT in its first tick, without what its own first packets waited for each other.
+    /// The connection's RTT in its first tick, without the time that its own first packets waited for each other.
     rtt_first: Option<Span>,
 }
 
@@ -133,7 +133,7 @@ impl Rbm {
     fn divide(&mut self, now: Time) {
         let queue = self.capacity.time_to_send(self.capacity * self.latency);
         let count = self.set_parts(now, queue);
-        // What a connection sends first comes at once, and all of it waits; two may begin at once.
+        // A connection's first packets arrive at once and all of them wait; two connections may begin at once.
         let segments = self.connections.values().map(|c| c.sample.segment);
         let segment = segments.filter(|&s| s > Bytes::ZERO).min().unwrap_or(MODEM_SEGMENT);
         let guess = self.delay.rtt_base_max().unwrap_or(RTT_GUESS);
@@ -152,11 +152,11 @@ impl Rbm {
         self.command = Some(Command::SetWindows(Windows { connections, initial }));
     }
 
-    /// Divides the capacity; returns among how many.
+    /// Divides the capacity; returns the number of connections among which it is divided.
     ///
-    /// An active interactive connection is not among them: it gets what it needs, twice what it has,
-    /// so that it can grow. Its window may be as wide as if it and the others of its kind were among
-    /// them: when a page is asked for on six connections at once, six whole windows would come back.
+    /// An active interactive connection does not count: it gets what it needs, which is twice its rate, so
+    /// that it can grow. Its window may be as wide as if all interactive connections counted:
+    /// when a page is requested on six connections at once, six whole windows would come back.
     fn set_parts(&mut self, now: Time, queue: Span) -> u64 {
         let member = |c: &Connection| Member {
             weight: Weight::ONE,
@@ -185,8 +185,8 @@ impl Rbm {
         count.max(1)
     }
 
-    /// A connection's RTT without the queue. It contains the transmission of its own packets, as it
-    /// should: what is in transmission does not wait any more.
+    /// A connection's RTT without the queue. The RTT includes the transmission of the connection's own packets,
+    /// as it must: a packet in transmission no longer waits.
     fn rtt_base(&self, connection: &Connection, now: Time) -> Span {
         let sample = &connection.sample;
         let seen = self.delay.rtt_base(sample.id).or(sample.rtt).unwrap_or(RTT_GUESS);
@@ -219,17 +219,17 @@ impl Rbm {
     }
 }
 
-/// What a connection's first packets waited, for each other or in the `queue` that others see, is in
-/// its RTT but not in its base.
+/// A connection's first RTT without the time that its packets waited, for each other or in the `queue`
+/// that others see.
 fn rtt_first(sample: &ConnectionSample, queue: Span) -> Option<Span> {
     let (rtt, transit) = (sample.rtt?, sample.transit?);
     let waited = ((transit.mean_ns - transit.min_ns).max(0) as u64).max(queue.as_nanos());
     Some(Span::nanos(rtt.as_nanos().saturating_sub(waited)).max(RTT_MIN))
 }
 
-/// Age up to which a connection's first RTT is more accurate than what is concluded from later ones.
+/// Age up to which a connection's first RTT is more accurate than one derived from later RTTs.
 const NEW_FOR: Span = Span::secs(2);
-/// IPv4 packets of 576 bytes, which every host accepts, until a connection says more.
+/// Payload of IPv4 packets of 576 bytes, which every host accepts; used until a connection shows its own.
 const MODEM_SEGMENT: Bytes = Bytes::new(524);
 
 #[cfg(test)]

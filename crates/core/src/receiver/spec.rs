@@ -1,4 +1,4 @@
-//! What a controller is made from, and which changes of it a running controller takes over.
+//! What a controller is made from, and which changes a running controller takes over.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,13 +7,13 @@ use super::{
 };
 use crate::units::{Rate, Span};
 
-/// A control with its own parameters, and no others.
+/// A control with its own parameters only.
 ///
 /// Weights and a remembered capacity are not part of it: weights change with the policy, and a
-/// remembered capacity is only where a control that learns begins. So two configurations need the
-/// same controller if their specifications are equal, and if they are not,
-/// [`Controller::can_take_over`](super::Controller::can_take_over) says whether the running one can
-/// go on.
+/// remembered capacity is only the start value of a control that learns. Two configurations with
+/// equal specifications therefore need the same controller. If the specifications differ,
+/// [`Controller::can_take_over`](super::Controller::can_take_over) says whether the running one
+/// can continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "control")]
 pub enum ControllerSpec {
@@ -21,36 +21,36 @@ pub enum ControllerSpec {
     None,
     /// [`Control::Static`].
     Static {
-        /// What is divided.
+        /// The capacity that is divided.
         capacity: Rate,
     },
     /// [`Control::Borrow`].
     Borrow {
-        /// What is divided, and what a class may reach.
+        /// The capacity that is divided, and the rate that a class may reach.
         capacity: Rate,
     },
     /// [`Control::Chokepoint`].
     Chokepoint {
-        /// What the link carries; the bottleneck is below it.
+        /// The capacity of the link; the bottleneck is below it.
         capacity: Rate,
         /// Strict priority in the order of the groups, instead of weights.
         strict_priority: bool,
     },
     /// [`Control::Rbm`].
     Rbm {
-        /// What the link carries.
+        /// The capacity of the link.
         capacity: Rate,
         /// Target of the queue at the ISP while a connection is interactive.
         latency: Span,
     },
     /// [`Control::Crab`].
     Crab {
-        /// How long it watches before it acts.
+        /// How long the control watches before it acts.
         tuning: CrabTuning,
     },
     /// [`Control::Fairweir`].
     Fairweir {
-        /// By what shares are enforced.
+        /// The means by which shares are enforced.
         enforce: Enforce,
         /// Target of the queue at the ISP.
         latency: Span,
@@ -83,7 +83,7 @@ impl ControllerSpec {
         })
     }
 
-    /// The same with another target of the queue, where the control has one.
+    /// The same specification with another queue target, if the control has one.
     #[must_use]
     pub fn with_latency(mut self, new: Span) -> ControllerSpec {
         if let ControllerSpec::Rbm { latency, .. } | ControllerSpec::Fairweir { latency, .. } =
@@ -94,7 +94,7 @@ impl ControllerSpec {
         self
     }
 
-    /// The same with another way to enforce, where the control has a choice.
+    /// The same specification with another way to enforce, if the control has a choice.
     #[must_use]
     pub fn with_enforce(mut self, new: Enforce) -> ControllerSpec {
         if let ControllerSpec::Fairweir { enforce, .. } = &mut self {
@@ -103,7 +103,7 @@ impl ControllerSpec {
         self
     }
 
-    /// The same with strict priority or without, where the control has a choice.
+    /// The same specification with or without strict priority, if the control has a choice.
     #[must_use]
     pub fn with_strict_priority(mut self, new: bool) -> ControllerSpec {
         if let ControllerSpec::Chokepoint { strict_priority, .. } = &mut self {
@@ -112,7 +112,7 @@ impl ControllerSpec {
         self
     }
 
-    /// The same with another tuning, where the control has one.
+    /// The same specification with another tuning, if the control has one.
     #[must_use]
     pub fn with_tuning(mut self, new: CrabTuning) -> ControllerSpec {
         if let ControllerSpec::Crab { tuning } = &mut self {
@@ -134,7 +134,7 @@ impl ControllerSpec {
         }
     }
 
-    /// The capacity that it was given.
+    /// The capacity that the specification gives.
     pub const fn capacity(&self) -> Option<Rate> {
         match *self {
             ControllerSpec::Static { capacity }
@@ -147,7 +147,7 @@ impl ControllerSpec {
         }
     }
 
-    /// Checks that `capacity`, given or remembered, is one with which the control works.
+    /// Checks that the control works with `capacity`, which was given or remembered.
     pub(super) fn check_capacity(&self, capacity: Option<Rate>) -> Result<(), ControllerError> {
         let least = match self {
             ControllerSpec::Rbm { .. } => CAPACITY_MIN_RBM,

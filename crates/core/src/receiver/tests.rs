@@ -125,7 +125,7 @@ fn crab(of: &[u32], remembered: Option<Rate>) -> Controller {
 fn probing_climbs_from_10_to_30_mbit_in_four_steps() {
     let spec = crab(&[1], Some(Rate::bps(11_111_112)));
     let mut link = Senders::new(spec, Rate::mbit(30), &[ENDLESS]);
-    // The model's growth must not be what limits the climb.
+    // The model's growth must not limit the climb.
     let mut capacities = Vec::new();
     for _ in 0..100 {
         link.rates = link.enforced.iter().map(|a| a.classes[0].ceil).collect();
@@ -138,7 +138,7 @@ fn probing_climbs_from_10_to_30_mbit_in_four_steps() {
             capacities.push(capacity);
         }
     }
-    // Sixteenths, quarters, the whole: of what is divided, which is 0.98 of what is believed.
+    // Raises add a sixteenth, a quarter, then all of the divided 0.98 of the capacity.
     let expected = [10.0, 10.42, 12.796, 25.233, 30.0];
     assert_eq!(capacities.len(), expected.len(), "{capacities:?}");
     for (capacity, expected) in capacities.iter().zip(expected) {
@@ -245,7 +245,7 @@ fn low_demand_does_not_overwrite_the_remembered_capacity() {
     link.run(90);
     assert!(link.controller.decision().capacity.unwrap() < Rate::mbit(15));
     assert_eq!(link.controller.learned_capacity(), Some(learned));
-    // But a link that became slower for good is.
+    // But a link that became slower for good lowers the capacity.
     link.demands = vec![ENDLESS, ENDLESS];
     link.capacity = Rate::mbit(20);
     link.run(40);

@@ -1,6 +1,6 @@
 //! The `User-Agent` in the head of an HTTP/1.1 request. Source: RFC 9110, section 10.1.5.
 
-/// The most of a head that is looked at.
+/// The part of a head that is examined, in bytes.
 const HEAD_MAX: usize = 4_096;
 
 /// The value of the first whole `User-Agent` field in the beginning of a client's stream, if that is a request

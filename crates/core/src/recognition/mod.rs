@@ -1,20 +1,20 @@
-//! What a device of the LAN is: its operating system and its kind, from what passes the gateway.
+//! What a device of the LAN is: its operating system and its kind, from traffic that passes the gateway.
 //!
 //! Problem: `os:ios` and `device-kind:television` name devices by what they are, but packets do not say
 //! it. Method: three things differ between systems: the options that a DHCP client asks for and the
 //! vendor that it names, the options of a connection's first packet, and the `User-Agent` of HTTP
-//! without encryption. A [`Table`] says of each which systems and kinds it leaves possible. What all
-//! signs of a device leave is the answer; if it is one, the device is known.
+//! without encryption. For each of these signs a [`Table`] says which systems and kinds remain possible.
+//! The answer is what all signs of a device leave possible; if that is only one, the device is known.
 //!
-//! Terms: a *claim* is what one sign leaves possible. Claims that leave nothing in common
-//! are a *conflict*, which is shown and never applied.
+//! Terms: a *claim* is what one sign leaves possible. Claims without anything in common are a *conflict*,
+//! which is shown and never applied.
 //!
-//! Properties, all tested: signs only narrow, so what several systems have in common identifies no
-//! single one; a sign without an entry says nothing; what the user says precedes all signs. A device can
-//! pretend to be any other: what must not be circumvented needs `mac:`.
+//! Properties, all tested: signs only narrow, so a sign that several systems share identifies no
+//! single system; a sign without an entry says nothing; what the user says precedes all signs. A device
+//! can pretend to be any other: a rule that must not be circumvented needs `mac:`.
 //!
-//! Bounds: [`DEVICES_MAX`] devices, the one that was silent longest makes room; [`CLAIMS_MAX`] claims of
-//! each, likewise; texts of [`SEEN_MAX`] bytes.
+//! Bounds: [`DEVICES_MAX`] devices and [`CLAIMS_MAX`] claims of each; in both cases the one that was silent
+//! longest makes room; texts of [`SEEN_MAX`] bytes.
 //!
 //! Source: RFC 2132, sections 9.8 and 9.13; RFC 9293, section 3.2; RFC 9110, section 10.1.5.
 
@@ -28,7 +28,7 @@ pub use devices::{CLAIMS_MAX, DEVICES_MAX, Devices, Portrait};
 pub use table::{AgentEntry, DhcpEntry, SEEN_MAX, SynEntry, Table, What};
 pub use word::{Kind, Os, Set, Word};
 
-/// Where a sign is from.
+/// The source of a sign.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Source {
     /// The user.
@@ -53,23 +53,23 @@ impl Source {
     }
 }
 
-/// What one sign leaves possible.
+/// The systems and kinds that one sign leaves possible.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// Where it is from.
+    /// The source of the sign.
     pub source: Source,
     /// What was seen, in printable ASCII; at most [`SEEN_MAX`] bytes.
     pub seen: String,
-    /// Which systems and kinds it leaves.
+    /// The systems and kinds that remain possible.
     pub what: What,
 }
 
 /// How sure an answer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Confidence {
-    /// One source narrows to it.
+    /// One source narrows the possibilities to the answer.
     One,
-    /// Two sources or more do, each by something of its own.
+    /// Two or more sources contribute to the answer, each by a sign of its own.
     Several,
     /// The user has said so.
     User,
@@ -89,9 +89,9 @@ impl Confidence {
 /// What all signs of a device say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict<W> {
-    /// This one.
+    /// The answer is this one.
     Known(W, Confidence),
-    /// One of these, which may be all.
+    /// The answer is one of these, which may be all.
     Unknown(Set<W>),
     /// The claims have nothing in common.
     Conflict,
@@ -131,9 +131,9 @@ impl<W: Word> Verdict<W> {
 /// What rules see of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
-    /// `None` is unknown or in conflict.
+    /// The operating system; `None` if unknown or in conflict.
     pub os: Option<Os>,
-    /// Likewise.
+    /// The kind; `None` if unknown or in conflict.
     pub kind: Option<Kind>,
 }
 
@@ -147,7 +147,7 @@ pub enum DeviceMatch {
 }
 
 impl DeviceMatch {
-    /// Whether the device is known to be so.
+    /// Whether the device is known to match.
     pub fn is_of(self, identity: Identity) -> bool {
         match self {
             DeviceMatch::Os(os) => identity.os == Some(os),
@@ -155,7 +155,7 @@ impl DeviceMatch {
         }
     }
 
-    /// Reads the text form; `None` if the text is of no such kind of match.
+    /// Reads the text form; `None` if the text is not a match of this kind.
     ///
     /// # Errors
     /// The words that are allowed.

@@ -2,10 +2,10 @@
 
 use super::{Claim, Kind, Os, Set, Source};
 
-/// The longest text of what was seen; the rest is cut off.
+/// The longest text of a sign that is kept; the rest is cut off.
 pub const SEEN_MAX: usize = 200;
 
-/// What is left possible.
+/// The systems and kinds that are possible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct What {
     /// Operating systems.
@@ -15,7 +15,7 @@ pub struct What {
 }
 
 impl What {
-    /// Anything.
+    /// All systems and kinds.
     pub fn anything() -> What {
         What { os: Set::all(), kinds: Set::all() }
     }
@@ -24,36 +24,36 @@ impl What {
 /// A DHCP client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DhcpEntry {
-    /// What it asks for, in its order; `None` is anything.
+    /// The options that it asks for, in its order; `None` matches any.
     pub requests: Option<Vec<u8>>,
-    /// How the vendor that it names begins; empty is any, and none.
+    /// The beginning of the vendor that it names; empty matches any vendor, and none.
     pub vendor: String,
-    /// What has such a client.
+    /// The systems and kinds that have such a client.
     pub what: What,
 }
 
 /// A TCP implementation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SynEntry {
-    /// The hops that it allows to its packets.
+    /// The initial hop limit of its packets.
     pub hops: u8,
     /// Its options in order, as [`Syn::layout`](crate::relay::Syn::layout) writes them.
     pub layout: String,
-    /// What has such a one.
+    /// The systems and kinds that have such an implementation.
     pub what: What,
 }
 
 /// An HTTP client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentEntry {
-    /// Words that its `User-Agent` has all of.
+    /// Words that must all occur in its `User-Agent`.
     pub words: Vec<String>,
-    /// What has such a one.
+    /// The systems and kinds that have such a client.
     pub what: What,
 }
 
-/// Entries by source. Of several that fit, that with most of the vendor's name and then with a list of requests
-/// counts for DHCP, else the first.
+/// Entries by source. If several entries match, the first one counts; for DHCP, the entry with the longest vendor
+/// prefix, and among equal ones an entry with a list of requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table {
     /// DHCP clients.
@@ -65,7 +65,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// What a DHCP client that asks for `requests` and names `vendor` may be.
+    /// The claim for a DHCP client that asks for `requests` and names `vendor`.
     pub(super) fn of_dhcp(&self, requests: &[u8], vendor: &[u8]) -> Claim {
         let fits = |entry: &&DhcpEntry| {
             vendor.starts_with(entry.vendor.as_bytes())
@@ -81,7 +81,7 @@ impl Table {
         claim(Source::Dhcp, &seen, best.map(|entry| entry.what))
     }
 
-    /// Systems that send a first packet with `hops` left and these options.
+    /// The claim for a first packet with `hops` left and these options.
     pub(super) fn of_syn(&self, hops: u8, layout: &str) -> Claim {
         let fits = |entry: &&SynEntry| {
             (entry.hops.saturating_sub(HOPS_INSIDE)..=entry.hops).contains(&hops)
@@ -91,7 +91,7 @@ impl Table {
         claim(Source::Syn, &format!("{hops} {layout}"), best.map(|entry| entry.what))
     }
 
-    /// What sends such a `User-Agent`.
+    /// The claim for a `User-Agent`.
     pub(super) fn of_agent(&self, agent: &[u8]) -> Claim {
         let agent = &agent[..agent.len().min(AGENT_MAX)];
         let text = String::from_utf8_lossy(agent);
@@ -107,7 +107,7 @@ fn claim(source: Source, seen: &str, what: Option<What>) -> Claim {
     Claim { source, seen, what: what.unwrap_or(What::anything()) }
 }
 
-/// Routers of the home between a device and the gateway.
+/// The maximum number of routers of the home between a device and the gateway.
 const HOPS_INSIDE: u8 = 4;
-/// What is looked at of a `User-Agent`.
+/// The part of a `User-Agent` that is examined, in bytes.
 const AGENT_MAX: usize = 512;

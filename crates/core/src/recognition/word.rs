@@ -105,14 +105,14 @@ impl<W: Word> Set<W> {
         Set((1 << W::ALL.len()) - 1, PhantomData)
     }
 
-    /// These.
+    /// The set of these words.
     pub fn of(words: &[W]) -> Set<W> {
         let place = |word: &W| W::ALL.iter().position(|(_, known)| known == word);
         let bits = words.iter().filter_map(place).fold(0, |bits, at| bits | 1 << at);
         Set(bits, PhantomData)
     }
 
-    /// What is in both.
+    /// The words that are in both sets.
     pub fn and(self, other: Set<W>) -> Set<W> {
         Set(self.0 & other.0, PhantomData)
     }
@@ -122,7 +122,7 @@ impl<W: Word> Set<W> {
         self.0 == 0
     }
 
-    /// The word, if it is one.
+    /// The word, if the set has exactly one.
     pub fn only(self) -> Option<W> {
         let mut words = self.words();
         words.next().filter(|_| words.next().is_none())

@@ -1,15 +1,15 @@
-//! The receive buffer of a connection that is read at a rate.
+//! The receive buffer of a connection that is read at a limited rate.
 //!
-//! The kernel's autotuning parks whatever the buffer takes: megabytes that the sender regards as
-//! delivered and that are seconds old when the rate falls. A buffer of twice what the rate passes in a
-//! round trip holds one round trip of data, which keeps the reader busy, and lets one be in flight.
+//! The kernel's autotuning fills any buffer with data: megabytes that the sender regards as delivered
+//! and that are seconds old when the rate falls. A buffer of twice what the rate passes in a round trip
+//! holds one round trip of data, which keeps the reader busy, and leaves room for one in flight.
 
 use crate::units::{Bytes, Rate, Span};
 
-/// No connection has a larger one: 1 Gbit/s at 64 ms.
+/// The largest buffer of a connection: 1 Gbit/s at 64 ms.
 pub const BUFFER_MAX: Bytes = Bytes::new(16 << 20);
 
-/// Segments that always have room: below it, delayed acknowledgements stop the sender.
+/// Segments for which there is always room: with less, delayed acknowledgements stop the sender.
 const SEGMENTS_MIN: u64 = 4;
 
 /// Segments in addition to the two round trips: one that is being read, and one that waits for the next.
@@ -54,7 +54,7 @@ mod tests {
     }
 
     /// Appendix G as a fluid model in steps of 1 ms: a sender that always has data sends a window per
-    /// round trip; the proxy drains at `rate`. Returns window, parked bytes and fill rate at the end.
+    /// round trip; the proxy drains at `rate`. Returns the window, the buffered bytes and the fill rate at the end.
     fn play(rate: Rate, rtt: Span, is_signed: bool) -> (f64, f64, f64) {
         let step = 1e-3;
         let rtt_s = rtt.as_secs_f64();
@@ -84,7 +84,7 @@ mod tests {
             assert!((window / wanted - 1.0).abs() < 0.01, "{rate}: window {window}");
             let parked = parked - 2.0 * 1_448.0;
             assert!((parked / wanted - 1.0).abs() < 0.01, "{rate}: parked {parked}");
-            // As printed the window never shrinks: the sender fills twice as fast for ever.
+            // With the printed formula the window never shrinks: the sender fills twice as fast for ever.
             let (_, _, printed) = play(rate, rtt, false);
             assert!(printed * 8.0 > 1.9 * rate.as_bps() as f64, "{rate}: {printed}");
         }

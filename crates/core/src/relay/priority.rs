@@ -1,14 +1,14 @@
 //! Priorities of connections by the kind of their use (MYOB eq. (10), level 2).
 //!
-//! The paper divides a household's rate among four kinds of use so that what it is worth to the users is
-//! the most, and gives each connection a part of its class in proportion to its kind's part.
+//! The paper divides a household's rate among four kinds of use so that the users' utility is maximal,
+//! and gives each connection a part of its class in proportion to its kind's part.
 
 use super::Alpha;
 use crate::market::division::parts;
 use crate::units::Rate;
 
 /// The alphas of connections of each [`Kind`](crate::market::utility::Kind), in order, in a class of
-/// `rate`, if all kinds are in use and have these weights; the largest is 255.
+/// `rate`, if all kinds are in use with these weights; the largest alpha is 255.
 pub fn alphas(rate: Rate, weights: [f64; 4]) -> [Alpha; 4] {
     let parts = parts(rate.as_mbit_f64(), weights);
     let most = parts.iter().copied().fold(f64::MIN_POSITIVE, f64::max);

@@ -1,11 +1,11 @@
 //! One class: deficit round robin under a token bucket.
 //!
 //! Each visit of a connection adds to its deficit a quantum in proportion to its alpha; it is served
-//! once the deficit is worth a read. The largest alpha of those that wait has a whole quantum, so alphas
-//! are relative and the number of visits between two reads is bounded. Tokens are spent after the read,
-//! by what was moved.
+//! once the deficit is worth a read. The largest alpha among waiting connections has a whole quantum, so
+//! alphas are relative and the number of visits between two reads is bounded. Tokens are spent after the
+//! read, by the volume that was moved.
 //!
-//! Properties, all tested: in any span no more is granted than the rate passes in it, and a bucket;
+//! Properties, all tested: in any span no more is granted than the rate passes in it plus one bucket;
 //! connections that always wait have parts in proportion to their alphas, within two quanta; each is
 //! served; the class never rests while a connection waits and there are tokens for it.
 
@@ -18,7 +18,7 @@ use crate::units::{Bytes, Rate, Span, Time};
 pub struct Alpha(u8);
 
 impl Alpha {
-    /// What connections have that nothing else names.
+    /// The priority of connections to which nothing else assigns one.
     pub const DEFAULT: Alpha = Alpha(64);
 
     /// An alpha of `n`, if that is not 0.
@@ -37,11 +37,11 @@ impl Alpha {
 pub struct Grant {
     /// The connection.
     pub id: usize,
-    /// Bytes on the wire.
+    /// The granted volume, in bytes on the wire.
     pub bytes: Bytes,
 }
 
-/// See the module. Invariant: the ring has each waiting connection once, and no other.
+/// A class, see the module. Invariant: the ring has each waiting connection once, and no other.
 #[derive(Clone, Debug)]
 pub struct Scheduler {
     rate: Option<Rate>,
@@ -50,9 +50,9 @@ pub struct Scheduler {
     filled_at: Time,
     ring: VecDeque<usize>,
     waiting: BTreeMap<usize, Waiting>,
-    /// How many wait, by alpha.
+    /// How many connections wait, by alpha.
     alphas: BTreeMap<Alpha, usize>,
-    /// The first of the ring has had its quantum of this visit.
+    /// Whether the first connection of the ring has received its quantum of this visit.
     has_quantum: bool,
 }
 
@@ -63,7 +63,7 @@ struct Waiting {
 }
 
 impl Scheduler {
-    /// A class without connections; without a rate it is bounded by nothing.
+    /// A class without connections; `None` as rate means no limit.
     pub fn new(rate: Option<Rate>, now: Time) -> Scheduler {
         Scheduler {
             rate,
@@ -88,7 +88,7 @@ impl Scheduler {
         self.tokens = self.tokens.min(self.depth());
     }
 
-    /// Bytes wait in the connection and can be moved; does nothing if that was said before.
+    /// Bytes wait in the connection and can be moved; no effect if the connection already waits.
     pub fn handle_ready(&mut self, id: usize, alpha: Alpha) {
         if self.waiting.contains_key(&id) {
             return;
@@ -98,7 +98,7 @@ impl Scheduler {
         self.ring.push_back(id);
     }
 
-    /// Nothing of the connection can be moved any more.
+    /// No more data of the connection can be moved.
     pub fn handle_idle(&mut self, id: usize) {
         if self.forget(id) {
             let place = self.ring.iter().position(|&other| other == id);
@@ -108,7 +108,7 @@ impl Scheduler {
         }
     }
 
-    /// What is to be read next, if there are tokens for it. [`Scheduler::handle_moved`] must follow.
+    /// What to read next, if there are tokens for it. [`Scheduler::handle_moved`] must follow.
     pub fn poll_grant(&mut self, now: Time) -> Option<Grant> {
         self.fill(now);
         let (id, bytes) = self.next()?;
@@ -120,7 +120,7 @@ impl Scheduler {
         Some(Grant { id, bytes: Bytes::new(bytes) })
     }
 
-    /// `moved` of the wire was used for a grant; `has_more` if the connection still waits.
+    /// A grant was used for `moved` bytes on the wire; `has_more` says whether the connection still waits.
     ///
     /// # Panics
     /// If more was moved than granted.
@@ -139,7 +139,7 @@ impl Scheduler {
         }
     }
 
-    /// When [`Scheduler::poll_grant`] has something; `None` while nothing waits.
+    /// The time at which [`Scheduler::poll_grant`] returns a grant; `None` while no connection waits.
     pub fn deadline(&mut self, now: Time) -> Option<Time> {
         self.fill(now);
         let (_, bytes) = self.next()?;
@@ -154,7 +154,7 @@ impl Scheduler {
         let (&largest, _) = self.alphas.last_key_value()?;
         let quantum = self.quantum();
         // The largest alpha is served at its first visit: one round is enough if it waits, and
-        // `ALPHA_MAX` of them are if it has just left.
+        // `ALPHA_MAX` rounds if it has just left.
         loop {
             let &id = self.ring.front()?;
             let waiting = self.waiting.get_mut(&id).expect("invariant: it waits");
@@ -190,13 +190,13 @@ impl Scheduler {
         }
     }
 
-    /// What the rate passes in a millisecond, within bounds.
+    /// The volume that the rate passes in a millisecond, within bounds.
     fn quantum(&self) -> u64 {
         let rate = self.rate.unwrap_or(Rate::bps(u64::MAX));
         (rate * QUANTUM_SPAN).as_u64().clamp(QUANTUM_MIN, QUANTUM_MAX)
     }
 
-    /// How many tokens the bucket holds: a whole grant, and what a late reader must not lose.
+    /// How many tokens the bucket holds: a whole grant, plus what a late reader must not lose.
     fn depth(&self) -> u128 {
         let rate = self.rate.unwrap_or(Rate::ZERO);
         tokens_of((rate * BUCKET_SPAN).as_u64() + self.quantum())
@@ -209,9 +209,9 @@ fn tokens_of(bytes: u64) -> u128 {
 
 /// The paper's block `b`. Source: MYOB algorithm 3.
 const QUANTUM_MIN: u64 = 4_096;
-/// What a pipe holds by default.
+/// The default size of a pipe.
 const QUANTUM_MAX: u64 = 65_536;
-/// Above the block, reads are no more frequent than this, for the CPU.
+/// Above the minimum quantum, reads are no more frequent than this, to save CPU time.
 const QUANTUM_SPAN: Span = Span::millis(1);
 /// About a segment: smaller reads cost more than they move.
 const GRANT_MIN: u64 = 1_536;
@@ -298,13 +298,13 @@ mod tests {
         assert!(served[0].abs_diff(1_000_000) <= 2 * QUANTUM_MIN, "{served:?}");
     }
 
-    /// What happens to the scheduler: time passes, a connection has something or nothing, reads.
+    /// An event of the scheduler: time passes, a connection has data or not, or a read.
     #[derive(Clone, Copy, Debug)]
     enum Event {
         Pass(u64),
         Ready(usize, u8),
         Idle(usize),
-        /// Reads, of which this part in 255 is there.
+        /// A read for which this part in 255 of the grant is available.
         Read(u8, bool),
     }
 
@@ -342,7 +342,7 @@ mod tests {
                         let grant = scheduler.poll_grant(now);
                         prop_assert_eq!(due.is_some_and(|due| due <= now), grant.is_some());
                         prop_assert_eq!(due.is_some(), !waiting.is_empty());
-                        // A full bucket is enough for every grant.
+                        // A full bucket is enough for any grant.
                         let patience = Span::nanos(bucket * 8_000 / mbit + 1);
                         prop_assert!(due.is_none_or(|due| due <= now + patience));
                         let Some(grant) = grant else { continue };
@@ -376,7 +376,7 @@ mod tests {
             let quantum = (mbit * 125).clamp(QUANTUM_MIN, QUANTUM_MAX);
             prop_assert!(sum.abs_diff((Rate::mbit(mbit) * span).as_u64()) <= 2 * quantum);
             for (part, &n) in served.iter().zip(&alphas) {
-                // A quantum is rounded down: of an alpha of 1 beside 255, 16 bytes are 16.06.
+                // A quantum is rounded down: for an alpha of 1 beside 255, 16.06 bytes become 16.
                 let wanted = sum * u64::from(n) / all;
                 let slack = 2 * quantum + wanted / 8;
                 prop_assert!(part.abs_diff(wanted) <= slack, "{served:?} of {alphas:?}");

@@ -1,14 +1,14 @@
 //! The first packet of a TCP connection, as a client sent it.
 //!
-//! A proxy that answers it at once tells the client that a server is there which may not be. So the
-//! packet waits until the server has answered the proxy, and is then delivered as it came, without what
-//! the client wants to send with it; or it is answered as the server did.
+//! A proxy that answers this packet at once suggests to the client that the server is reachable, which may be
+//! false. So the packet is held until the server has answered the proxy. It is then delivered as it came,
+//! without the client's payload, or it is answered as the server did.
 
 use std::net::{IpAddr, SocketAddr};
 
 use crate::packet::Mac;
 
-/// See the module. Invariant: `packet` is an IP header without options and a TCP header with its own.
+/// The packet, see the module. Invariant: `packet` is an IP header without options and a TCP header with its own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Syn {
     client: SocketAddr,
@@ -17,11 +17,11 @@ pub struct Syn {
     packet: Box<[u8]>,
 }
 
-/// How many bytes of a packet are needed: the longest headers of both protocols.
+/// The number of bytes of a packet that are needed: the longest headers of both protocols.
 pub const SYN_MAX: usize = 120;
 
 impl Syn {
-    /// Reads an IP packet, of which the end may be missing; `None` if it opens no connection.
+    /// Reads an IP packet whose end may be missing; `None` if it opens no connection.
     pub fn parse(packet: &[u8], mac: Option<Mac>) -> Option<Syn> {
         let (source, destination, rest) = match packet.first()? >> 4 {
             4 => {
@@ -60,7 +60,7 @@ impl Syn {
         self.client
     }
 
-    /// To whom.
+    /// The address to which it opens the connection.
     pub fn server(&self) -> SocketAddr {
         self.server
     }
@@ -75,14 +75,13 @@ impl Syn {
         &self.packet
     }
 
-    /// The hops that its packet may still take.
+    /// The hop limit of the packet as it arrived.
     pub fn hops(&self) -> u8 {
         self.packet[if self.client.is_ipv4() { 8 } else { 7 }]
     }
 
-    /// A letter for each option of TCP, in order: `M` is the segment's size, `N` none, `W` the window's scale, `S` that
-    /// selective acknowledgements are allowed, `T` a timestamp, `E` the end, `?` another; it ends where
-    /// options do not fit.
+    /// A letter for each TCP option, in order: `M` MSS, `N` NOP, `W` window scale, `S` SACK permitted, `T` timestamp,
+    /// `E` end of the options, `?` any other. The text ends after an option whose length is wrong.
     pub fn layout(&self) -> String {
         let mut rest = &self.packet[ip_bytes(self.client.ip()) + TCP_BYTES..];
         let mut layout = String::new();
@@ -109,7 +108,7 @@ impl Syn {
         layout
     }
 
-    /// The IP packet by which the server refuses the connection. Source: RFC 9293, section 3.10.7.1.
+    /// The IP packet with which the server refuses the connection. Source: RFC 9293, section 3.10.7.1.
     pub fn refusal(&self) -> Box<[u8]> {
         let sent = &self.packet[ip_bytes(self.client.ip())..];
         let sequence = u32::from_be_bytes([sent[4], sent[5], sent[6], sent[7]]);
@@ -126,17 +125,17 @@ fn ip_bytes(address: IpAddr) -> usize {
     if address.is_ipv4() { IP4_BYTES } else { IP6_BYTES }
 }
 
-/// A packet with checksums; a client's own may have been left to its network card.
+/// A packet with checksums; the client may have left its own to its network card.
 fn packet_of(source: IpAddr, destination: IpAddr, hops: u8, tcp: &[u8]) -> Box<[u8]> {
     let mut packet = Vec::with_capacity(IP6_BYTES + tcp.len());
-    // Addresses, protocol and length are what both checksums begin with.
+    // Addresses, protocol and length are the beginning of both checksums.
     let mut pseudo = (u32::from(TCP)) + tcp.len() as u32;
     match (source, destination) {
         (IpAddr::V4(source), IpAddr::V4(destination)) => {
             let length = (IP4_BYTES + tcp.len()) as u16;
             packet.extend([0x45, 0]);
             packet.extend(length.to_be_bytes());
-            // Not to be fragmented.
+            // Flags and offset: do not fragment.
             packet.extend([0, 0, 0x40, 0, hops, TCP, 0, 0]);
             packet.extend(source.octets());
             packet.extend(destination.octets());
@@ -191,7 +190,7 @@ mod tests {
 
     use super::*;
 
-    /// `curl http://127.0.0.1:9` on Linux, as tcpdump shows it: the checksum of the card is missing.
+    /// `curl http://127.0.0.1:9` on Linux, as tcpdump shows it, without the checksum that the network card would add.
     const SYN4: &[u8] =
         b"\x45\x00\x00\x3c\x1c\x46\x40\x00\x40\x06\x20\x74\x7f\x00\x00\x01\x7f\x00\x00\x01\
         \xd4\x31\x00\x09\x01\x02\x03\xff\x00\x00\x00\x00\xa0\x02\xff\xd7\xfe\x30\x00\x00\
@@ -241,7 +240,7 @@ mod tests {
         fn any_bytes_are_refused_or_become_correct_packets(
             mut bytes in vec(any::<u8>(), 0..SYN_MAX), is_v6: bool,
         ) {
-            // Most of random bytes are no packet at all.
+            // Most random bytes are not a packet at all.
             let (version, protocol, tcp) = if is_v6 { (0x60, 6, 40) } else { (0x45, 9, 20) };
             for (at, value) in [(0, version), (protocol, TCP), (tcp + 12, 0x60), (tcp + 13, SYN)] {
                 if let Some(byte) = bytes.get_mut(at) {

@@ -1,7 +1,7 @@
-//! What a router asks of its proxy: whose connections to relay, and at which rates.
+//! The request of a router to its proxy: which devices' connections to relay, and at which rates.
 //!
-//! It holds for a few seconds, is repeated, and ends by itself: a router that dies or hangs leaves no
-//! device behind the proxy.
+//! A request holds for a few seconds, is repeated, and ends by itself: if a router dies or hangs, no
+//! device stays behind the proxy.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,16 +10,16 @@ use crate::units::Rate;
 
 /// The longest time for which one request holds, in milliseconds.
 pub const FOR_MS_MAX: u64 = 10_000;
-/// Most addresses of a device, as of a class in a file.
+/// Most addresses of a device, as for a class in a file.
 const MATCHES_MAX: usize = 64;
 
-/// See the module.
+/// The request, see the module.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Told {
-    /// In the router's order; at most [`GROUPS_MAX`].
+    /// The devices in the router's order; at most [`GROUPS_MAX`].
     pub devices: Vec<ToldDevice>,
-    /// How long it holds, in milliseconds.
+    /// How long the request holds, in milliseconds.
     pub for_ms: u64,
 }
 
@@ -27,20 +27,20 @@ pub struct Told {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ToldDevice {
-    /// As the router's file names it.
+    /// The name of the device in the router's file.
     pub name: String,
     /// Its addresses: `ip:` and `mac:`.
     #[serde(rename = "match")]
     pub matches: Vec<Match>,
-    /// What its downloads may have together; `None` is as much as comes.
+    /// The rate of its downloads together; `None` means no limit.
     pub rate_bps: Option<Rate>,
 }
 
 impl Told {
-    /// Whether it can be followed.
+    /// Whether the request is valid.
     ///
     /// # Errors
-    /// What is wrong, and what would be right.
+    /// What is wrong, and what would be valid.
     pub fn check(&self) -> Result<(), String> {
         if !(1..=FOR_MS_MAX).contains(&self.for_ms) {
             return Err(format!("for_ms: {} is out of range (1 to {FOR_MS_MAX})", self.for_ms));

@@ -2,13 +2,13 @@
 //!
 //! Problem: divide a capacity among entries with weights and demands so that no entry gets more than
 //! its demand, and an entry that gets less has, per weight, no less than any other. Method: serve the
-//! entries in the order of demand per weight; an entry that wants less than its share of what is left
-//! takes its demand, and from the first that wants more, all that remain take their shares. One pass
+//! entries in the order of demand per weight. An entry that wants less than its share of the remaining
+//! capacity takes its demand; from the first entry that wants more on, all take their shares. One pass
 //! after one sort; CRAB's appendix A loops instead, and as printed never ends.
 //!
 //! Properties, all tested: the parts sum to min(capacity, Σ demands) exactly; permutation of the
-//! input permutes the output, a larger capacity makes no part smaller and dividing the result again
-//! changes nothing, each within one bit/s per entry. Source: CRAB §3.3 in closed form.
+//! input permutes the output; a larger capacity makes no part smaller; dividing the result again
+//! changes nothing (both within one bit/s per entry). Source: CRAB §3.3 in closed form.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -28,15 +28,15 @@ pub use tree::{Cap, Claims, DEPTH_MAX, Floor, Node, Tree};
 #[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct Weight(NonZeroU32);
 
-/// A number outside of the weights.
+/// A number that is not a valid weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("weight {0} is out of range (1 to {max})", max = Weight::MAX)]
 pub struct WeightError(u32);
 
 impl Weight {
-    /// The smallest weight, which the default group has if the user says nothing.
+    /// The smallest weight, which the default group has unless the user sets another.
     pub const ONE: Weight = Weight(NonZeroU32::MIN);
-    /// The largest weight. Sums over the 256 groups that a policy may have do not overflow.
+    /// The largest weight. Sums over the 256 possible groups of a policy do not overflow.
     pub const MAX: u32 = 10_000;
 
     /// A weight of `n`, if that is from 1 to [`Weight::MAX`].
@@ -78,9 +78,9 @@ impl fmt::Display for Weight {
 /// A participant in a division.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// What it deserves relative to the others.
+    /// Its weight relative to the others.
     pub weight: Weight,
-    /// What it would use; `None` is without end.
+    /// The rate that it would use; `None` means unlimited.
     pub demand: Option<Rate>,
 }
 
@@ -94,14 +94,14 @@ pub fn fair(capacity: Rate, entries: &[Entry]) -> Vec<Rate> {
     parts.into_iter().map(Rate::bps).collect()
 }
 
-/// Splits `capacity` as [`fair`] does, with no part below its floor or, if that is less, its demand.
+/// Splits `capacity` as [`fair`] does, but no part is below its floor or, if that is less, its demand.
 ///
-/// The parts sum to min(capacity, Σ demands) exactly. Floors that exceed `capacity` together are
+/// The parts sum to min(capacity, Σ demands) exactly. Floors that together exceed `capacity` are
 /// scaled in proportion, and nothing is left for the others. Each part is within one bit/s per entry
 /// of max(floor, min(demand, level · weight)) for one level. At most n + 1 calls of [`fair`].
 ///
 /// # Panics
-/// If there is another number of floors than of entries.
+/// If the numbers of floors and entries differ.
 pub fn fair_above(capacity: Rate, entries: &[Entry], floors: &[Rate]) -> Vec<Rate> {
     assert_eq!(entries.len(), floors.len(), "each entry has a floor");
     let wanted = |(entry, &floor): (&Entry, &Rate)| entry.demand.map_or(floor, |d| d.min(floor));
@@ -110,7 +110,7 @@ pub fn fair_above(capacity: Rate, entries: &[Entry], floors: &[Rate]) -> Vec<Rat
         let scaled: Vec<Scaled> = floors.into_iter().map(Scaled).collect();
         return divide(capacity.as_bps(), &scaled).into_iter().map(Rate::bps).collect();
     }
-    // What the level of the others does not reach has its floor, which lowers the level.
+    // Entries that the others' level does not reach get their floors, which lowers the level.
     let mut held = vec![false; entries.len()];
     loop {
         let of_held = floors.iter().zip(&held).filter(|(_, held)| **held).map(|(floor, _)| *floor);
@@ -135,7 +135,7 @@ pub fn fair_above(capacity: Rate, entries: &[Entry], floors: &[Rate]) -> Vec<Rat
     }
 }
 
-/// A floor that cannot be kept.
+/// A floor that cannot be kept in full.
 struct Scaled(Rate);
 
 impl Claim for Scaled {
@@ -148,12 +148,12 @@ impl Claim for Scaled {
     }
 }
 
-/// A participant in a division of any whole units.
+/// A participant in a division of arbitrary whole units.
 pub(crate) trait Claim {
-    /// What it deserves relative to the others; the sum over all times the largest demand is below
+    /// Its weight relative to the others; the sum of all weights times the largest demand is below
     /// 2¹²⁸.
     fn weight(&self) -> u64;
-    /// What it would use; `None` is without end.
+    /// The amount that it would use; `None` means unlimited.
     fn demand(&self) -> Option<u64>;
 }
 
@@ -167,10 +167,10 @@ impl Claim for Entry {
     }
 }
 
-/// [`fair`] for claims on any whole units. Claims without weight get nothing.
+/// [`fair`] for claims on arbitrary whole units. Claims without weight get nothing.
 pub(crate) fn divide(capacity: u64, claims: &[impl Claim]) -> Vec<u64> {
     let mut parts = vec![0; claims.len()];
-    // The endless, who are served last, need no order among themselves.
+    // Unlimited claims are served last and need no order among themselves.
     let weighs = |&i: &usize| claims[i].weight() > 0;
     let (mut order, endless): (Vec<usize>, Vec<usize>) =
         (0..claims.len()).filter(weighs).partition(|&i| claims[i].demand().is_some());
@@ -196,10 +196,10 @@ pub(crate) fn divide(capacity: u64, claims: &[impl Claim]) -> Vec<u64> {
     parts
 }
 
-/// Gives each of `unmet` its share of `left` by weight; what rounding leaves over goes, one unit
-/// each, to the entries whose share was cut most, the first in the input among equals. Every claim of
-/// `unmet` wants at least its share, so none gets more than it wants: a claim that wants exactly its
-/// whole share loses nothing to rounding and so is never handed an extra unit.
+/// Gives each of `unmet` its share of `left` by weight. The units left over by rounding go, one each, to
+/// the entries whose share was cut most, the first in the input among equals. Every claim of `unmet`
+/// wants at least its share, so none gets more than it wants: a claim that wants exactly its
+/// whole share loses nothing to rounding and so never gets an extra unit.
 fn split_by_weight(
     left: u64,
     weights: u128,
@@ -226,7 +226,7 @@ fn split_by_weight(
     }
 }
 
-/// Orders by demand per weight, the endless last, without dividing.
+/// Orders by demand per weight without dividing; unlimited demands come last.
 fn by_demand_per_weight(a: &impl Claim, b: &impl Claim) -> std::cmp::Ordering {
     match (a.demand(), b.demand()) {
         (None, None) => std::cmp::Ordering::Equal,

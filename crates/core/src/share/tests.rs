@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// Entries from (weight, demand in kbit/s); a negative demand is without end.
+/// Entries from (weight, demand in kbit/s); a negative demand means unlimited.
 fn entries(of: &[(u32, i64)]) -> Vec<Entry> {
     of.iter()
         .map(|&(weight, demand)| Entry {
@@ -39,7 +39,7 @@ fn filled_progressively(capacity: Rate, entries: &[Entry]) -> Vec<u128> {
                     })
             })
             .collect();
-        // Only the smallest demand per weight is sure to fill first.
+        // Only the smallest demand per weight is certain to be filled first.
         let first =
             newly.into_iter().min_by(|&i, &j| by_demand_per_weight(&entries[i], &entries[j]));
         match first {

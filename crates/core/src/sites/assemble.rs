@@ -1,24 +1,24 @@
 //! The beginning of a stream, put together from pieces that come in any order.
 
-/// The most of a stream that is kept: a TLS record, in which every ClientHello and every head of an
-/// HTTP request that browsers send fits several times. Source: RFC 8446, section 5.1.
+/// The part of a stream that is kept: a TLS record, several times as long as any ClientHello or head of
+/// an HTTP request that browsers send. Source: RFC 8446, section 5.1.
 pub const STREAM_MAX: usize = 16_384;
 
-/// The most separate pieces; Chromium sends a ClientHello in up to 24.
+/// Maximum number of separate pieces; Chromium sends a ClientHello in up to 24.
 const PIECES_MAX: usize = 64;
 
-/// The beginning of a stream. Never holds more than [`STREAM_MAX`] bytes; where pieces overlap the
-/// first that came stays.
+/// The beginning of a stream. Never holds more than [`STREAM_MAX`] bytes; where pieces overlap, the
+/// first one that arrived counts.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Assembler {
     bytes: Vec<u8>,
-    /// The parts of `bytes` that have come: sorted, disjoint, not adjacent.
+    /// The parts of `bytes` that have arrived: sorted, disjoint, not adjacent.
     pieces: Vec<(usize, usize)>,
 }
 
 impl Assembler {
-    /// Takes in `piece` at `offset`; what lies beyond [`STREAM_MAX`] is left out, and so is a piece
-    /// that would be one too many.
+    /// Takes in `piece` at `offset`. Bytes beyond [`STREAM_MAX`] are ignored, and so is a piece that would
+    /// exceed the maximum number of pieces.
     pub(super) fn insert(&mut self, offset: u64, piece: &[u8]) {
         let Some(begin) = usize::try_from(offset).ok().filter(|&begin| begin < STREAM_MAX) else {
             return;
@@ -52,7 +52,7 @@ impl Assembler {
         self.pieces.sort_unstable();
     }
 
-    /// What has come from the beginning on, up to the first gap.
+    /// The bytes that have arrived, from the beginning up to the first gap.
     pub(super) fn prefix(&self) -> &[u8] {
         match self.pieces.first() {
             Some(&(0, end)) => &self.bytes[..end],

@@ -1,19 +1,19 @@
-//! What a browser's extension says of the requests of a site, and which connection carried them.
+//! What a browser's extension says about requests of a site, and which connection carried them.
 //!
 //! Problem: a site fetches from servers that other sites use too, by names that are not its own. Only
 //! the browser knows for which site a request is, but it does not tell an extension which connection
 //! carries it.
 //! Method: a request leaves just after the extension saw it, and before its response begins. Each
-//! claim is one vote, divided among the user's connections to that address whose host has that name
-//! ([`Divided`](super::division::Divided)), by how soon after the request each of them has sent something
-//! ([`Sends::carried`]). Over HTTP/2 one that has sent its handshake only has carried none, unless no other can have. A
-//! connection's group is decided when its votes agree ([`Votes::verdict`]).
+//! claim is one vote, divided among the user's connections to the claimed address and host name
+//! ([`Divided`](super::division::Divided)) by how soon after the request each connection sent something
+//! ([`Sends::carried`]). Over HTTP/2 one that sent only its handshake carried no request, unless no other can have.
+//! A connection's group is decided when its votes agree ([`Votes::verdict`]).
 //!
-//! Terms: *user*, the owner of a socket as the kernel knows it; *vote*, in thousandths.
+//! Terms: *user*, the owner of a socket as the kernel knows it; *vote*, counted in thousandths.
 //!
 //! Properties: a claim counts only for connections of the user who makes it, and only if it knows the
-//! name that the connection itself has sent, so it can move nothing else. Names are compared by
-//! digest: what an extension says of sites without a rule does not tell their names.
+//! name that the connection itself sent, so it affects no other connections. Names are compared by
+//! digest, so what an extension says about sites without a rule does not reveal their names.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -23,7 +23,7 @@ use sha2::{Digest as _, Sha256};
 use crate::host_name::HostName;
 use crate::units::{Span, Time};
 
-/// What an extension says of one request whose response has begun.
+/// What an extension says about one request whose response has begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// The user whose browser it is.
@@ -38,7 +38,7 @@ pub struct Claim {
     pub begin: Time,
     /// When the response began.
     pub start: Time,
-    /// The extension is not sure for which site the request was: it counts half.
+    /// The extension is not sure for which site the request was: the claim counts half.
     pub is_unsure: bool,
     /// As of a [`Departure`](super::Departure).
     pub is_http1: bool,
@@ -56,20 +56,20 @@ impl HostDigest {
     }
 }
 
-/// When a connection last sent what may be a request.
+/// When a connection last sent data that may be a request.
 #[derive(Debug, Default)]
 pub(super) struct Sends {
     last: VecDeque<Time>,
-    /// When it last sent what belongs to the handshake of TLS.
+    /// When it last sent data of the TLS handshake.
     handshake: Option<Time>,
-    /// The next thing that it sends ends that.
+    /// Whether the next data that it sends ends the handshake.
     awaits_finished: bool,
-    /// When it first sent more than that.
+    /// When it first sent data beyond the handshake.
     used: Option<Time>,
 }
 
 impl Sends {
-    /// The connection has sent something. Whether this shows that it is used: nothing had followed its handshake.
+    /// The connection sent data. Returns whether it is now in use for the first time: only its handshake came before.
     pub(super) fn push(&mut self, at: Time) -> bool {
         if self.last.len() == SENDS_MAX {
             self.last.pop_front();
@@ -85,12 +85,12 @@ impl Sends {
         shows_use
     }
 
-    /// When it first sent more than the handshake of TLS.
+    /// When the connection first sent data beyond the TLS handshake.
     pub(super) fn used(&self) -> Option<Time> {
         self.used
     }
 
-    /// When it last sent anything.
+    /// When the connection last sent anything.
     pub(super) fn last(&self) -> Option<Time> {
         self.last.back().copied()
     }
@@ -107,13 +107,13 @@ impl Sends {
         self.push(at);
     }
 
-    /// The connection has sent (a part of) a ClientHello.
+    /// The connection has sent a ClientHello, or a part of one.
     pub(super) fn handle_hello(&mut self, at: Time) {
         (self.handshake, self.awaits_finished) = (self.handshake.max(Some(at)), true);
     }
 
-    /// What the connection sent while the request may have left; `None` if that is nothing. A response begins a
-    /// `round_trip` after its request left.
+    /// What the connection sent while the request may have left; `None` if it sent nothing. A response begins
+    /// at least a `round_trip` after its request left.
     pub(super) fn carried(&self, claim: &Claim, round_trip: Span) -> Option<Carried> {
         let may_be =
             |at: &Time| *at + EARLY >= claim.begin && *at + round_trip <= claim.start + EARLY;
@@ -129,13 +129,13 @@ impl Sends {
 pub(super) struct Carried {
     /// How likely it is that the request left by this connection, in thousandths.
     pub(super) likelihood: u64,
-    /// When it last sent something that may have been the request.
+    /// When the connection last sent data that may have been the request.
     pub(super) last: Time,
-    /// That was nothing but its handshake.
+    /// Whether it sent only its handshake.
     pub(super) is_spare: bool,
 }
 
-/// How likely it is that what happened `gap` after a request left was for it, in thousandths.
+/// How likely it is that data sent `gap` after a request belongs to it, in thousandths.
 pub(super) fn nearness(gap: Span) -> u64 {
     VOTE * FALLS_BY_HALF.as_nanos() / (FALLS_BY_HALF + gap).as_nanos()
 }
@@ -144,16 +144,16 @@ pub(super) fn nearness(gap: Span) -> u64 {
 #[derive(Debug, Default)]
 pub(super) struct Votes {
     by_group: BTreeMap<Option<usize>, u64>,
-    /// The group for which it was opened, if that is clear.
+    /// The group for which the connection was opened, if that is clear.
     opener: Option<Option<usize>>,
-    /// What that counts.
+    /// The weight of `opener`, in thousandths.
     opened: u64,
 }
 
-/// What they say.
+/// The verdict of the votes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// It belongs to this group, or to none.
+    /// The connection belongs to this group, or to no group.
     Group(Option<usize>),
     /// Sites of different groups use it.
     Mixed,
@@ -162,7 +162,7 @@ pub(super) enum Verdict {
 impl Votes {
     pub(super) fn add(&mut self, group: Option<usize>, vote: u64) {
         *self.by_group.entry(group).or_default() += vote;
-        // What was long ago counts less.
+        // Older votes count less.
         if self.by_group.values().sum::<u64>() > VOTES_MAX {
             self.by_group.retain(|_, votes| {
                 *votes /= 2;
@@ -171,21 +171,21 @@ impl Votes {
         }
     }
 
-    /// Takes back what was added. Of what was halved since, no more than there is.
+    /// Takes back a vote that was added. If votes were halved since, takes no more than there are.
     pub(super) fn take(&mut self, group: Option<usize>, vote: u64) {
         if let Some(votes) = self.by_group.get_mut(&group) {
             *votes = votes.saturating_sub(vote);
         }
     }
 
-    /// The part of the votes that is for this group, in thousandths, at least one; near a half of two groups
-    /// while there are few.
+    /// The part of the votes for this group, in thousandths, at least one; near one half for each of two groups
+    /// while there are few votes.
     pub(super) fn prior(&self, group: Option<usize>) -> u64 {
         let all: u64 = self.all().map(|(_, votes)| votes).sum();
         (VOTE * (self.of(group) + UNKNOWN) / (all + 2 * UNKNOWN)).max(1)
     }
 
-    /// Takes over for which group the connection was opened; whether that is something else than before.
+    /// Takes over for which group the connection was opened; returns whether that has changed.
     pub(super) fn set_opener(&mut self, opener: Option<Option<usize>>, is_http1: bool) -> bool {
         self.opened = if is_http1 { OPENED_HTTP1 } else { OPENED };
         std::mem::replace(&mut self.opener, opener) != opener
@@ -202,7 +202,7 @@ impl Votes {
         self.by_group.keys().copied().chain(only_opener).map(|group| (group, self.of(group)))
     }
 
-    /// The group with enough votes, three times as many as any other; mixed if another has three
+    /// The group with enough votes, three times as many as any other group; mixed if another group has three
     /// whole votes and a third of all.
     pub(super) fn verdict(&self) -> Option<Verdict> {
         let mut votes: Vec<(Option<usize>, u64)> = self.all().collect();
@@ -222,21 +222,21 @@ impl Votes {
 
 /// One claim's vote.
 pub(super) const VOTE: u64 = 1_000;
-/// Less than a whole vote: a sole candidate is decided by its first claim, but not by one that is unsure.
+/// Less than a whole vote: a single candidate is decided by its first claim, unless that claim is unsure.
 const ENOUGH: u64 = 600;
-/// What stands for each group before there are votes. The less, the more a first vote tells about the next.
+/// Votes of each group at the beginning. The smaller this is, the more a first vote says about the next one.
 const UNKNOWN: u64 = 100;
-/// One request does not outvote it alone, since it may have gone by a connection that is not known; two do.
+/// Weight of the opener. A single request does not outvote it, since it may have used an unknown connection; two do.
 const OPENED: u64 = VOTE / 2;
-/// One does, for a connection is often used by another request than the one that it was opened for.
+/// The same over HTTP/1.1. One request outvotes it, since another request often uses a connection than its opener.
 const OPENED_HTTP1: u64 = VOTE / 4;
 const MIXED: u64 = 3 * VOTE;
 const VOTES_MAX: u64 = 64 * VOTE;
-/// A claim that arrives late is still about one of the last requests.
+/// Times that are kept: a claim that arrives late still concerns one of the last requests.
 const SENDS_MAX: usize = 32;
 /// Browsers round their times to milliseconds.
 pub(super) const EARLY: Span = Span::millis(2);
-/// A request that leaves this much later is half as likely; about one tick of a busy browser.
+/// Data that leaves this much later is half as likely to be the request; about one tick of a busy browser.
 const FALLS_BY_HALF: Span = Span::millis(10);
 
 #[cfg(test)]
@@ -297,7 +297,7 @@ mod tests {
         };
         let mut sends = Sends::default();
         sends.handle_opened(at(101));
-        // Two segments of a ClientHello, and what ends the handshake.
+        // Two segments of a ClientHello, and the data that ends the handshake.
         sends.handle_hello(at(110));
         sends.handle_hello(at(111));
         assert!(!sends.push(at(120)) && sends.used().is_none());
@@ -306,7 +306,7 @@ mod tests {
         assert_eq!(is_spare(&sends, 200), Some(false));
         assert_eq!(is_spare(&sends, 122), Some(true), "when that response began");
         assert!(!sends.push(at(130)), "it is no news");
-        // A request in the clear is no handshake.
+        // A request in the clear is not part of a handshake.
         let mut sends = Sends::default();
         sends.handle_opened(at(101));
         // Its first segment does not name the host.

@@ -1,31 +1,31 @@
-//! The site for which a connection was opened, before its first response shows it.
+//! The site for which a connection was opened, before its first response shows this.
 //!
-//! Problem: a claim can be made when a response has begun, for only then the extension knows the server's
-//! address; what arrives until then belongs to no site. And where pages of two sites begin at once over HTTP/1.1,
-//! connections of both have sent at the same times, so votes alone decide nothing until their next requests.
-//! Method: the extension says of a request that it leaves, too. A browser that has no connection for it opens
-//! one within milliseconds, so a connection was opened for the group whose request to that host left last
-//! before. Where requests of two groups left nearly at once, this says nothing.
+//! Problem: a claim can be made only when a response has begun, since the extension learns the server's
+//! address then; data that arrives before belongs to no site. And if pages of two sites begin at once over HTTP/1.1,
+//! connections of both sent at the same times, so votes alone decide nothing until their next requests.
+//! Method: the extension also reports that a request leaves. A browser without a connection for it opens
+//! one within milliseconds, so the group of a connection is that of the last request to its host before it
+//! opened. If requests of two groups left almost at once, this says nothing.
 //!
 //! Over HTTP/2 a browser opens a connection for each of the first requests, and uses one for all requests of a site.
-//! The others send nothing after their handshake. So where as many are used as groups have asked, and the time says
-//! nothing, the first that opened is for the group that asked first, and so on ([`in_turn`]). A group may have several
-//! sites that ask at once; those without a rule often do, so where one of these asks, this says nothing either.
+//! The others send nothing after their handshake. So if as many connections are used as groups have asked, and the
+//! times say nothing, the first to open is for the group that asked first, and so on ([`in_turn`]). A group may have
+//! several sites that ask at once, as sites without a rule often do; if one of them asks, the order says nothing.
 //!
-//! Over HTTP/1.1 a request opens one connection at most, so a connection that opens later is for another one
-//! ([`one_each`]). And connections open in the order of requests: where this alone leaves some unclear, and there
+//! Over HTTP/1.1 a request opens one connection at most, so a connection that opens later is for another request
+//! ([`one_each`]). And connections open in the order of requests: if the first rule leaves some unclear, and there
 //! were as many requests as connections, the first is for the first request, and so on ([`in_order`]).
 //!
-//! Properties: many requests of one group that leave at once tell no more than one of them, or than the
-//! connections that they opened over HTTP/1.1; what is guessed gives way to every verdict by votes, and changes
-//! if a request shows up later that fits better.
+//! Properties: many requests of one group that leave at once say no more than one of them, or over HTTP/1.1 than the
+//! connections that they opened; a guess gives way to every verdict by votes, and changes
+//! if a request that fits better is reported later.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::claims::{EARLY, HostDigest, nearness};
 use crate::units::{Span, Time};
 
-/// What an extension says of one request that leaves.
+/// What an extension says about one request that leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Departure {
     /// The user whose browser it is.
@@ -38,7 +38,7 @@ pub struct Departure {
     pub group: Option<usize>,
     /// When the request was handed to the network.
     pub begin: Time,
-    /// The host answers by HTTP/1.1, so that the request shares its connection with no other at a time.
+    /// Whether the host answers by HTTP/1.1, so that a connection carries one request at a time.
     pub is_http1: bool,
 }
 
@@ -46,18 +46,18 @@ pub struct Departure {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Opened {
     pub(super) at: Time,
-    /// Soon after that it has sent more than the handshake of TLS over TCP.
+    /// Whether it sent more than the TLS handshake over TCP soon after that.
     pub(super) is_used: bool,
     /// Its group by votes.
     pub(super) group: Option<Option<usize>>,
 }
 
-/// The last ones of a user.
+/// The last departures of a user.
 #[derive(Debug, Default)]
 pub(super) struct Departures(VecDeque<Departure>);
 
 impl Departures {
-    /// Counted once, although it is reported when it leaves and when its response begins.
+    /// Adds a departure. A request is counted once, although it is reported when it leaves and when it is answered.
     pub(super) fn push(&mut self, departure: Departure) {
         let same = |known: &&mut Departure| {
             Departure { is_http1: departure.is_http1, ..**known } == departure
@@ -77,8 +77,8 @@ impl Departures {
         self.0.iter().any(|d| d.host == *host && d.port == port && d.is_http1)
     }
 
-    /// The groups for which connections to the host were opened, the earliest first; `None` where that
-    /// is unclear. The groups that are `settled` have had a connection in use before.
+    /// The groups for which connections to the host were opened, the earliest first; `None` where that is
+    /// unclear. The groups in `settled` already had a connection in use before.
     pub(super) fn openers(
         &self,
         host: &HostDigest,
@@ -114,9 +114,9 @@ impl Departures {
     }
 }
 
-/// The groups of connections over HTTP/2: that of the request that left last before, if those of others left much
-/// earlier. Where this leaves some unclear: of those that open at about the same time one for each group is used, and
-/// they are used in the order of the groups' first requests; a group that has a connection in use needs no other.
+/// The groups of connections over HTTP/2: that of the last request before, if requests of other groups left much
+/// earlier. If this leaves some unclear: among connections that open at about the same time, one per group is used,
+/// in the order of the groups' first requests; a group that has a connection in use needs no other.
 fn in_turn(
     requests: &[&Departure],
     connections: &[Opened],
@@ -154,8 +154,8 @@ fn in_turn(
     openers
 }
 
-/// The groups of connections over HTTP/1.1: that of the request that left last before and has opened none yet, if
-/// those of others left earlier.
+/// The groups of connections over HTTP/1.1: that of the last request before that has not opened one yet, if requests of
+/// other groups left earlier.
 fn one_each(requests: &[&Departure], opened: &[Time]) -> Vec<Option<Option<usize>>> {
     let mut unused = requests.to_vec();
     let mut opener = |at: &Time| {
@@ -165,8 +165,8 @@ fn one_each(requests: &[&Departure], opened: &[Time]) -> Vec<Option<Option<usize
     opened.iter().map(&mut opener).collect()
 }
 
-/// The groups of connections that were opened one for each request, in their order; `None` if they may not have
-/// been, since there are not as many.
+/// The groups of connections that were opened one for each request, in their order; `None` if that may not be so,
+/// since their numbers differ.
 fn in_order<'d>(
     requests: impl Iterator<Item = &'d Departure>,
     opened: &[Time],
@@ -183,8 +183,8 @@ fn in_order<'d>(
     fits.then(|| openers.iter().map(|departure| Some(departure.group)).collect())
 }
 
-/// The index of the request that left last before, at most `within`, if it is `times` as near as
-/// those of other groups.
+/// The index of the last request before, at most `within`, if it is `times` as near as the requests of
+/// other groups.
 fn nearest(requests: &[&Departure], opened: Time, within: Span, times: u64) -> Option<usize> {
     let mut groups = BTreeMap::<Option<usize>, (u64, usize)>::new();
     for (i, departure) in requests.iter().enumerate() {
@@ -202,7 +202,7 @@ fn nearest(requests: &[&Departure], opened: Time, within: Span, times: u64) -> O
     (nearest >= times * second).then_some(request)
 }
 
-/// The requests that left after `earlier`, for which connections that opened from `first` to `last` may have opened.
+/// The requests that left after `earlier` and may have opened connections between `first` and `last`.
 fn asked<'d>(
     requests: &[&'d Departure],
     earlier: Time,
@@ -218,15 +218,15 @@ fn opens(departure: &Departure, opened: Time, within: Span) -> bool {
     opened + EARLY >= departure.begin && opened.since(departure.begin) <= within
 }
 
-/// The requests of some pages that begin at once.
+/// Requests of several pages that begin at once.
 const DEPARTURES_MAX: usize = 256;
-/// The extension tells of no second request of a site to a host within 100 ms, unless it is by HTTP/1.1.
+/// Within 100 ms the extension reports no second request of a site to a host, unless by HTTP/1.1.
 pub(super) const OPENS_WITHIN: Span = Span::millis(150);
-/// Over HTTP/1.1 a browser holds requests back while it has many to the host.
+/// Over HTTP/1.1 a browser delays requests while it has many open to the host.
 const QUEUED_MAX: Span = Span::millis(250);
 /// Connections that open within this time are attributed together.
 const AT_ONCE: Span = Span::millis(100);
-/// Browsers open no more connections of a site to a host over HTTP/1.1.
+/// Browsers open at most this many connections of a site to a host over HTTP/1.1.
 const OF_SITE_MAX: usize = 6;
 
 #[cfg(test)]
@@ -246,7 +246,7 @@ mod tests {
         departures
     }
 
-    /// Connections that opened, of which these are used.
+    /// Connections that opened at `ms`; those with these indices are used.
     fn opened(ms: &[u64], used: &[usize]) -> Vec<Opened> {
         let opened = |(i, ms): (usize, &u64)| Opened {
             at: AT + Span::millis(*ms),
@@ -308,7 +308,7 @@ mod tests {
         assert_eq!(openers(&departures(&all), &[131, 132, 133, 134]), [Some(0); 4]);
     }
 
-    /// Recorded: the second and the third were opened for requests that had left long before.
+    /// Recorded: the second and the third connection were opened for requests that had left long before.
     #[test]
     fn over_http_1_a_request_opens_one_connection_at_most() {
         let all = by_http1(&[(0, 98)]);
@@ -320,10 +320,10 @@ mod tests {
 
     #[test]
     fn order_tells_nothing_unless_each_request_has_opened_a_connection() {
-        // One is not known, or a connection was opened in advance.
+        // One request is not known, or a connection was opened in advance.
         let all = by_http1(&[(1, 100), (0, 101), (0, 102)]);
         assert_eq!(openers(&all, &[103, 104, 105, 106]), [None; 4]);
-        // One has gone by a connection that was there, perhaps the first one of these.
+        // One request used an existing connection, perhaps the first of these.
         let all = by_http1(&[(1, 100), (1, 170), (0, 171)]);
         assert_eq!(openers(&all, &[101, 172]), [Some(1), None]);
         // A connection that was opened too late for the request in its place.
@@ -357,24 +357,24 @@ mod tests {
             (expected[first], expected[second]) = (Some(Some(0)), Some(Some(1)));
             expected
         };
-        // Requests of both have left not long before the first ones, and the last one opened too late.
+        // Requests of both groups left shortly before the first connections, and the last connection opened too late.
         assert_eq!(openers(&[0, 4], &[]), among(0, 4));
         assert_eq!(openers(&[1, 2], &[]), among(1, 2));
         for used in [&[][..], &[0], &[0, 1, 4]] {
             assert_eq!(openers(used, &[]), [None; 7], "{used:?}");
         }
-        // A group that has one in use needs no other.
+        // A group that has a connection in use needs no other.
         let mut expected = [None; 7];
         expected[4] = Some(Some(1));
         assert_eq!(openers(&[4], &[0]), expected);
         assert_eq!(openers(&[0, 4], &[0]), [None; 7]);
         assert_eq!(openers(&[4], &[0, 1]), [None; 7]);
-        // The same where votes decided about one a moment before.
+        // The same if votes decided about a connection a moment before.
         let mut connections = opened(&[20, 147], &[0, 1]);
         connections[0].group = Some(Some(0));
         let openers = all.openers(&HOST, 443, &connections, &BTreeSet::new());
         assert_eq!(openers, [None, Some(Some(1))]);
-        // Sites without a rule may be several, and what the time says counts more.
+        // Sites without a rule may be several, and the times count more.
         let none = BTreeSet::new();
         let all = departures(&[(None, 72), (Some(1), 91)]);
         assert_eq!(all.openers(&HOST, 443, &opened(&ms, &[0, 4]), &none), [None; 7]);

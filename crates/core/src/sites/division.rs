@@ -7,14 +7,14 @@
 //! for two sites. What claims tell about each other's connections comes in any order, so with each claim the
 //! last ones about that server are divided again.
 //!
-//! Requests of a page that leave at once tell no more than where each of the connections may belong: a burst has
+//! Requests of a page that leave at once say no more than where each connection may belong: a burst has
 //! at most as many votes as there are connections that may have carried it.
 //!
-//! Over HTTP/1.1 a connection carries one request at a time. So claims whose requests were under way at the same
-//! time share the connections that may have carried both: what one of them has of a connection is less for the
-//! others.
+//! Over HTTP/1.1 a connection carries one request at a time. So claims whose requests were in flight at the same
+//! time share the connections that may have carried both: the part that one claim has of a connection is not
+//! available to the others.
 //!
-//! Properties: the parts of a claim add up to no more than its vote; a sole candidate gets all of it, whatever its
+//! Properties: the parts of a claim sum to no more than its vote; a single candidate gets all of it, whatever its
 //! earlier votes were; the work for one claim is bounded by [`AGAIN_MAX`]² × [`PARTS_MAX`] parts.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -22,9 +22,9 @@ use std::collections::{BTreeSet, VecDeque};
 use super::claims::{Claim, EARLY, VOTE, Votes};
 use crate::units::{Span, Time};
 
-/// Those among which claims are divided.
+/// The connections among which claims are divided.
 pub(super) trait Connections {
-    /// The votes for one; `None` if it is gone.
+    /// The votes for one connection; `None` if it is gone.
     fn votes(&mut self, number: u64) -> Option<&mut Votes>;
 }
 
@@ -42,13 +42,13 @@ pub(super) struct Candidate {
 #[derive(Debug)]
 pub(super) struct Divided {
     claim: Claim,
-    /// In thousandths.
+    /// The claim's vote, in thousandths.
     vote: u64,
-    /// By number.
+    /// Sorted by the connections' numbers.
     parts: Vec<Part>,
 }
 
-/// What a connection has of a claim's vote.
+/// The part of a claim's vote that a connection has.
 #[derive(Debug)]
 struct Part {
     candidate: Candidate,
@@ -56,7 +56,7 @@ struct Part {
 }
 
 impl Divided {
-    /// A vote of which no connection has a part yet.
+    /// A vote that is not divided yet.
     pub(super) fn new(claim: &Claim, mut candidates: Vec<Candidate>) -> Divided {
         let vote = if claim.is_unsure { VOTE / 2 } else { VOTE };
         candidates.sort_unstable_by_key(|candidate| candidate.number);
@@ -69,8 +69,8 @@ impl Divided {
         self.parts.iter().map(|part| part.candidate.number)
     }
 
-    /// Takes the vote back from the connections and divides it by what they have now, and by how much of each is
-    /// `free` for it, in thousandths. Nothing changes if one of them is gone.
+    /// Takes the vote back from the connections and divides it again by their votes, and by how much of each is
+    /// `free` for it, in thousandths. Nothing changes if one of the connections is gone.
     fn divide(&mut self, free: &[u64], connections: &mut impl Connections) {
         if self.numbers().any(|number| connections.votes(number).is_none()) {
             return;
@@ -91,8 +91,8 @@ impl Divided {
         }
     }
 
-    /// How much of each connection the request of `other` leaves free for this one, taken from `free`: over
-    /// HTTP/1.1 a connection sends nothing more until the response to a request has begun.
+    /// Subtracts from `free` how much of each connection the request of `other` occupies: over HTTP/1.1 a
+    /// connection sends no further request until the response to the last one has begun.
     fn take_busy(&self, other: &Divided, free: &mut [u64]) {
         let begun = self.claim.start.min(other.claim.start);
         let last_begin = self.claim.begin.max(other.claim.begin);
@@ -119,8 +119,8 @@ impl Divided {
 pub(super) struct Recent(VecDeque<Divided>);
 
 impl Recent {
-    /// Divides a claim, and again the last ones about that server, the oldest first. Returns the numbers of their
-    /// connections.
+    /// Divides a claim, and divides the last ones about that server again, the oldest first. Returns the numbers of
+    /// their connections.
     pub(super) fn divide(
         &mut self,
         mut divided: Divided,
@@ -149,8 +149,8 @@ impl Recent {
         order.iter().flat_map(|i| self.0[*i].numbers()).collect()
     }
 
-    /// Whether as many requests of the group as may have gone by different connections have left at about this
-    /// time: more of them tell nothing more about these.
+    /// Whether as many requests of the group left at about this time as may have used different connections: more
+    /// such requests say nothing new about these connections.
     pub(super) fn is_told(&self, divided: &Divided) -> bool {
         let claim = &divided.claim;
         let same = self.0.iter().map(|earlier| &earlier.claim).filter(|earlier| {
@@ -161,17 +161,17 @@ impl Recent {
     }
 }
 
-/// About the requests of one page to a few servers.
+/// Claims that are kept: about the requests of one page to a few servers.
 const RECENT_MAX: usize = 64;
-/// A browser sends the requests of a page within some milliseconds.
+/// A browser sends the requests of a page within this time.
 const AT_ONCE: Span = Span::millis(20);
 /// Claims about one server that are divided again.
 const AGAIN_MAX: usize = 24;
 /// Rounds of division for each claim.
 const ROUNDS: usize = 2;
-/// In thousandths. The request may have gone by a connection that is not known.
+/// Least part, in thousandths, that is free: the request may have used an unknown connection.
 const FREE_MIN: u64 = 50;
-/// Two sites with six connections each and some more; a claim with more candidates tells little.
+/// Maximum candidates: two sites with six connections each and some more; with more, a claim says little.
 const PARTS_MAX: usize = 16;
 
 #[cfg(test)]
@@ -196,8 +196,8 @@ mod tests {
         Claim { user, remote, host, group, begin, start, is_unsure: false, is_http1: false }
     }
 
-    /// As [`super::super::Resolver`] divides them. Candidates: numbers of connections with their likelihoods; each
-    /// has sent something when the request began, and nothing since.
+    /// The votes as [`super::super::Resolver`] divides them. Candidates: numbers of connections with likelihoods; each
+    /// sent something when the request began, and nothing since.
     fn votes_after(claims: &[(Claim, Vec<(u64, u64)>)]) -> BTreeMap<u64, Votes> {
         let (mut votes, mut recent) = (BTreeMap::<u64, Votes>::new(), Recent::default());
         for (claim, candidates) in claims {
@@ -213,7 +213,7 @@ mod tests {
         Divided::new(claim, candidates.iter().map(candidate).collect())
     }
 
-    /// At the same time.
+    /// A claim of this group; all of them at the same time.
     fn of(group: usize) -> Claim {
         claim(Some(group), 443, 0)
     }

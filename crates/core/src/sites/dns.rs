@@ -1,4 +1,4 @@
-//! DNS messages: what was asked, and which addresses the answer gives. Source: RFC 1035, section 4;
+//! DNS messages: the question, and the addresses in the answer. Source: RFC 1035, section 4;
 //! RFC 9460 (HTTPS records); RFC 9849, section 4 (ECH configurations).
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -10,7 +10,7 @@ use crate::host_name::{HOST_NAME_MAX, HostName};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Message {
     pub(super) id: u16,
-    /// Whether the question is answered, without an error and whole.
+    /// Whether the message answers the question, completely and without an error.
     pub(super) is_answer: bool,
     pub(super) name: HostName,
     pub(super) kind: u16,
@@ -49,7 +49,7 @@ pub(super) fn message(bytes: &[u8]) -> Option<Message> {
 }
 
 impl Message {
-    /// Servers put aliases in front of what they lead to, so `alias` is where the chain has come to.
+    /// Servers send aliases before the records that they lead to, so `alias` is the end of the chain so far.
     fn read_record(
         &mut self,
         bytes: &[u8],
@@ -72,7 +72,7 @@ impl Message {
                 self.add(Ipv6Addr::from(octets).into(), ttl);
             }
             KIND_CNAME => {
-                // The content is at the end of what was read.
+                // The record's content is the last part that was read.
                 let at = bytes.len() - reader.rest().len() - content.len();
                 *alias = name_at(bytes, at)?.0;
             }
@@ -82,7 +82,7 @@ impl Message {
         Some(())
     }
 
-    /// Keeps an address, if there are not too many.
+    /// Keeps an address, unless there are too many.
     fn add(&mut self, address: IpAddr, ttl: u32) {
         if self.addresses.len() < RECORDS_MAX {
             self.addresses.push((address, ttl));
@@ -140,15 +140,15 @@ impl Message {
     }
 }
 
-/// A name that begins where the reader is; leaves the reader behind it.
+/// Reads the name at the reader's position; the reader then stands after it.
 fn name(bytes: &[u8], reader: &mut Reader<'_>) -> Option<HostName> {
     let (name, length) = name_at(bytes, bytes.len() - reader.rest().len())?;
     reader.take(length)?;
     Some(name)
 }
 
-/// A name and its length at its place. Each pointer leads further to the front, so that there are
-/// no loops.
+/// The name at a position, and its length there. Each pointer must lead further to the front, so loops are
+/// impossible.
 fn name_at(bytes: &[u8], at: usize) -> Option<(HostName, usize)> {
     let mut text = Vec::with_capacity(HOST_NAME_MAX + 2);
     let (mut begin, mut next, mut length) = (at, at, None);
@@ -159,7 +159,7 @@ fn name_at(bytes: &[u8], at: usize) -> Option<(HostName, usize)> {
             0 => {
                 let end = next + 1 + usize::from(first);
                 let label = bytes.get(next + 1..end)?;
-                // Within a label it would be none that a host has, and look like two labels.
+                // A dot within a label would look like two labels, and no host has it.
                 if label.contains(&b'.') {
                     return None;
                 }
@@ -186,7 +186,7 @@ fn name_at(bytes: &[u8], at: usize) -> Option<(HostName, usize)> {
     HostName::from_wire(&text).map(|name| (name, length))
 }
 
-/// More records than any answer about one name has.
+/// No answer about one name has more records than this.
 pub(super) const RECORDS_MAX: usize = 64;
 const ANSWER: u16 = 0x8000;
 const OPCODE: u16 = 0x7800;

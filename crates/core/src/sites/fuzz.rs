@@ -1,4 +1,4 @@
-//! Properties of the parsers of packets on any bytes.
+//! Properties of the packet parsers that hold for any bytes.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -14,8 +14,8 @@ use crate::packet::Transport;
 use crate::recognition::agent;
 use crate::units::{Span, Time};
 
-/// What is read is bounded, does not depend on what follows it, is read again when it is written without
-/// compression, and names addresses only if it was asked for.
+/// What is read is bounded, does not depend on bytes that follow, stays the same when it is written without
+/// compression and read again, and contains addresses only if they were asked for.
 pub(crate) fn dns(data: &[u8]) {
     let Some(read) = message(data) else { return };
     assert!(read.addresses.len() <= RECORDS_MAX && read.public_names.len() <= RECORDS_MAX);
@@ -62,7 +62,7 @@ pub(crate) fn dns(data: &[u8]) {
     assert!(read.addresses.is_empty() || !known(&names, at + Span::secs(86_400)));
 }
 
-/// A verdict does not change with what follows, nor with the records' sizes, and is reached within
+/// A verdict depends neither on bytes that follow nor on the sizes of records, and is reached within
 /// [`STREAM_MAX`] bytes.
 pub(crate) fn tls(data: &[u8]) {
     is_final(data, hello_of_records);
@@ -84,7 +84,7 @@ pub(crate) fn tls(data: &[u8]) {
     while let (Some(_), Some(part)) = (reader.take(3), reader.vector16()) {
         handshake.extend_from_slice(part);
     }
-    // The last record may be there in part; the hello is whole.
+    // The last record may be incomplete; the hello is complete.
     handshake.extend_from_slice(reader.rest());
     assert_eq!(hello(&handshake), read, "without records");
     for size in [1 + data.len() % 97, 1_000] {
@@ -99,14 +99,14 @@ pub(crate) fn tls(data: &[u8]) {
     assert_eq!(hello(&written), read, "written again");
 }
 
-/// The bytes are packets with any frames, which are sealed here, or datagrams as they are. A copy of a datagram
-/// changes nothing, nor does one with a changed bit; packets say the same in one datagram and one by one.
+/// The input is packets with any frames, which are sealed here, or raw datagrams. A copy of a datagram changes
+/// nothing, nor does a copy with a changed bit; packets give the same result in one datagram and one by one.
 pub(crate) fn quic(data: &[u8]) {
     let datagrams = datagrams(data);
     let (mut initials, mut last) = (Initials::default(), Read::Not);
     for (datagram, is_sealed) in &datagrams {
         last = initials.handle_datagram(datagram);
-        // With more pieces than are kept, a copy may fill what was left out before.
+        // If there are more pieces than are kept, a copy may fill a piece that was left out before.
         if last != Read::More || data.len() < 256 {
             assert_eq!(initials.handle_datagram(datagram), last, "a copy");
         }
@@ -123,7 +123,7 @@ pub(crate) fn quic(data: &[u8]) {
     }
 }
 
-/// Four at most, and whether each is one authentic packet. A byte gives the shape of each, one or two the length.
+/// At most four datagrams, and whether each is one authentic packet. A byte gives the shape, one or two the length.
 fn datagrams(data: &[u8]) -> Vec<(Vec<u8>, bool)> {
     let (mut reader, mut datagrams) = (Reader::new(data), Vec::new());
     while let Some(shape) = reader.u8().filter(|_| datagrams.len() < 4) {
@@ -146,8 +146,8 @@ fn datagrams(data: &[u8]) -> Vec<(Vec<u8>, bool)> {
     datagrams
 }
 
-/// A verdict does not change with what follows nor with the ends of lines, and the host is read again when its
-/// request is written.
+/// A verdict depends neither on bytes that follow nor on the line endings, and the host stays the same when its
+/// request is written and read again.
 pub(crate) fn http(data: &[u8]) {
     is_final(data, http::host);
     let read = http::host(data);
@@ -178,7 +178,7 @@ pub(crate) fn http(data: &[u8]) {
     assert_eq!(http::host(request.as_bytes()), read, "written again");
 }
 
-/// What is said of a part is said of all.
+/// A verdict on a prefix also holds for the whole.
 fn is_final<T: PartialEq + std::fmt::Debug>(data: &[u8], read: impl Fn(&[u8]) -> Read<T>) {
     let whole = read(data);
     for cut in [data.len() / 4, data.len() / 2, data.len() * 3 / 4, data.len().saturating_sub(1)] {

@@ -3,13 +3,13 @@
 use super::tls::Read;
 use crate::host_name::HostName;
 
-/// The most of a request that is looked at; browsers send `Host` first.
+/// The part of a request that is examined, in bytes; browsers send `Host` first.
 const HEAD_MAX: usize = 8_192;
-/// `PROPPATCH` and the like.
+/// Longest method: `PROPPATCH` and the like fit.
 const METHOD_MAX: usize = 20;
 
-/// Reads the first `Host` field from the beginning of a TCP stream: `None` where it names no host.
-/// Allocates nothing but the name.
+/// Reads the first `Host` field at the beginning of a TCP stream: `None` if it names no host.
+/// Allocates only the name.
 pub(super) fn host(stream: &[u8]) -> Read<Option<HostName>> {
     let head = &stream[..stream.len().min(HEAD_MAX)];
     let is_cut = if stream.len() < HEAD_MAX { Read::More } else { Read::Not };

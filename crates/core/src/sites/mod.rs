@@ -1,15 +1,15 @@
-//! To which site a connection goes, from what is seen on the wire.
+//! The site to which a connection goes, from what is seen on the wire.
 //!
 //! Problem: `web:netflix.com` names a site, but packets have addresses, and many sites share one.
-//! Method: the first bytes of a connection nearly always name the host that is wanted: the server
-//! name indication of TLS, over TCP or in QUIC's Initial packets, or the `Host` of HTTP/1.1. Where
-//! they do not, the DNS answer that gave the address may. A browser's extension says for which site a
-//! request was ([`Claim`], [`Departure`]), which the wire does not. [`Resolver`] takes in what was heard and gives
-//! out [`Command`]s, which bind connections to groups.
+//! Method: the first bytes of a connection nearly always name the requested host: the server name
+//! indication of TLS, over TCP or in QUIC's Initial packets, or the `Host` of HTTP/1.1. If they do not,
+//! the DNS answer that gave the address may. For which site a request was, a browser's extension says
+//! ([`Claim`], [`Departure`]), but not the wire. [`Resolver`] takes in what was heard and issues
+//! [`Command`]s, which bind connections to groups.
 //!
 //! Sources by decreasing weight: extension, `Host`, SNI, DNS. An address whose names belong to different groups
-//! does not count. The outer name of an encrypted ClientHello is never taken: browsers send its
-//! extension in every hello, so a name is an outer one if a DNS record has named it as one.
+//! does not count. The outer name of an encrypted ClientHello is never used. Since browsers send the ECH
+//! extension in every hello, a name counts as an outer one if a DNS record has named it as one.
 //!
 //! Properties: nothing here waits or allocates beyond the constants of [`Resolver`]; a name from the
 //! wire is what the client says, so it can only move the client's own connection; a connection whose
@@ -55,7 +55,7 @@ pub struct Flow {
     pub transport: Transport,
     /// The other end.
     pub remote: SocketAddr,
-    /// This host's end. The last field, so that the flows to one server stand together.
+    /// This host's end. It is the last field, so that flows to one server are adjacent in the order.
     pub local: SocketAddr,
 }
 
@@ -76,13 +76,13 @@ pub enum Heard<'b> {
         /// The owner of its socket; `None` if it has none here.
         user: Option<u32>,
     },
-    /// Something left by it that may be a request.
+    /// The connection sent data that may be a request.
     Sent,
     /// Payload that this host sent, from `offset` of the stream on.
     Stream {
         /// Offset of the first byte.
         offset: u32,
-        /// The bytes, as far as they were heard.
+        /// The bytes, as many as were heard.
         bytes: &'b [u8],
     },
     /// A datagram with a QUIC Initial packet that this host sent.
@@ -91,20 +91,20 @@ pub enum Heard<'b> {
     Dns(&'b [u8]),
 }
 
-/// What is to be done, in this order.
+/// What is to be done; commands must be carried out in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
-    /// The connection belongs to this group, or to none.
+    /// The connection belongs to this group, or to no group.
     Bind {
-        /// Which.
+        /// The connection.
         connection: Connection,
         /// What [`Sites`] gives for its host: an index in the policy, or a label of [`InnerSites`].
         group: Option<usize>,
-        /// By which [`Resolver::attribution`] finds it; not 0.
+        /// The number with which [`Resolver::attribution`] finds it; not 0.
         number: u64,
-        /// Whether its beginning need not be heard any more.
+        /// Whether its beginning need not be reported any more.
         is_final: bool,
-        /// Whether to say when it sends what may be a request ([`Heard::Sent`]).
+        /// Whether to report when it sends data that may be a request ([`Heard::Sent`]).
         is_watched: bool,
     },
     /// Nothing is known of the connection any more.
@@ -123,7 +123,7 @@ pub enum Reason {
     Sni,
     /// The DNS answer that gave its address.
     Dns,
-    /// Names of different groups on one flow: it belongs to none.
+    /// Names of different groups on one flow: the connection belongs to no group.
     Mixed,
     /// Nothing names its host.
     Nothing,
@@ -146,9 +146,9 @@ impl Reason {
 /// What is known of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attribution {
-    /// What tells.
+    /// The source of the attribution.
     pub reason: Reason,
-    /// The host, if it is one.
+    /// The host, if there is a single one.
     pub name: Option<HostName>,
     /// What [`Sites`] gives for the host: the index of a group in the policy, or a label of [`InnerSites`].
     pub group: Option<usize>,

@@ -1,4 +1,4 @@
-//! The names of addresses, from DNS answers to queries that this host has sent.
+//! The names that belong to addresses, from DNS answers to queries that this host sent.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -8,10 +8,10 @@ use super::dns::message;
 use crate::host_name::HostName;
 use crate::units::{Span, Time};
 
-/// What DNS answers have said.
+/// What DNS answers said.
 ///
-/// Invariant: nothing is kept that was not asked for, and no table is larger than its constant. An
-/// off-path attacker has to guess port and identifier of an open query, as with every resolver.
+/// Invariant: only answers to queries are kept, and no table exceeds its constant. An off-path
+/// attacker has to guess the port and the identifier of an open query, as with every resolver.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     queries: BTreeMap<(Flow, u16), Query>,
@@ -31,7 +31,7 @@ struct Query {
 #[derive(Debug, Default)]
 struct Named {
     names: Vec<(HostName, Time)>,
-    /// There are more names than are kept, until then.
+    /// Until this time the address has more names than are kept.
     crowded_until: Time,
 }
 
@@ -108,13 +108,13 @@ impl Named {
 
 /// Queries without an answer.
 const QUERIES_MAX: usize = 1_024;
-/// Longer than resolvers wait.
+/// Resolvers wait less than this.
 const QUERY_LIFE: Span = Span::secs(10);
 const ADDRESSES_MAX: usize = 8_192;
 /// Most names of one address.
 const NAMES_MAX: usize = 16;
 const PUBLIC_MAX: usize = 256;
-/// Least time that browsers keep answers.
+/// Shortest time for which browsers keep answers.
 const LIFE_MIN: Span = Span::secs(60);
 const LIFE_MAX: Span = Span::secs(86_400);
 

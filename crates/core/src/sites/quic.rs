@@ -1,10 +1,10 @@
 //! The ClientHello in a client's QUIC Initial packets.
 //!
 //! Initial packets are encrypted with keys that follow from the Destination Connection ID of the
-//! client's first one, so anyone on the path can read them. A client that receives a Retry begins
-//! again, with the ID that the server chose; afterwards it uses other IDs with the same keys. So each
-//! packet is tried with the keys in use, then with those of its own ID: authentication tells which
-//! are right.
+//! client's first packet, so anyone on the path can read them. A client that receives a Retry starts
+//! again with the ID that the server chose; later it uses other IDs with the same keys. So each packet
+//! is tried with the keys in use, then with the keys of its own ID: authentication shows which are
+//! right.
 //!
 //! Source: RFC 9000, sections 12.4 and 17.2; RFC 9001, section 5; RFC 9369 (version 2).
 
@@ -27,7 +27,7 @@ pub(super) struct Initials {
     stream: Assembler,
 }
 
-/// From what the keys follow.
+/// The data from which the keys follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Seed {
     version: Version,
@@ -42,8 +42,8 @@ enum Version {
 }
 
 impl Initials {
-    /// Takes in a datagram that the client sent. Allocates at most as much as the datagram is long,
-    /// beside what is kept.
+    /// Takes in a datagram that the client sent. Allocates at most the length of the datagram, in addition to
+    /// the data that is kept.
     pub(super) fn handle_datagram(&mut self, datagram: &[u8]) -> Read<Hello> {
         let mut rest = &datagram[..datagram.len().min(DATAGRAM_MAX)];
         // Packets of other kinds may follow in the same datagram.
@@ -73,7 +73,7 @@ impl Initials {
         }
     }
 
-    /// Stops at the first frame that an Initial packet of a client does not have.
+    /// Reads frames until the first frame that a client's Initial packet cannot have.
     fn handle_frames(&mut self, payload: &[u8]) -> Option<()> {
         let mut reader = Reader::new(payload);
         while !reader.is_empty() {
@@ -94,7 +94,7 @@ impl Initials {
 fn skip_ack(reader: &mut Reader<'_>, kind: u64) -> Option<()> {
     let (_largest, _delay) = (reader.varint()?, reader.varint()?);
     let (ranges, _first) = (reader.varint()?, reader.varint()?);
-    // Ends at the latest with the packet.
+    // The loop ends at the latest at the end of the packet.
     for _ in 0..ranges {
         let (_gap, _length) = (reader.varint()?, reader.varint()?);
     }
@@ -104,7 +104,7 @@ fn skip_ack(reader: &mut Reader<'_>, kind: u64) -> Option<()> {
     Some(())
 }
 
-/// An Initial packet as sent.
+/// An Initial packet as it was sent.
 struct Packet<'b> {
     seed: Seed,
     /// From the first byte to the end of the ciphertext.
@@ -113,7 +113,7 @@ struct Packet<'b> {
 }
 
 impl<'b> Packet<'b> {
-    /// The packet at the front of a datagram, if it is an Initial one, and what follows it. `None` if
+    /// The packet at the front of a datagram, if it is an Initial packet, and the bytes after it. `None` if
     /// nothing can be read there.
     fn split(datagram: &'b [u8]) -> Option<(Option<Packet<'b>>, &'b [u8])> {
         let mut reader = Reader::new(datagram);
@@ -148,7 +148,7 @@ impl<'b> Packet<'b> {
         Some((packet, reader.rest()))
     }
 
-    /// The frames, if the packet was encrypted with the keys that follow from `seed`.
+    /// The frames, if the packet was encrypted with the keys of `seed`.
     fn decrypted(&self, seed: &Seed) -> Option<Vec<u8>> {
         if seed.version != self.seed.version {
             return None;
@@ -164,7 +164,7 @@ impl<'b> Packet<'b> {
         let mut nonce = keys.nonce;
         for i in 0..number_length {
             header[self.number_at + i] ^= mask[1 + i];
-            // The first packets of a connection have numbers that are not cut.
+            // The first packets of a connection have untruncated packet numbers.
             nonce[NONCE - number_length + i] ^= header[self.number_at + i];
         }
         let sealed = self.bytes.get(header.len()..)?;
@@ -272,12 +272,12 @@ const SALT_2: [u8; 20] = [
 pub(super) mod written {
     use super::*;
 
-    /// A client's Initial packet that is `size` bytes long, and no shorter than its frames.
+    /// A client's Initial packet, padded to `size` bytes; longer if its frames need more.
     pub(in super::super) struct Sent<'f> {
         pub(in super::super) is_two: bool,
-        /// In the header.
+        /// The ID in the header.
         pub(in super::super) id: &'f [u8],
-        /// From which the keys follow.
+        /// The ID from which the keys follow.
         pub(in super::super) key_id: &'f [u8],
         pub(in super::super) token: &'f [u8],
         pub(in super::super) number: u32,
@@ -482,7 +482,7 @@ mod tests {
             let _ = Initials::default().handle_datagram(&bytes);
         }
 
-        /// Frames that are authentic, but anything.
+        /// Authentic frames with arbitrary content.
         #[test]
         fn any_frames_are_read_without_a_panic(frames in vec(any::<u8>(), 0..400), offset: u16) {
             let mut initials = Initials::default();

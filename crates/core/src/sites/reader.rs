@@ -1,7 +1,7 @@
 //! Reads numbers and vectors off a slice. Every method returns `None` beyond the end, and none
 //! allocates.
 
-/// A slice of which the front is taken bit by bit.
+/// A slice that is consumed from the front.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Reader<'b> {
     rest: &'b [u8],
@@ -42,13 +42,13 @@ impl<'b> Reader<'b> {
         self.take(4).map(|b| u32::from_be_bytes([b[0], b[1], b[2], b[3]]))
     }
 
-    /// A vector with its length in front, as TLS has them.
+    /// A vector after its length in one byte, as in TLS.
     pub(super) fn vector8(&mut self) -> Option<&'b [u8]> {
         let length = self.u8()?;
         self.take(length.into())
     }
 
-    /// The same with two bytes of length.
+    /// A vector after its length in two bytes.
     pub(super) fn vector16(&mut self) -> Option<&'b [u8]> {
         let length = self.u16()?;
         self.take(length.into())
@@ -62,7 +62,7 @@ impl<'b> Reader<'b> {
         Some(number & (u64::MAX >> (66 - 8 * bytes.len())))
     }
 
-    /// What a number of variable length says follows.
+    /// A vector after its length as a number of variable length.
     pub(super) fn vector_varint(&mut self) -> Option<&'b [u8]> {
         let length = usize::try_from(self.varint()?).ok()?;
         self.take(length)

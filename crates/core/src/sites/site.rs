@@ -1,4 +1,4 @@
-//! To which group a host name belongs, by the patterns of a policy.
+//! The group to which a host name belongs, by the patterns of a policy.
 
 use std::collections::BTreeMap;
 
@@ -7,13 +7,13 @@ use crate::policy::{Match, Policy};
 
 /// The `web:` patterns of a policy: to which group a host name belongs.
 ///
-/// The most specific pattern that matches a name wins; among equal ones that of the first group.
+/// The most specific pattern that matches a name wins; among equally specific ones, that of the first group.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sites {
     by_name: BTreeMap<Box<str>, Groups>,
 }
 
-/// The groups of the two patterns with one name.
+/// The groups of the two patterns with the same name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Groups {
     whole: Option<usize>,
@@ -41,12 +41,12 @@ impl Sites {
         sites
     }
 
-    /// Whether there are none.
+    /// Whether there are no patterns.
     pub fn is_empty(&self) -> bool {
         self.by_name.is_empty()
     }
 
-    /// The name of each pattern, and whether it is for what is below only.
+    /// The name of each pattern, and whether the pattern matches only names below it.
     fn patterns(&self) -> impl Iterator<Item = (&str, bool)> {
         self.by_name.iter().flat_map(|(name, groups)| {
             let both = [(groups.whole, false), (groups.below, true)];
@@ -54,7 +54,7 @@ impl Sites {
         })
     }
 
-    /// The index of the group to which `name` belongs, if any names it.
+    /// The index of the group to which `name` belongs, if a pattern matches.
     pub fn group_of(&self, name: &HostName) -> Option<usize> {
         self.find(name.as_str())
     }
@@ -65,7 +65,7 @@ impl Sites {
         }
         let mut rest = name;
         while let Some((_, parent)) = rest.split_once('.') {
-            // Of two patterns with one name the narrower is the more specific.
+            // Of two patterns with the same name, `*.name` is the more specific one.
             let groups = self.by_name.get(parent).copied().unwrap_or_default();
             if let Some(group) = groups.below.or(groups.whole) {
                 return Some(group);
@@ -78,26 +78,26 @@ impl Sites {
 
 /// The `web:` patterns beneath the devices of a policy.
 ///
-/// Devices divide host names differently, and a connection may be any device's. So names get labels: all
-/// devices have the same group for all names of one label. Which group that is depends on the device, and
-/// is looked up where packets are.
+/// Devices divide host names differently, and a connection may belong to any device. So names get labels: on every
+/// device, all names of one label have the same group. Which group that is depends on the device, and is looked
+/// up for each packet.
 ///
-/// The patterns that match a name are a chain from the widest to the most specific one, so the latter tells
-/// which patterns of each device match, and with them which one wins there.
+/// The patterns that match a name form a chain from the widest to the most specific one. So the most specific
+/// pattern determines which patterns of each device match, and which one wins there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InnerSites {
-    /// To which label a host name belongs.
+    /// The label to which a host name belongs.
     pub labels: Sites,
     /// The groups to which each label leads.
     pub leads: Vec<Vec<Lead>>,
 }
 
-/// Among the packets of the group `within` those of a label belong to `group`; both are indices in the policy.
+/// Packets of a label that belong to group `within` belong to `group` instead; both are indices in the policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Lead {
-    /// The default group of the device, or of the group, without its groups.
+    /// The default group of the device or branch, to which the packets belong without this rule.
     pub within: usize,
-    /// The group there.
+    /// The group to which they belong.
     pub group: usize,
 }
 
@@ -118,7 +118,7 @@ impl InnerSites {
         let mut inner = InnerSites::default();
         let mut known: BTreeMap<Vec<Lead>, usize> = BTreeMap::new();
         for (name, is_below) in patterns {
-            // No name has a star, so this is one below `name` that no pattern names.
+            // No pattern's name has a star, so this is a name below `name` that no pattern names.
             let example = if is_below { format!("*.{name}") } else { name.to_owned() };
             let of_level = |(within, sites): &(usize, Sites)| {
                 Some(Lead { within: *within, group: sites.find(&example)? })

@@ -1,4 +1,4 @@
-//! The host that the beginning of a whole stream names.
+//! The host that the beginning of a stream names.
 
 pub use super::assemble::STREAM_MAX;
 
@@ -9,16 +9,16 @@ use crate::host_name::HostName;
 /// What the first bytes of a client say.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FirstBytes {
-    /// So far they may name a host; more is needed. Never said of [`STREAM_MAX`] bytes.
+    /// They may still name a host; more bytes are needed. Never the result for [`STREAM_MAX`] bytes.
     More,
-    /// They name none.
+    /// They name no host.
     Unnamed,
     /// They name this host.
     Named(Reason, HostName),
 }
 
-/// Reads the first bytes of a client's stream. The name of a hello with Encrypted Client Hello may be
-/// an outer one, which only DNS can tell.
+/// Reads the first bytes of a client's stream. In a hello with Encrypted Client Hello the name may be an
+/// outer one; only DNS shows this.
 pub fn first_bytes(stream: &[u8]) -> FirstBytes {
     let (reason, read) = match stream {
         [] => return FirstBytes::More,

@@ -4,24 +4,24 @@ use super::assemble::STREAM_MAX;
 use super::reader::Reader;
 use crate::host_name::HostName;
 
-/// What the beginning of a stream says.
+/// What the beginning of a stream contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Read<T> {
-    /// So far it may be one; more is needed.
+    /// It may still be a hello; more bytes are needed.
     More,
-    /// Not a hello, or a malformed one.
+    /// It is not a hello, or a malformed one.
     Not,
-    /// A whole hello.
+    /// It is a complete hello.
     Whole(T),
 }
 
-/// What a ClientHello says of the server that is wanted.
+/// What a ClientHello says about the requested server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Hello {
     /// The server name indication.
     pub(super) name: Option<HostName>,
-    /// Whether the extension of Encrypted Client Hello is there. Browsers always send it, so that it
-    /// does not tell whether `name` is the true one.
+    /// Whether the Encrypted Client Hello extension is present. Browsers always send it, so it does not show
+    /// whether `name` is the true one.
     pub(super) has_ech: bool,
 }
 
@@ -55,8 +55,8 @@ pub(super) fn hello_of_records(stream: &[u8]) -> Read<Hello> {
     }
 }
 
-/// Reads a ClientHello from the beginning of a stream of handshake messages. Allocates nothing but
-/// the name.
+/// Reads a ClientHello from the beginning of a stream of handshake messages. Allocates only the
+/// name.
 pub(super) fn hello(handshake: &[u8]) -> Read<Hello> {
     let mut reader = Reader::new(handshake);
     match reader.u8() {
@@ -74,7 +74,7 @@ pub(super) fn hello(handshake: &[u8]) -> Read<Hello> {
     }
 }
 
-/// `None` if the message is malformed.
+/// The content of the hello; `None` if the message is malformed.
 fn content(body: &[u8]) -> Option<Hello> {
     let mut reader = Reader::new(body);
     // The version and the random.
@@ -92,7 +92,7 @@ fn content(body: &[u8]) -> Option<Hello> {
             (EXTENSION_SERVER_NAME, content) if found.name.is_none() => {
                 found.name = server_name(content)?;
             }
-            // A second one is not allowed (RFC 8446, section 4.2).
+            // A second extension of this type is not allowed (RFC 8446, section 4.2).
             (EXTENSION_SERVER_NAME, _) => return None,
             (EXTENSION_ECH, _) => found.has_ech = true,
             _ => {}
@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn lengths_that_lie_are_refused() {
         let right = hello_with(&[names("x.com"), (43, vec![1, 2])]);
-        // Whatever byte is changed: never a panic, and never a name that is not there.
+        // For every changed byte: never a panic, and never a name that is not in the stream.
         for at in 0..right.len() {
             for value in [0, 1, 0x7f, 0xff] {
                 let mut wrong = right.clone();

@@ -1,4 +1,4 @@
-//! Many beginnings at once: how many are read right.
+//! Many beginnings of connections at once: how many are read correctly.
 
 use super::dns::written::service;
 use super::quic::written::{crypto, sent};
@@ -47,8 +47,8 @@ fn groups(resolver: &mut Resolver) -> Vec<Option<usize>> {
     groups
 }
 
-/// A beginning in pieces, sent in any order, again and again while some are lost: up to three times,
-/// cut differently each time. The last of four times is as rare as a server that does not answer.
+/// A beginning in pieces, sent in any order and again while some are lost: up to three times, cut
+/// differently each time. Losing all four copies is as rare as a server that does not answer.
 fn pieces(numbers: &mut Numbers, length: usize, longest: usize) -> Vec<(usize, usize)> {
     let mut heard = Vec::new();
     for _ in 0..4 {
@@ -66,7 +66,7 @@ fn pieces(numbers: &mut Numbers, length: usize, longest: usize) -> Vec<(usize, u
     heard
 }
 
-/// Ten percent of what is sent is not heard, and a third comes out of order.
+/// Ten percent of the pieces are lost, and a third arrives out of order.
 #[test]
 fn names_are_found_in_99_of_100_beginnings_of_any_order_and_size() {
     let mut numbers = Numbers(7);
@@ -107,8 +107,8 @@ fn names_are_found_in_99_of_100_beginnings_of_any_order_and_size() {
     }
 }
 
-/// Every hello has the same outer name, that of a site with a rule. Of 50 addresses one is shared by
-/// sites of both groups; each site is asked for in DNS.
+/// Every hello has the same outer name, that of a site with a rule. Of 50 addresses, one is shared by
+/// sites of both groups; each site is resolved by DNS.
 #[test]
 fn encrypted_names_are_those_of_plain_dns_and_never_the_outer_ones() {
     let (mut resolver, mut numbers) = (two_sites(), Numbers(9));

@@ -1,4 +1,4 @@
-//! The classes of an upload: what each group has of its own, and what it may borrow.
+//! The classes of an upload: the guaranteed rate of each group, and what it may borrow.
 
 use crate::receiver::{ClassRate, ClassSpec, Excess};
 use crate::share::{Claims, Node, Tree, Weight};
@@ -7,12 +7,12 @@ use crate::units::{Bytes, Rate, Span};
 /// The classes of all groups, beneath one parent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UploadClasses {
-    /// What all may send together.
+    /// The rate that all may send together.
     pub parent: ClassSpec,
-    /// Small ICMP, the probe's too.
+    /// Small ICMP, including the probe.
     pub icmp: ClassSpec,
-    /// Acknowledgements without payload. They wait a few milliseconds; the oldest is dropped, and what comes after it
-    /// says the same.
+    /// Acknowledgements without payload. They wait a few milliseconds; the oldest is dropped, since later ones carry
+    /// the same information.
     pub acks: ClassSpec,
     /// The groups, in the policy's order.
     pub groups: Vec<UploadClass>,
@@ -20,29 +20,29 @@ pub struct UploadClasses {
     pub branches: Vec<UploadClass>,
 }
 
-/// A class, and what it is beneath.
+/// A class, and the branch that contains it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UploadClass {
     /// Its rates.
     pub spec: ClassSpec,
-    /// Index of the branch that it is in; `None` is the parent of all.
+    /// Index of the branch that contains it; `None` means the parent of all.
     pub within: Option<usize>,
 }
 
-/// Divides `total` by weight and demand: what each group lately had to send, in the policy's order, or `None`
-/// if it wants more than it gets. `first` is the rate of what goes first, as measured, and `packet` the
+/// Divides `total` by weight and demand. A demand is what a group recently had to send, in the policy's order, or
+/// `None` if it wants more than it gets. `first` is the measured rate of traffic with priority, and `packet` the
 /// largest packet of the device in L2 bytes.
 ///
-/// Small ICMP has up to 1/20 of the total, so that the probe never waits for acknowledgements. These have a fifth
-/// more than what goes first sends, from 1/20 to 1/2, and never borrow: a flood of packets that look like
-/// acknowledgements leaves half of the link. The groups have the rest by weight, and borrow what others leave, again
-/// by weight: from their siblings first.
+/// Small ICMP has up to 1/20 of the total, so that the probe never waits for acknowledgements. Acknowledgements have
+/// a fifth more than the priority traffic sends, from 1/20 to 1/2, and never borrow: a flood of packets that look
+/// like acknowledgements leaves half of the link. The groups have the rest by weight, and borrow what others leave,
+/// again by weight: from their siblings first.
 ///
-/// Properties: the rates of all classes sum to the total, up to what HTB needs as a minimum; no class
+/// Properties: the rates of all classes sum to the total, except for what HTB needs as a minimum; no class
 /// may send more than the total; rates are in proportion to weights within 1 bit/s.
 ///
 /// # Panics
-/// If `weights` is empty, or has not as many leaves as there are demands.
+/// If `weights` is empty, or the numbers of leaves and demands differ.
 pub fn classes(
     total: Rate,
     first: Rate,
@@ -73,8 +73,8 @@ pub fn classes(
 }
 
 impl UploadClasses {
-    /// Adds the classes of one level, whose leaves have the next `rates` and may have `ceil`; returns what
-    /// they have together.
+    /// Adds the classes of one level, whose leaves have the next `rates` and may have `ceil`; returns the sum
+    /// of their rates.
     fn add(
         &mut self,
         nodes: &[Node],
@@ -121,25 +121,25 @@ fn leaf(
     ClassSpec { quantum: spec.quantum.min(packet * QUANTUM_PACKETS_MAX), ..spec }
 }
 
-/// How much may be sent at once at one of the rates of an upload, after a pause: 1 ms, since what is
-/// sent at once waits in the queue that is to stay empty, but two packets at least.
+/// How much a class may send at once at `rate` after a pause: 1 ms, since a burst waits in the
+/// queue that has to stay empty, but at least two packets.
 pub fn burst(rate: Rate, packet: Bytes) -> Bytes {
     (rate * BURST_SPAN).max(packet * 2)
 }
 
 /// Order of borrowing of groups.
 const PRIORITY: u8 = 1;
-/// What waits of acknowledgements: 20 ms, but 16 packets.
+/// The longest queue of acknowledgements: 20 ms, but at least 16 packets.
 const ACKS_SPAN: Span = Span::millis(20);
 const ACKS_MIN: u64 = 16;
 /// TCP on Ethernet without payload, with timestamps.
 pub const ACK: Bytes = Bytes::new(66);
-/// What ICMP has of its own: what is not used is borrowed, of which a device with groups has too much.
+/// The guaranteed part of ICMP is small: what it does not use would be borrowed, too much of it by a branch.
 const ICMP_PARTS: u64 = 64;
 /// Acknowledgements have from 1/20 to 1/2 of the total.
 const FIRST_PARTS_MIN: u64 = 20;
 const FIRST_PARTS_MAX: u64 = 2;
-/// Most packets that a group that borrows sends in its turn: 24 ms at 10 Mbit/s, in which the
-/// other groups that borrow wait.
+/// The most packets that a borrowing group sends in its turn: 24 ms at 10 Mbit/s, during which the
+/// other borrowing groups wait.
 const QUANTUM_PACKETS_MAX: u64 = 20;
 const BURST_SPAN: Span = Span::millis(1);

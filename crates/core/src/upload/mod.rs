@@ -1,14 +1,14 @@
-//! Upload: how much may leave, so that the queue of the uplink stays empty and the groups share it.
+//! Upload: how much may leave, so that the queue of the uplink stays empty and groups share the uplink.
 //!
-//! Problem: a sender sees its packets before the bottleneck. Shaped a little below what the uplink
-//! carries, its queue is ours, where groups have classes. Shaped above, the queue is at the modem and
-//! no class has an effect; shaped far below, capacity is lost. What the uplink carries is not known.
+//! Problem: a sender sees its packets before the bottleneck. If it shapes a little below the uplink's
+//! capacity, the queue is its own, where groups have classes. If it shapes above, the queue is at the modem and
+//! classes have no effect; if far below, capacity is lost. The uplink's capacity is not known.
 //!
-//! Signal: how long a packet that goes first waits in the uplink: round trips of a probe, and of
+//! Signal: how long a packet with priority waits in the uplink, by round trips of a probe and of
 //! acknowledgements, less their base and less the queue of the download. A base is the least round
-//! trip less the least that the download's queue added, so that it is never below the path. It may
-//! hold a queue, where uploads never rested: then a drain shows it, since round trips become shorter
-//! than ever before, and lasts until they do not. Acknowledgements alone are never limited.
+//! trip less the least that the download's queue added, so that it is never below the path. If uploads
+//! never rested, it may contain a queue. A drain then shows this, since round trips become shorter than
+//! ever before, and lasts until they no longer do. Acknowledgements alone are never limited.
 //!
 //! Method, per tick:
 //!
@@ -19,16 +19,16 @@
 //! | hold | 98.5 % of the capacity | the queue is longer than the threshold in 2 ticks, with noise in 4: drain |
 //! | raise | hold, after 3 s in which more was to be sent: by 0.1 % a tick, doubled every 2 s up to 5 % | the queue is longer than the threshold: drain, and the time in hold doubles up to 60 s. A capacity that is 5 % higher makes it 3 s again |
 //!
-//! The threshold is 5 ms, and more than what round trips vary by without a queue of ours, and than 5/4 of what
-//! a full packet takes: 30 ms at 0.5 Mbit/s.
+//! The threshold is the largest of 5 ms, the variation of round trips without a queue of this host, and 5/4 of the
+//! time of a full packet: 30 ms at 0.5 Mbit/s.
 //!
-//! A control that remembers the capacity begins in hold, at 7/8 of it for 2 s if the uplink is full then: a queue
-//! that was there before becomes shorter.
+//! A control that remembers the capacity begins in hold. If the uplink is full then, the limit is 7/8 of the capacity
+//! for 2 s, so that a queue that was there before becomes shorter.
 //!
 //! A dry run ([`UploadControl::watching`]) stays open, and says what the limit would be.
 //!
-//! Without samples for 30 s while more is to be sent, and after a queue that was not ours, the upload
-//! is open: what cannot be verified is not enforced.
+//! Without samples for 30 s while more is to be sent, and after a queue that was not this host's, the
+//! upload is open: a limit that cannot be verified is not enforced.
 //!
 //! Properties, tested: an uplink whose queue never fills is never limited; a queue that others fill
 //! does not limit for long; noise is not taken for a queue; the capacity is found within 2 % and
@@ -53,9 +53,9 @@ use queue::{Queue, Sample, mean};
 pub struct RoundTrip {
     /// Unique among the sources that exist at one time.
     pub source: u64,
-    /// The shortest, less what the queue of the download added on average.
+    /// The shortest round trip, less what the queue of the download added on average.
     pub least: Span,
-    /// The shortest, less the least that it added: the path is no longer.
+    /// The shortest round trip, less the least that the download's queue added: the path is no longer than this.
     pub most: Span,
 }
 
@@ -66,13 +66,13 @@ pub struct UploadObservation {
     pub at: Time,
     /// Its length.
     pub interval: Span,
-    /// What left by the device, behind the classes, in L2 bytes.
+    /// The volume that left by the device, behind the classes, in L2 bytes.
     pub sent: Bytes,
-    /// What of it was neither an acknowledgement nor small ICMP.
+    /// The part of it that was neither acknowledgements nor small ICMP.
     pub data: Bytes,
-    /// What waits in the classes at the end.
+    /// The volume that waits in the classes at the end.
     pub backlog: Bytes,
-    /// At most [`ROUND_TRIPS_MAX`] are looked at.
+    /// Round trips; at most [`ROUND_TRIPS_MAX`] are examined.
     pub round_trips: Vec<RoundTrip>,
 }
 
@@ -94,7 +94,7 @@ pub enum UploadPhase {
     Raise,
 }
 
-/// See the module.
+/// The control, see the module.
 #[derive(Clone, Debug)]
 pub struct UploadControl {
     phase: UploadPhase,
@@ -103,19 +103,19 @@ pub struct UploadControl {
     queue: Queue,
     drain: Drain,
     hold: Span,
-    /// What is left of the time in which a remembered capacity is held further below.
+    /// The rest of the time for which a remembered capacity is undercut further.
     first: Span,
-    /// Time in which more was to be sent than the limit, and no queue was seen.
+    /// Time in which more was to be sent than the limit allowed, and no queue was seen.
     clean: Span,
     /// Ticks of the raise.
     raised: u32,
-    /// What the last ticks sent.
+    /// Volume and length of the last ticks.
     history: VecDeque<(Bytes, Span)>,
     /// The capacity before the raise.
     held: Option<Rate>,
     pause: Backoff,
     open_until: Time,
-    /// Whether nothing is limited, whatever is found out.
+    /// Whether nothing is limited, whatever the result.
     only_watches: bool,
 }
 
@@ -123,23 +123,23 @@ pub struct UploadControl {
 struct Drain {
     guess: Rate,
     tries: u32,
-    /// Since the queue was first seen in this try.
+    /// Time since the queue was first seen in this try.
     span: Span,
     sent: Bytes,
     begin: Option<Span>,
-    /// The last tick in which the queue was not empty: time and volume since the first, and the queue.
+    /// The last tick with a queue: time and volume since the first one, and the queue.
     mark: Option<(Span, Bytes, Span)>,
     waited: Span,
     is_raise: bool,
-    /// Time and volume when round trips were shorter than ever before the last time.
+    /// Time and volume when round trips last became shorter than ever before.
     lowest: Option<(Span, Bytes)>,
-    /// The mean of the queue before this try, and its samples since.
+    /// The mean queue before this try, and its samples since then.
     before: Span,
     samples: Vec<Span>,
 }
 
 impl UploadControl {
-    /// A control that knows the capacity, or learns it. `start` is what it was in an earlier run.
+    /// A control with the `fixed` capacity, or one that learns it. `start` is the capacity of an earlier run.
     pub fn new(fixed: Option<Rate>, start: Option<Rate>) -> UploadControl {
         let (phase, capacity) = match (fixed, start) {
             (Some(_), _) => (UploadPhase::Fixed, fixed),
@@ -165,7 +165,7 @@ impl UploadControl {
         }
     }
 
-    /// A control whose [`UploadControl::total`] is never in force: it is what the limit would begin with. The
+    /// A control whose [`UploadControl::total`] is never enforced: it is the limit that would be set first. The
     /// capacity is measured again each time that the queue was too long for 1 s.
     pub fn watching(fixed: Option<Rate>, start: Option<Rate>) -> UploadControl {
         let control = UploadControl::new(fixed, start);
@@ -173,12 +173,12 @@ impl UploadControl {
         UploadControl { phase, only_watches: true, ..control }
     }
 
-    /// What all groups may send together; `None` is not limited.
+    /// The rate that all groups may send together; `None` means unlimited.
     pub fn total(&self) -> Option<Rate> {
         self.total
     }
 
-    /// What the uplink carries, if known.
+    /// The capacity of the uplink, if known.
     pub fn capacity(&self) -> Option<Rate> {
         self.capacity
     }
@@ -188,7 +188,7 @@ impl UploadControl {
         self.queue.last
     }
 
-    /// What is done.
+    /// The current phase.
     pub fn phase(&self) -> UploadPhase {
         self.phase
     }
@@ -226,7 +226,7 @@ impl UploadControl {
         self.phase = UploadPhase::Drain;
         let before = self.queue.mean();
         self.drain = Drain { guess, is_raise, before, ..Drain::default() };
-        // What a raise has made waits a few milliseconds.
+        // The queue that a raise caused waits only a few milliseconds.
         let part = if is_raise { DRAIN_RAISED } else { DRAIN };
         self.total = Some((guess * part).max(CAPACITY_MIN));
         self.queue.busy = Default::default();
@@ -235,7 +235,7 @@ impl UploadControl {
     fn follow_drain(&mut self, seen: &UploadObservation, sample: Option<Sample>) {
         let drain = &mut self.drain;
         drain.waited += seen.interval;
-        // What was sent before the limit is still on its way in the first tick.
+        // In the first tick, data sent before the limit is still in flight.
         if drain.begin.is_some() {
             drain.span += seen.interval;
             drain.sent += seen.sent;
@@ -259,7 +259,7 @@ impl UploadControl {
                 self.refute(seen.at)
             };
         }
-        // Samples of this tick may have left before the limit.
+        // Samples of this tick may have left before the limit took effect.
         if drain.begin.is_none() && drain.waited < queue + PATH_MAX {
             return;
         }
@@ -270,11 +270,11 @@ impl UploadControl {
             return;
         }
         if begin < FELL_HALVED_MIN * 2 {
-            // Half as much could not show more.
+            // Half of this rate could not show more.
             return self.refute(seen.at);
         }
         if drain.tries == TRIES_MAX {
-            // Whatever we send, it waits: the queue is filled by others, or the path is longer now.
+            // The delay stays whatever this host sends: others fill the queue, or the path has become longer.
             self.held = None;
             return self.refute(seen.at);
         }
@@ -284,8 +284,8 @@ impl UploadControl {
         self.drain.tries = tries;
     }
 
-    /// What was taken for a queue did not become shorter: it was noise, and nothing is concluded but that a raise
-    /// has made no queue.
+    /// The supposed queue did not become shorter: it was noise, and nothing is concluded except that a raise
+    /// caused no queue.
     fn refute(&mut self, at: Time) {
         let samples = std::mem::take(&mut self.drain.samples);
         self.queue.refute(at, &samples);
@@ -297,20 +297,20 @@ impl UploadControl {
         }
     }
 
-    /// The queue is empty: the capacity follows from what was sent and from how much shorter it became.
+    /// The queue is empty: the capacity follows from the volume sent and from how much shorter the queue became.
     fn end_drain(&mut self) {
         let Drain { guess, begin, mark, is_raise, tries, .. } = self.drain;
         let mut capacity = guess;
         if let (Some(begin), Some((span, sent, queue))) = (begin, mark) {
             let fell = begin.saturating_sub(queue);
-            // A guess that was halved is far from the capacity, so that less is enough to correct it.
+            // A guess that was halved is far from the capacity, so shorter measurements are enough to correct it.
             let (least, fall) = if tries > 0 { EXACT_HALVED } else { EXACT };
             if span >= least.max(self.queue.varies * NOISE_EXACT) && fell >= fall {
                 let exact = Rate::from_volume(sent, span.saturating_sub(fell));
                 capacity = exact.clamp(guess / 2, guess * 2);
             }
         }
-        // It was halved until the queue was short, and nothing says by how much too far.
+        // The guess was halved until the queue was short, and nothing shows how much too low it is.
         let is_rough = tries > 0 && capacity == guess;
         let capacity = capacity.max(CAPACITY_MIN);
         let is_higher = self.held.is_none_or(|old| capacity > old.scale(105, 100));
@@ -368,7 +368,7 @@ impl UploadControl {
         if self.clean < self.hold {
             return;
         }
-        // Where a queue may have begun, the rate waits for the verdict.
+        // If a queue may have begun, the rate waits for the verdict.
         if self.queue.may_have_begun() {
             return;
         }
@@ -382,16 +382,16 @@ impl UploadControl {
 
     /// What the uplink carried while the rate rose past its capacity and the queue began to grow.
     fn raised_to(&self) -> Option<Rate> {
-        // While it rises quickly, what was sent some ticks ago was far below.
+        // While the rate rises quickly, the rate some ticks ago was far lower.
         let ticks = if self.raised > RAISE_TICKS * 3 { HISTORY_QUICK } else { HISTORY };
         let last = self.history.iter().rev().take(ticks);
         let (sent, span) = last.fold((Bytes::ZERO, Span::ZERO), |(a, b), &(x, y)| (a + x, b + y));
         let carried = Rate::from_volume(sent, span + self.queue.busy.last());
-        // Below it there was no queue.
+        // Below the held limit there was no queue.
         self.held.map(|held| carried.max(below(held)))
     }
 
-    /// Lets everything pass, and looks again after a pause.
+    /// Lets everything pass, and measures again after a pause.
     fn open(&mut self, at: Time) {
         self.phase = UploadPhase::Open;
         self.total = None;
@@ -404,7 +404,7 @@ impl UploadControl {
 }
 
 impl Drain {
-    /// The queue was longer than was known: by `by` when round trips were the shortest the last time.
+    /// The queue was longer than known, by `by`, when round trips last became the shortest ever.
     fn lower(&mut self, by: Span) {
         if let Some(begin) = &mut self.begin {
             *begin += by;
@@ -418,7 +418,7 @@ impl Drain {
         self.lowest = Some((self.span, self.sent));
     }
 
-    /// Whether the queue became shorter since less is sent, and by more than noise does.
+    /// Whether the queue became shorter since less is sent, by more than noise explains.
     fn is_ours(&self, noise: Span) -> bool {
         let after = mean(&mut self.samples.iter().rev().take(2));
         let fell = self.before.saturating_sub(after);
@@ -434,12 +434,12 @@ fn below(capacity: Rate) -> Rate {
     capacity * LIMIT
 }
 
-/// The most sources of round trips that are looked at.
+/// The most sources of round trips that are examined.
 pub const ROUND_TRIPS_MAX: usize = 64;
 
 /// Part of the capacity that is the limit while it is held.
 const LIMIT: Part = Part::permille(985);
-/// How long a remembered capacity is undercut, so that a queue of 250 ms disappears.
+/// How long a remembered capacity is undercut, so that a queue of 250 ms drains.
 const FIRST_SPAN: Span = Span::secs(2);
 /// Part of a remembered capacity that is the first limit.
 const REMEMBERED_FIRST: Part = Part::of(7, 8);
@@ -449,25 +449,25 @@ const DRAIN: Part = Part::of(3, 4);
 const DRAIN_RAISED: Part = Part::of(15, 16);
 /// Factor on the guess if the queue did not become shorter.
 const DRAIN_AGAIN: Part = Part::of(1, 2);
-/// How often a guess is reduced by that.
+/// How often a guess is reduced in this way.
 const TRIES_MAX: u32 = 2;
-/// A drain measures the capacity within 1/16 of itself if noise is shorter by this factor.
+/// A drain measures the capacity within 1/16 of itself if noise is this many times shorter than the drain.
 const NOISE_EXACT: u64 = 16;
-/// Most samples of the queue in a drain.
+/// The most samples of the queue in a drain.
 const SAMPLES_MAX: usize = 64;
-/// Least reduction of this host's queue in a drain; the second one after the guess was halved.
+/// Least reduction of a queue of this host in a drain; the second value applies after the guess was halved.
 const FELL_MIN: Span = Span::millis(2);
 const FELL_HALVED_MIN: Span = Span::millis(8);
-/// Reduction of the queue from which on a drain is continued.
+/// If the queue falls by at least this, a drain is continued.
 const FALL_MIN: Span = Span::millis(4);
 /// Time with a queue before the first guess.
 const BUSY_MIN: Span = Span::millis(900);
 /// Least length of a drain.
 const DRAIN_MIN: Span = Span::millis(900);
-/// Least length and least reduction of the queue with which a drain measures the capacity.
+/// Least length, and least reduction of the queue, with which a drain measures the capacity.
 const EXACT: (Span, Span) = (Span::millis(350), Span::millis(20));
 const EXACT_HALVED: (Span, Span) = (Span::millis(150), Span::millis(40));
-/// The longest round trip of the path for which the first samples of a drain are left out.
+/// The longest round trip of the path for which a drain ignores its first samples.
 const PATH_MAX: Span = Span::millis(200);
 /// Ticks from which a raise computes the capacity.
 const HISTORY: usize = 10;
@@ -476,7 +476,7 @@ const HISTORY_QUICK: usize = 3;
 /// How long a limit is held; doubled with each confirmation.
 const HOLD_MIN: Span = Span::secs(3);
 const HOLD_MAX: Span = Span::secs(60);
-/// After a drain that was halved and tells no capacity the limit rises at once, and quickly.
+/// After a drain with a halved guess that shows no capacity, the limit rises at once, and quickly.
 const HOLD_ROUGH: Span = Span::millis(600);
 /// The raise doubles every 10 ticks, from 1/1000 to 50/1000 a tick.
 const RAISE_TICKS: u32 = 10;
@@ -485,7 +485,7 @@ const RAISE_MAX: u64 = 50;
 const UNSEEN_MAX: Span = Span::secs(30);
 /// The same for a drain.
 const DRAIN_UNSEEN_MAX: Span = Span::secs(3);
-/// Greatest age of samples with which the limit rises.
+/// Greatest age of samples at which the limit may rise.
 const SEEN_MIN: Span = Span::secs(2);
 /// Pause after a guess that was wrong; doubled each time.
 const PAUSE_MIN: Span = Span::secs(10);

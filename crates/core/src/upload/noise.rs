@@ -1,18 +1,18 @@
-//! What round trips vary by without any queue of ours.
+//! How much round trips vary without a queue of this host.
 //!
-//! Problem: on Wi-Fi, LTE and cable a round trip varies by 5 to 50 ms from one packet to the next. Taken
-//! for a queue, it would limit the upload again and again.
+//! Problem: on Wi-Fi, LTE and cable a round trip varies by 5 to 50 ms from one packet to the next. If this
+//! were taken for a queue, the upload would be limited again and again.
 //!
-//! Signal: how much longer than the base round trips were in rests, and in ticks that were taken for a
-//! queue and did not become shorter when less was sent.
+//! Signal: how much longer than their base round trips were in rests, and in ticks that were taken for a
+//! queue that did not become shorter when less was sent.
 //!
-//! Method: the 90th percentile of the last of each, the greater one.
+//! Method: the larger of the 90th percentiles of the last values of both kinds.
 
 use std::collections::VecDeque;
 
 use crate::units::{Span, Time};
 
-/// See the module.
+/// The noise, see the module.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Noise {
     rests: VecDeque<Span>,
@@ -20,7 +20,7 @@ pub(super) struct Noise {
 }
 
 impl Noise {
-    /// A tick in which hardly anything was sent.
+    /// A tick in which almost nothing was sent.
     pub(super) fn handle_rest(&mut self, queue: Span) {
         keep(&mut self.rests, queue);
     }
@@ -32,7 +32,7 @@ impl Noise {
         }
     }
 
-    /// Forgets what is old, and returns by how much a round trip varies.
+    /// Forgets old values, and returns how much round trips vary.
     pub(super) fn span(&mut self, at: Time) -> Span {
         self.refuted.retain(|&(then, _)| at.since(then) < REFUTED_AGE_MAX);
         let refuted = percentile(self.refuted.iter().map(|&(_, queue)| queue).collect());
@@ -47,7 +47,7 @@ fn keep<T>(samples: &mut VecDeque<T>, sample: T) {
     samples.push_back(sample);
 }
 
-/// The 90th; zero if there is no sample.
+/// The 90th percentile; zero if there is no sample.
 fn percentile(mut samples: Vec<Span>) -> Span {
     samples.sort_unstable();
     let at = (samples.len() * 9 / 10).min(samples.len().saturating_sub(1));
@@ -55,7 +55,7 @@ fn percentile(mut samples: Vec<Span>) -> Span {
 }
 
 const SAMPLES: usize = 32;
-/// What is longer is taken for a queue again and again, rather than never.
+/// Upper limit: a longer delay is rather taken for a queue again and again than never.
 const NOISE_MAX: Span = Span::millis(60);
-/// Others may have filled the queue: looked at again after a while.
+/// Other hosts may have filled the queue, so it is examined again after this time.
 const REFUTED_AGE_MAX: Span = Span::secs(120);

@@ -1,4 +1,4 @@
-//! The queue of the uplink, as round trips show it, and for how long it has been too long.
+//! The queue of the uplink, as shown by round trips, and for how long it has been too long.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -7,22 +7,22 @@ use super::{ROUND_TRIPS_MAX, UploadObservation};
 use crate::receiver::CAPACITY_MIN;
 use crate::units::{Bytes, Rate, Span, Time};
 
-/// See the module.
+/// The queue, see the module.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Queue {
     /// By source.
     pub(super) bases: BTreeMap<u64, Base>,
     noise: Noise,
-    /// What the last samples were.
+    /// The last samples.
     lately: VecDeque<Span>,
-    /// The last one, and when it was.
+    /// The last sample, and its time.
     pub(super) last: Option<Span>,
     pub(super) sampled_at: Time,
-    /// What round trips vary by without a queue.
+    /// How much round trips vary without a queue.
     pub(super) varies: Span,
-    /// The most that was sent in a tick, less as time passes.
+    /// The highest rate sent in a tick; decreases with time.
     fastest: Rate,
-    /// How long a full packet takes on the uplink: by its capacity, otherwise by `fastest`.
+    /// The time that a full packet takes on the uplink: by its capacity, if known, otherwise by `fastest`.
     packet: Span,
     pub(super) busy: Busy,
 }
@@ -37,7 +37,7 @@ pub(super) struct Base {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sample {
     pub(super) queue: Span,
-    /// By how much a base was too long until now: the queue was longer by that than the samples before said.
+    /// By how much a base was too long until now: earlier samples showed the queue shorter by that.
     pub(super) lowered: Span,
 }
 
@@ -45,26 +45,26 @@ pub(super) struct Sample {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Busy {
     pub(super) ticks: u32,
-    /// Since the first of them, and what was sent in it.
+    /// Time since the first of them, and the volume sent in it.
     pub(super) span: Span,
     sent: Bytes,
-    /// What of it was more than acknowledgements.
+    /// The part of it that was more than acknowledgements.
     data: Bytes,
-    /// What was sent in the newest tick.
+    /// The volume sent in the newest tick.
     newest: Bytes,
-    /// The first and the last.
+    /// The first and the last queue.
     queue: (Span, Span),
 }
 
 impl Queue {
-    /// Takes in a tick; what it shows. A rest is when hardly anything is sent, relative to the `capacity`.
+    /// Takes in a tick and returns what it shows. In a rest almost nothing is sent relative to `capacity`.
     pub(super) fn handle_observation(
         &mut self,
         seen: &UploadObservation,
         capacity: Option<Rate>,
     ) -> Option<Sample> {
         let rate = Rate::from_volume(seen.sent, seen.interval);
-        // Not the rate of this tick alone: a sender that pauses makes no uplink slow.
+        // Not only the rate of this tick: a sender that pauses does not make the uplink slow.
         self.fastest = rate.max(self.fastest.saturating_sub(self.fastest / FASTEST_TICKS));
         let carries = capacity.unwrap_or(self.fastest).max(CAPACITY_MIN);
         self.packet = carries.time_to_send(PACKET);
@@ -89,7 +89,7 @@ impl Queue {
         sample
     }
 
-    /// The median of the sources. One that is new has waited as long as the others.
+    /// The median of the sources. The packets of a new source have waited as long as the others'.
     fn measure(&mut self, seen: &UploadObservation, rests: bool) -> Option<Sample> {
         let trips = || seen.round_trips.iter().take(ROUND_TRIPS_MAX);
         let mut queues = Vec::new();
@@ -101,7 +101,7 @@ impl Queue {
                 lowered = lowered.max(least.saturating_sub(trip.most));
             }
             *least = match rests && trip.least > *least {
-                // A path may have become longer: what a rest shows is true after a while.
+                // A path may have become longer: after a while, the round trips in rests are taken as the base.
                 true => *least + trip.least.saturating_sub(*least) / 4,
                 false => trip.most.min(*least),
             };
@@ -126,7 +126,7 @@ impl Queue {
     fn note_busy(&mut self, seen: &UploadObservation, queue: Option<Span>) {
         let busy = &mut self.busy;
         let Some(queue) = queue else {
-            // Rare samples: what is sent in between counts.
+            // Samples are rare: the volume sent between them counts.
             if busy.ticks > 0 {
                 busy.add(seen);
             }
@@ -137,8 +137,8 @@ impl Queue {
             return;
         }
         if busy.ticks == 0 {
-            // Only what is sent from here on: until now the queue may have been empty. A round trip tells of half
-            // a tick before, when it is that of a queue which matters.
+            // Only the volume sent from now on counts: until now the queue may have been empty. If it is of a length
+            // that matters, a round trip shows the queue of half a tick ago.
             busy.queue.0 = queue;
             busy.sent = seen.sent / 2;
             busy.newest = seen.sent;
@@ -155,7 +155,7 @@ impl Queue {
         self.busy.ticks >= ticks && self.busy.span > Span::ZERO && self.busy.sends()
     }
 
-    /// A queue may have begun, though it is not too long.
+    /// Whether a queue may have begun, although it is not too long.
     pub(super) fn may_have_begun(&self) -> bool {
         self.last > Some((QUEUE_MAX / 2).max(self.varies).max(self.packet))
     }
@@ -165,12 +165,12 @@ impl Queue {
         queue <= QUEUE_EMPTY.max(self.varies).max(self.packet / 2)
     }
 
-    /// The mean of the last second.
+    /// The mean of the samples of the last second.
     pub(super) fn mean(&self) -> Span {
         mean(&mut self.lately.iter())
     }
 
-    /// What was taken for a queue, up to now and in `samples` before, was not a queue of this host.
+    /// The supposed queue, up to now and in the earlier `samples`, was not a queue of this host.
     pub(super) fn refute(&mut self, at: Time, samples: &[Span]) {
         self.noise.handle_refuted(at, self.lately.iter().chain(samples).copied());
     }
@@ -190,13 +190,13 @@ impl Busy {
         self.data += seen.data;
     }
 
-    /// Whether data are sent: a limit would not shorten a queue of acknowledgements, but the download.
+    /// Whether data are sent: a limit would not shorten a queue of acknowledgements, but slow the download.
     pub(super) fn sends(&self) -> bool {
         self.data * DATA_DIVISOR >= self.sent.saturating_sub(self.newest)
     }
 
-    /// What the uplink carried while its queue was never empty: what was sent, less what the queue
-    /// grew by.
+    /// The uplink's capacity while its queue was never empty: the volume sent, less the growth of the
+    /// queue.
     pub(super) fn capacity(&self) -> Option<Rate> {
         let (first, last) = self.queue;
         let span = (self.span + last).saturating_sub(first);
@@ -210,28 +210,28 @@ impl Busy {
     }
 }
 
-/// Zero if there is no sample.
+/// The mean; zero if there is no sample.
 pub(super) fn mean(samples: &mut dyn ExactSizeIterator<Item = &Span>) -> Span {
     let count = samples.len() as u64;
     samples.fold(Span::ZERO, |sum, &span| sum + span) / count.max(1)
 }
 
-/// Of what is sent at least one byte in this many is of uploads, if there are any.
+/// If there are uploads, at least one byte in this many that are sent belongs to them.
 const DATA_DIVISOR: u64 = 8;
-/// A base that falls by more was too long; by less, noise.
+/// If a base falls by more than this, it was too long; a smaller fall is noise.
 const LOWERED: Span = Span::millis(1);
-/// While no more is sent the uplink's queue is taken to be empty.
+/// While no more than this is sent, the uplink's queue is assumed to be empty.
 const REST_MAX: Rate = Rate::kbit(100);
-/// A full Ethernet packet, in L2 bytes. On a slow uplink what goes first waits for the packet in
+/// A full Ethernet packet, in L2 bytes. On a slow uplink a packet with priority waits for the packet in
 /// transmission; a wait of that length is not a queue.
 const PACKET: Bytes = Bytes::new(1_514);
-/// Ticks of rest after which about a third is left.
+/// Ticks of rest after which about a third of `fastest` is left.
 const FASTEST_TICKS: u64 = 32;
-/// A longer queue is too long.
+/// A queue longer than this is too long.
 const QUEUE_MAX: Span = Span::millis(5);
-/// A shorter queue is empty.
+/// A queue shorter than this is empty.
 const QUEUE_EMPTY: Span = Span::millis(4);
-/// A queue exceeds noise by this much.
+/// A queue must exceed the noise by this much.
 const NOISE_MARGIN: Span = Span::millis(2);
 /// Noise up to which [`BUSY_TICKS`] suffice for a verdict.
 const NOISE_SMALL: Span = Span::millis(2);
@@ -239,5 +239,5 @@ const NOISE_SMALL: Span = Span::millis(2);
 const BUSY_TICKS: u32 = 2;
 /// The same with more noise.
 const BUSY_TICKS_NOISY: u32 = 4;
-/// Samples that are looked back at, 1 s of them.
+/// Samples that are kept: those of 1 s.
 const LATELY: usize = 5;

@@ -10,16 +10,16 @@ struct Uplink {
     at: Time,
     capacity: Rate,
     buffer: Span,
-    /// What waits at the modem.
+    /// The queue at the modem.
     queue: Bytes,
-    /// What senders have for us, and what others send into the same queue.
+    /// The rate that senders offer to this host, and the rate that others send into the same queue.
     offered: Rate,
     others: Rate,
     noise: u64,
     /// Each round trip is longer by up to `jitter`, and `bursts` in a hundred by another 40 ms.
     jitter: Span,
     bursts: u64,
-    /// Packets that go first wait for the one that is on its way.
+    /// Whether packets with priority wait for the packet in transmission.
     has_packets: bool,
     only_watches: bool,
     carried: Bytes,
@@ -86,7 +86,7 @@ impl Uplink {
         });
     }
 
-    /// Plays `seconds`; returns what was carried, relative to the capacity.
+    /// Plays `seconds`; returns the volume carried, relative to the capacity.
     fn run(&mut self, seconds: u64) -> f64 {
         (self.carried, self.longest, self.waited) = (Bytes::ZERO, Span::ZERO, Span::ZERO);
         for _ in 0..seconds * 5 {
@@ -137,7 +137,7 @@ fn a_capacity_that_changes_is_followed() {
     assert!(used >= 0.96, "{used} {:?}", link.control);
 }
 
-/// A daemon that starts again while uploads go on.
+/// A daemon that restarts while uploads continue.
 #[test]
 fn a_queue_that_was_there_before_a_remembered_capacity_goes() {
     for mbit in [1, 10, 100] {
@@ -154,7 +154,7 @@ fn a_queue_that_was_there_before_a_remembered_capacity_goes() {
             let packet = link.capacity.time_to_send(Bytes::new(1_514));
             let what = format!("{mbit} Mbit/s, {remembered}: {first} {used} {longest} {waited}");
             assert!(first >= 0.98 && used >= 0.96, "{what}");
-            // At 1.02, 35 ms of it are left after the first 2 s, and count as none.
+            // At 1.02, a queue of 35 ms is left after 2 s and counts as propagation.
             assert!(longest < packet * 2 + Span::millis(60), "{what}");
             assert!(waited < packet + Span::millis(5), "{what}");
         }
@@ -173,9 +173,9 @@ struct Senders {
     capacity: Rate,
     buffer: Span,
     queue: Bytes,
-    /// In packets.
+    /// The windows, in packets.
     windows: Vec<f64>,
-    /// What waits in classes of ours.
+    /// The volume that waits in the classes of this host.
     backlog: f64,
 }
 
@@ -195,7 +195,7 @@ impl Senders {
         }
     }
 
-    /// Plays a tick; what waits at the modem, at most.
+    /// Plays a tick; returns the longest delay at the modem.
     fn tick(&mut self) -> Span {
         let step = Span::millis(10);
         let (mut sent, mut least, mut most) = (Bytes::ZERO, Span::MAX, Span::ZERO);
@@ -250,7 +250,7 @@ fn the_capacity_is_learned_from_an_uplink_that_is_full_from_the_beginning() {
             let what = format!("{mbit} Mbit/s, {count}: {found} after {after:?} ticks");
             assert!(after.is_some_and(|ticks| ticks <= 25), "{what}");
             assert!((0.97..1.03).contains(&found), "{what}");
-            // What is left of the queue leaves first.
+            // The rest of the queue leaves first.
             for _ in 0..15 {
                 link.tick();
             }
@@ -259,7 +259,7 @@ fn the_capacity_is_learned_from_an_uplink_that_is_full_from_the_beginning() {
             let what = format!("{what}: then {} to {}", waits[150], waits[294]);
             let packet = link.capacity.time_to_send(Bytes::new(1_514));
             assert!(waits[150] <= packet.max(Span::millis(10)), "{what}");
-            // A raise past 1 Mbit/s is seen late: a packet alone takes 12 ms.
+            // A raise past 1 Mbit/s is noticed late: a single packet takes 12 ms.
             let most = if mbit == 1 { packet * 8 } else { Span::millis(25) };
             assert!(waits[294] <= most, "{what}");
         }
@@ -310,7 +310,7 @@ fn an_uplink_with_noise_that_is_no_bottleneck_is_not_limited_for_long() {
     }
 }
 
-/// Before packets counted, some uplinks of 0.5 Mbit/s were not limited at all, and others to half.
+/// Before the time of a packet was considered, some uplinks of 0.5 Mbit/s were not limited at all, and others to half.
 #[test]
 fn a_packet_on_its_way_is_not_taken_for_a_queue() {
     for kbit in [500, 1_000, 2_000] {
@@ -350,7 +350,7 @@ fn a_dry_run_says_what_the_limit_would_be_and_limits_nothing() {
     link.only_watches = true;
     link.run(2);
     assert_eq!(link.control.total(), None);
-    // TCP: what is offered above the capacity is what the buffer loses.
+    // TCP: the offered rate above the capacity is what the buffer drops.
     link.offered = Rate::kbit(10_300);
     link.run(30);
     let found = ratio(link.control.capacity(), link.capacity);
@@ -486,7 +486,7 @@ fn classes_are_nested_as_the_groups_are() {
     assert_eq!(rates, [28_031, 4_671, 4_671, 18_687]);
     assert!(classes.branches.iter().all(|class| class.spec.queue.is_none()));
     assert_eq!(classes.branches[0].spec.rate, Rate::kbit(37_375));
-    // What is idle leaves nothing to borrow, of which a branch would have too much.
+    // An idle group leaves nothing to borrow; a branch would borrow too much of it.
     let some = |mbit| Some(Rate::mbit(mbit));
     let classes = divide(&[None, some(0), some(2), some(5)]);
     let rates: Vec<_> =

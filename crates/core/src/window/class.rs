@@ -1,4 +1,4 @@
-//! What a connection is, by what it does.
+//! The class of a connection, by its behaviour.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,28 +14,28 @@ pub enum Class {
     Short,
     /// A download.
     Long,
-    /// Nothing has come for long.
+    /// Nothing has arrived for a long time.
     Idle,
 }
 
-/// From how much payload on, since it last sent something, a connection is of another class.
+/// The volumes of payload, received since it last sent something, at which a connection changes its class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// From this volume on an answer is not interactive.
     pub short: Bytes,
-    /// More is no short answer any more.
+    /// An answer of more than this volume is not short.
     pub long: Bytes,
 }
 
 impl Bounds {
-    /// The bounds on a link of this capacity; the paper's while it is unknown.
+    /// The bounds on a link of this capacity; the paper's bounds while it is unknown.
     ///
-    /// The paper's 2 kB and 8 kB are for 28.8 kbit/s and "could increase" with the capacity. Here a
-    /// short answer is whatever the link carries in [`LONG_TIME`], since a download does not notice
-    /// such a wait. On a slow link that would be less than an object of a web page;
-    /// there it is an object ([`OBJECT`]), unless that takes longer than the paper's 8 kB took on
-    /// its modem. An interactive answer is a quarter of it, as the paper has it, but not more than
-    /// comes in one flight before any window can have been changed ([`FLIGHT`]).
+    /// The paper's 2 kB and 8 kB are for 28.8 kbit/s and "could increase" with the capacity. Here a short
+    /// answer is whatever the link carries in [`LONG_TIME`], since a download does not notice such a wait.
+    /// On a slow link that would be less than an object of a web page; there the bound is an object
+    /// ([`OBJECT`]), unless that takes longer than the paper's 8 kB took on its modem. An interactive answer
+    /// is at most a quarter of a short one, as in the paper, and no more than arrives in one flight before
+    /// any window can have been changed ([`FLIGHT`]).
     ///
     /// | capacity | interactive below | short up to | which takes |
     /// |---|---|---|---|
@@ -51,13 +51,13 @@ impl Bounds {
     }
 }
 
-/// What a connection has done: feed it every tick, ask for its [`Class`].
+/// The behaviour of a connection: feed it every tick, ask for its [`Class`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Behaviour {
-    /// Payload received since the application here last sent something. ACKs do not count, or it
-    /// would never grow.
+    /// Payload received since the application here last sent something. ACKs do not count as sent, otherwise
+    /// it would never grow.
     received: Bytes,
-    /// The same of the answer before, the last one of which something came.
+    /// The same for the last earlier answer that was not empty.
     before: Bytes,
     received_at: Time,
     /// When it last sent or received.
@@ -66,8 +66,8 @@ pub struct Behaviour {
 }
 
 impl Behaviour {
-    /// A connection that was first seen at `now`. The server's port says what it is until the
-    /// connection does.
+    /// A connection that was first seen at `now`. The server's port determines its class until its behaviour
+    /// does.
     pub fn new(now: Time, port: u16) -> Behaviour {
         let is_bulk_by_port = BULK_PORTS.contains(&port);
         Behaviour {
@@ -79,12 +79,12 @@ impl Behaviour {
         }
     }
 
-    /// Takes in what was seen of it in the tick that ends at `now`: whether the application here sent
-    /// something, and how much payload arrived.
+    /// Takes in the tick that ends at `now`: whether the application here sent something, and how much
+    /// payload arrived.
     ///
-    /// If it sent and received in one tick, the sending came first: a request and its answer. A
-    /// download that keeps sending, as HTTP/2 does for its own flow control, so looks like a series
-    /// of answers, and counts as long only if a single tick brings enough.
+    /// If it sent and received in one tick, the sending came first: a request and its answer. So a download
+    /// that keeps sending, as HTTP/2 does for its own flow control, looks like a series of answers, and
+    /// counts as long only if a single tick brings enough.
     pub fn handle_tick(&mut self, now: Time, has_sent: bool, received: Bytes) {
         if has_sent {
             if self.received > Bytes::ZERO {
@@ -101,18 +101,18 @@ impl Behaviour {
         }
     }
 
-    /// Whether it has neither asked nor been answered for [`SHORT_QUIET`], so that nothing is in flight.
+    /// Whether it has neither sent nor received for [`SHORT_QUIET`], so that nothing is in flight.
     pub fn is_quiet(&self, now: Time) -> bool {
         now.since(self.active_at) > SHORT_QUIET
     }
 
-    /// Its class now.
+    /// The class at `now`.
     ///
-    /// A short answer has ended if nothing arrived for a second: the
-    /// connection waits for the next request and is interactive. In the paper it would hold the
-    /// long ones back for 30 s, since it knows no connections that are kept for later. For the same reason an
-    /// answer after a long one counts as long from [`Bounds::short`] on: a download that comes in pieces, such
-    /// as a film or a package of files, is one download, and each piece would be served before the others.
+    /// A short answer has ended if nothing arrived for a second: the connection waits for the next request
+    /// and is interactive. In the paper it would hold the long connections back for 30 s, since the paper
+    /// does not know persistent connections. For the same reason an answer after a long one counts as long
+    /// from [`Bounds::short`] on: a download in pieces, such as a film or a package of files, is one
+    /// download, and each piece would otherwise be served before the other connections.
     pub fn class(&self, now: Time, bounds: Bounds) -> Class {
         let quiet = now.since(self.received_at);
         if quiet >= IDLE_AFTER {
@@ -130,19 +130,19 @@ impl Behaviour {
 
 /// The paper's bound between short and long, for 28.8 kbit/s. Source: §IV-D.
 const LONG: Bytes = Bytes::kb(8);
-/// On a slower link than the paper's, about four packets of 576 bytes.
+/// For a link slower than the paper's: about four packets of 576 bytes.
 const LONG_MIN: Bytes = Bytes::kb(2);
 /// A wait that neither a download nor its user notices.
 const LONG_TIME: Span = Span::millis(100);
 /// How long the paper's 8 kB take on its modem of 28.8 kbit/s.
 const LONG_TIME_MAX: Span = Span::nanos(2_222_222_223);
-/// Six of seven objects of a model page (docs/research/simulator.md) are smaller.
+/// Six of seven objects of a model page (docs/research/simulator.md) are smaller than this.
 const OBJECT: Bytes = Bytes::kb(64);
-/// Ten segments of 1448 bytes, as senders begin (RFC 6928).
+/// Ten segments of 1448 bytes, the initial window of senders (RFC 6928).
 const FLIGHT: Bytes = Bytes::new(14_480);
 /// Source: Spring et al. §IV-A.
 const IDLE_AFTER: Span = Span::secs(30);
-/// Longer than any RTT, queue included, in which an answer pauses.
+/// A pause longer than any RTT, queue included.
 const SHORT_QUIET: Span = Span::secs(1);
-/// FTP's transfers, rsync. Everything else begins as interactive, so other hints would say nothing.
+/// FTP's transfers, rsync. All other connections begin as interactive, so hints for them would have no effect.
 const BULK_PORTS: [u16; 2] = [20, 873];

@@ -1,4 +1,4 @@
-//! What each connection of a group gets of the group's share.
+//! How a group's share is divided among its connections.
 
 use super::Class;
 use crate::share::{Entry, Weight, fair};
@@ -7,24 +7,24 @@ use crate::units::Rate;
 /// A connection that takes part in the division.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// How much it deserves relative to the others.
+    /// Its weight relative to the others.
     pub weight: Weight,
-    /// What it is.
+    /// Its class.
     pub class: Class,
-    /// What it would use; `None` is without end, or unknown.
+    /// The rate that it would use; `None` if that is unlimited or unknown.
     pub demand: Option<Rate>,
-    /// What it gets with the least window ([`super::floor_rate`]).
+    /// The rate that it gets with the smallest window ([`super::floor_rate`]).
     pub floor: Rate,
 }
 
 /// Splits a group's `share` among its connections, in input order.
 ///
-/// Interactive and short ones, and without any short one also the long ones, share max-min fairly
-/// by weight and demand. Beside a short one the long ones get what their least windows let through, and what
-/// the others leave. Idle ones get nothing; their least windows do no harm, since they stay
-/// empty. The parts sum to min(share, Σ demands of connections that are not idle).
+/// Interactive and short connections, and if there are no short ones also the long ones, share max-min
+/// fairly by weight and demand. Beside a short one the long ones get what their smallest windows let
+/// through, plus what the others leave. Idle ones get nothing; their smallest windows do no harm, since
+/// they stay empty. The parts sum to min(share, Σ demands of connections that are not idle).
 ///
-/// Source: Spring et al. §IV-C, where N connections get an Nth each, whatever they need.
+/// Source: Spring et al. §IV-C, where each of N connections gets 1/N of the link, whatever it needs.
 pub fn divide(share: Rate, members: &[Member]) -> Vec<Rate> {
     let has_short = members.iter().any(|m| m.class == Class::Short);
     let first = entries(members, |member| match member.class {
@@ -36,7 +36,7 @@ pub fn divide(share: Rate, members: &[Member]) -> Vec<Rate> {
     if !has_short || parts.iter().copied().sum::<Rate>() == share {
         return parts;
     }
-    // All others have what they want, so the rest goes to the long ones.
+    // All others have what they want, so the rest goes to the long connections.
     let is_long = |at: usize| members[at].class == Class::Long;
     let taken: Rate = (0..parts.len()).filter(|&at| !is_long(at)).map(|at| parts[at]).sum();
     let second = entries(members, |member| match member.class {
@@ -47,7 +47,7 @@ pub fn divide(share: Rate, members: &[Member]) -> Vec<Rate> {
     (0..parts.len()).map(|at| if is_long(at) { of_long[at] } else { parts[at] }).collect()
 }
 
-/// What a connection that is held back would use of its floor.
+/// The part of its floor that a connection would use while it is held back.
 fn least(member: &Member) -> Rate {
     member.demand.map_or(member.floor, |demand| demand.min(member.floor))
 }

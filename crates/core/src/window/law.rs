@@ -1,4 +1,4 @@
-//! From a share to a window.
+//! Converts a share into a window.
 
 use crate::units::{Bytes, Rate, Span};
 
@@ -13,7 +13,7 @@ pub struct Framing {
 
 impl Framing {
     /// Full segments of `segment` bytes of payload in packets with IPv4 and TCP with timestamps.
-    /// An empty segment is taken for one of [`SEGMENT_GUESS`].
+    /// If `segment` is zero, [`SEGMENT_GUESS`] is used.
     pub fn ipv4(segment: Bytes) -> Framing {
         Framing::new(segment, HEADERS_V4)
     }
@@ -33,7 +33,7 @@ impl Framing {
         self.segment
     }
 
-    /// What `payload` in full segments takes on the wire, rounded up.
+    /// The bytes on the wire of `payload` in full segments, rounded up.
     pub fn wire(self, payload: Bytes) -> Bytes {
         let packet = u128::from((self.segment + self.headers).as_u64());
         let wire = u128::from(payload.as_u64()) * packet;
@@ -47,9 +47,9 @@ impl Framing {
     }
 }
 
-/// What may be under way, in L2 bytes, so that `share` arrives with a queue of `queue`.
+/// The volume in flight, in L2 bytes, with which `share` arrives at a queue of `queue`.
 ///
-/// Exact but for rounding down. Source: Spring et al., equation (1), in its weighted form: their
+/// Exact except for rounding down. Source: Spring et al., equation (1), in its weighted form: their
 /// `(X · RTT + Q) / N` is this with a share of `X / N` and a queue of `Q / X`.
 pub fn wire_window(share: Rate, rtt_base: Span, queue: Span) -> Bytes {
     share * (rtt_base + queue)
@@ -57,7 +57,7 @@ pub fn wire_window(share: Rate, rtt_base: Span, queue: Span) -> Bytes {
 
 /// The window in payload for [`wire_window`]: whole segments, at least [`SEGMENTS_MIN`].
 ///
-/// It is rounded to the nearest segment, not up: a sender sends full segments only, and rounding up
+/// It is rounded to the nearest segment, not up: a sender sends only full segments, and rounding up
 /// would add half a packet of queue for each connection.
 pub fn window(share: Rate, rtt_base: Span, queue: Span, framing: Framing) -> Bytes {
     let segment = framing.segment.as_u64();
@@ -66,7 +66,7 @@ pub fn window(share: Rate, rtt_base: Span, queue: Span, framing: Framing) -> Byt
     framing.segment * segments.max(SEGMENTS_MIN)
 }
 
-/// The rate of a connection that holds no more than the least window.
+/// The rate of a connection whose window is the smallest.
 pub fn floor_rate(rtt_base: Span, queue: Span, framing: Framing) -> Rate {
     Rate::from_volume(framing.wire(framing.segment * SEGMENTS_MIN), rtt_base + queue)
 }
@@ -75,8 +75,8 @@ fn clamped(value: u128) -> u64 {
     u64::try_from(value).unwrap_or(u64::MAX)
 }
 
-/// The least window in segments. The paper's is one, but then every packet waits for a delayed
-/// ACK; with two the second one is acknowledged at once (RFC 1122 §4.2.3.2).
+/// The smallest window in segments. The paper's is one, but then every packet waits for a delayed
+/// ACK; with two segments the second one is acknowledged at once (RFC 1122 §4.2.3.2).
 pub const SEGMENTS_MIN: u64 = 2;
 /// Ethernet, IP and TCP with timestamps, which Linux always uses.
 const HEADERS_V4: Bytes = Bytes::new(14 + 20 + 32);

@@ -43,7 +43,7 @@ fn payload_is_told_from_l2_bytes() {
     let at = |queue| window(modem, Span::millis(160), Span::millis(queue), framing);
     assert_eq!(at(400), Bytes::new(524 * 3));
     assert_eq!(at(500), Bytes::new(524 * 4));
-    // Unknown segments and a link without a rate still give a window.
+    // Unknown segments and a link without a rate still give a valid window.
     assert_eq!(
         window(Rate::ZERO, Span::ZERO, Span::ZERO, Framing::ipv4(Bytes::ZERO)),
         Bytes::new(2 * V4)
@@ -72,7 +72,7 @@ proptest! {
     fn unlike_rtts_get_equal_rates_and_leave_the_queue_as_it_shall_be(
         rtts in any_rtts(), kbit in 1_000u64..1_000_000, queue_ms in 1u64..400,
     ) {
-        // What waits is what is under way less what the paths hold at these rates.
+        // The queue is what is in flight less what the paths hold at these rates.
         let (link, queue) = (Rate::kbit(kbit), Span::millis(queue_ms));
         let n = rtts.len() as u64;
         let under_way: Bytes =
@@ -164,7 +164,7 @@ fn the_next_request_on_a_connection_begins_anew() {
         fed.tick(false, 100_000);
     }
     assert_eq!(fed.tick(false, 100_000), Class::Long);
-    // In one tick the request came before its answer.
+    // Within one tick, the request came before its answer.
     assert_eq!(fed.tick(true, 10_000), Class::Interactive);
     assert_eq!(fed.tick(true, 20_000), Class::Short);
     assert_eq!(fed.tick(true, 0), Class::Interactive);
@@ -176,7 +176,7 @@ fn the_next_piece_of_a_download_is_long_and_what_comes_after_a_short_answer_is_n
     for _ in 0..3 {
         fed.tick(true, 100_000);
         assert_eq!(fed.tick(false, 100_000), Class::Long);
-        // A request whose answer takes its time, and one that is sent in two parts.
+        // A request whose answer is slow, and one that is sent in two parts.
         fed.tick(true, 0);
         assert_eq!(fed.tick(true, 0), Class::Interactive);
         assert_eq!(fed.tick(false, 20_000), Class::Long);
@@ -215,7 +215,7 @@ fn a_port_says_what_a_connection_is_until_it_sends() {
 
 #[test]
 fn web_objects_are_short_and_downloads_long_at_every_capacity() {
-    // (kbit/s, an object, what is no object any more).
+    // (kbit/s, the size of an object, the size of an answer that is no longer an object).
     let cases = [
         (28, 6_000, 10_000),
         (500, 50_000, 100_000),
@@ -237,7 +237,7 @@ proptest! {
         let fast = Bounds::for_capacity(Some(Rate::bps(bps + more)));
         prop_assert!(slow.short < slow.long);
         prop_assert!(fast.short >= slow.short && fast.long >= slow.long);
-        // No bound holds a download back for longer than on the paper's modem.
+        // No bound delays a download for longer than on the paper's modem.
         if slow.long > Bytes::kb(2) {
             prop_assert!(Rate::bps(bps).time_to_send(slow.long) <= Span::millis(2_223));
         }
@@ -281,7 +281,7 @@ fn what_a_limited_sender_leaves_goes_to_the_others() {
     let slow = member(Class::Long, Some(100), 50);
     let long = member(Class::Long, None, 50);
     assert_eq!(divided(1_000, &[slow, long, long]), [100, 450, 450]);
-    // A short one that could not use it leaves it to the long ones.
+    // A short connection that cannot use its part leaves the rest to the long ones.
     let short = member(Class::Short, Some(300), 50);
     assert_eq!(divided(1_000, &[short, long, long]), [300, 350, 350]);
     let trickle = member(Class::Long, Some(10), 50);

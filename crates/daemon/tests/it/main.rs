@@ -1,4 +1,4 @@
-//! A service made with this crate, as a process.
+//! Tests a service made with this crate, as a process.
 #![allow(clippy::unwrap_used, reason = "it is a test")]
 
 mod example;

@@ -1,22 +1,22 @@
-//! How near to its weights a host can come while others fill the same queue.
+//! How close to its weights a host can come while others fill the same queue.
 
 use fairweir_core::units::{Rate, Time};
 use fairweir_scenario::report::{Point, Report};
 use fairweir_scenario::{Demand, Scenario};
 
-/// The host keeps at least this part of what it has without control.
+/// The host keeps at least this part of its total without control.
 const TOTAL_KEPT: f64 = 0.95;
-/// A group is held back by this part of what it has too much, or by a multiple of it.
+/// A group is held back by its excess divided by this number, or by a multiple of that.
 const STEPS: u32 = 200;
 
-/// The least division error of a host that keeps [`TOTAL_KEPT`] of its total, as the mean over the seconds
-/// between events; 0 without any. `none` is the run without control, with its rates over time, and `host`
-/// are the groups of the host.
+/// The least division error of a host that keeps [`TOTAL_KEPT`] of its total, as the mean over the
+/// seconds between events; 0 without any. `none` is the run without control, with its rates over
+/// time; `host` lists the groups of the host.
 ///
-/// A receiver can only hold a group back. In a FIFO, what that group leaves goes to all senders that want
-/// more, those of the neighbours too. This supposes that they take it in proportion to what they take
-/// without control. Between two events it uses the mean rates. A group of unknown demand, such as a video, is
-/// supposed to take no more, so the bound is rather too small.
+/// A receiver can only hold a group back. In a FIFO, the rate that this group leaves goes to all
+/// senders that want more, also those of the neighbours. This code assumes that they take it in
+/// proportion to their rates without control. Between two events it uses the mean rates. A group of
+/// unknown demand, such as a video, is assumed to take no more, so the bound is rather too small.
 pub(super) fn error_min(scenario: &Scenario, none: &Report, host: &[usize]) -> f64 {
     let series = none.series.as_deref().unwrap_or_default();
     let mut times: Vec<Time> = scenario.events().iter().map(|event| event.at).collect();
@@ -33,7 +33,7 @@ pub(super) fn error_min(scenario: &Scenario, none: &Report, host: &[usize]) -> f
     if seconds > 0.0 { sum / seconds } else { 0.0 }
 }
 
-/// Of each group, in bit/s.
+/// The mean rate of each group, in bit/s.
 fn mean_rates(scenario: &Scenario, series: &[Point], from: Time, until: Time) -> Vec<f64> {
     let (from, until) =
         (from.since(Time::ZERO).as_secs_f64(), until.since(Time::ZERO).as_secs_f64());
@@ -47,7 +47,7 @@ fn mean_rates(scenario: &Scenario, series: &[Point], from: Time, until: Time) ->
     scenario.groups.iter().map(of).collect()
 }
 
-/// `None` if the host receives nothing, or one of its demands is unknown.
+/// The least error at an instant; `None` if the host receives nothing, or one of its demands is unknown.
 fn error_at(scenario: &Scenario, at: Time, rates: &[f64], host: &[usize]) -> Option<f64> {
     let takes_more = |group: &usize| scenario.demand_at(*group, at) == Demand::Endless;
     let others = (0..rates.len()).filter(|group| !host.contains(group) && takes_more(group));
@@ -76,8 +76,8 @@ fn error_at(scenario: &Scenario, at: Time, rates: &[f64], host: &[usize]) -> Opt
     all.map(|rates| error(&rates)).reduce(f64::min)
 }
 
-/// What groups receive if those above their share are held back by a part of what is above, and those that
-/// grow share what they leave with `others`.
+/// The rates if groups above their share are held back by a part of their excess, and the groups
+/// that grow share with `others` what is freed.
 fn held_back(rates: &[f64], fair: &[f64], grows: &[bool], others: f64, part: f64) -> Vec<f64> {
     let left: f64 = rates.iter().zip(fair).map(|(rate, fair)| part * (rate - fair).max(0.0)).sum();
     let growing = rates.iter().zip(grows).filter(|(_, grows)| **grows).map(|(rate, _)| rate);
@@ -110,13 +110,13 @@ mod tests {
 
     #[test]
     fn what_a_group_leaves_is_shared_with_the_neighbours() {
-        // One neighbour: of x less for b half goes to a, so 5 % of the total are x = 2.
+        // One neighbour: if b gets x less, half of x goes to a, so x = 2 costs 5 % of the total.
         let error = |others: u32, rates: [f64; 3]| {
             error_at(&scenario(others), Time::ZERO, &rates, &[0, 1]).unwrap()
         };
         let wanted = 2.0 / 3.0 - 11.0 / 19.0;
         assert!((error(1, [10e6, 10e6, 10e6]) - wanted).abs() < 2e-3);
-        // Four of them take four fifths of it: 5.125 of 9.5.
+        // Four neighbours take four fifths of it: 5.125 of 9.5.
         let wanted = 2.0 / 3.0 - 5.125 / 9.5;
         assert!((error(4, [5e6, 5e6, 20e6]) - wanted).abs() < 2e-3);
     }

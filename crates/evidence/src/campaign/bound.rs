@@ -1,27 +1,27 @@
-//! How near to the fair shares receive windows can come.
+//! How close to the fair shares a control by receive windows can come.
 
 use fairweir_core::receiver::LATENCY;
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 use fairweir_core::window::{Framing, floor_rate};
 use fairweir_scenario::{Flow, Ip, Kind, Scenario};
 
-/// Queues beyond this are not looked for; at least windows they take buffers that no link has.
+/// Longest queue that is considered; beyond it even least windows need buffers that no link has.
 const QUEUE_MAX: Span = Span::secs(10);
-/// Halvings of an interval: below a nanosecond, and below a bit/s.
+/// Number of halvings of an interval: to below a nanosecond, and below a bit/s.
 const HALVINGS: u32 = 64;
 
-/// A group as the bound sees it, in bit/s.
+/// A group for the computation of the bound, in bit/s.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Part {
     weight: f64,
-    /// What it takes at the least.
+    /// The least rate that it takes.
     floor: f64,
-    /// What it takes at the most.
+    /// The most rate that it takes.
     demand: f64,
 }
 
-/// The least allocation error of a control that holds TCP by receive windows and keeps the queue
-/// at its default target; the mean over the seconds with known fair shares, 0 without any.
+/// The least allocation error of a control that limits TCP by receive windows and keeps the queue
+/// at its default target: the mean over the seconds with known fair shares, 0 without any.
 ///
 /// A sender with a window of fewer than two segments waits for the receiver's delayed ACK, so two
 /// segments are the least window. A connection with RTT `r` behind a queue `q` then receives at
@@ -54,7 +54,7 @@ fn error_at(scenario: &Scenario, t: Time) -> Option<f64> {
     Some(distance / 2.0 / capacity)
 }
 
-/// The target, or the shortest queue with which the floors fit into the capacity.
+/// The target, or, if longer, the shortest queue with which the floors fit into the capacity.
 fn queue_min(capacity: f64, target: Span, at: impl Fn(Span) -> Vec<Part>) -> Span {
     let fits = |queue: Span| at(queue).iter().map(|part| part.floor).sum::<f64>() <= capacity;
     if fits(target) {
@@ -82,7 +82,7 @@ fn parts(scenario: &Scenario, t: Time, queue: Span) -> Vec<Part> {
     scenario.groups.iter().enumerate().map(part).collect()
 }
 
-/// What a flow takes at the least and at the most.
+/// The least and the most rate that a flow takes.
 fn range(scenario: &Scenario, flow: &Flow, t: Time, queue: Span) -> (f64, f64) {
     use fairweir_scenario::Demand;
     let demand = match flow.demand_at(t) {
@@ -93,7 +93,7 @@ fn range(scenario: &Scenario, flow: &Flow, t: Time, queue: Span) -> (f64, f64) {
         Kind::Bulk | Kind::Quic => least(flow, scenario.link.mtu, queue).as_bps() as f64,
         // UDP does not yield to anything.
         Kind::Udp | Kind::Ping { .. } => return (demand, demand),
-        // Their demand varies, so that they can be idle.
+        // Their demand varies, so they may be idle.
         Kind::OnOff(_) | Kind::Video(_) | Kind::Web(_) | Kind::Short(_) | Kind::Browser(_) => {
             return (0.0, demand);
         }
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn least_windows_bound_the_error_only_if_they_exceed_the_share() {
-        // Of one connection: 2 · 1514 · 8 / 45 ms = 538 kbit/s.
+        // The floor of one connection: 2 · 1514 · 8 / 45 ms = 538 kbit/s.
         assert!(error_min(&scenario("2mbit", 1)) < 1e-3);
         let three = error_min(&scenario("3mbit", 3));
         assert!((three - (3.0 * 0.5383 - 1.5) / 3.0).abs() < 1e-3, "{three}");
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn if_the_floors_exceed_the_link_connections_share_it() {
-        // One of eight connections gets an eighth instead of a half.
+        // The group with one of the eight connections gets an eighth instead of a half.
         let error = error_min(&scenario("1mbit", 7));
         assert!((error - (0.5 - 0.125)).abs() < 1e-3, "{error}");
     }

@@ -1,4 +1,4 @@
-//! A scenario that was drawn from a seed: its text, and what is played of it with each control.
+//! A scenario that was drawn from a seed: its text, and how it is played with each control.
 
 use std::path::Path;
 
@@ -10,10 +10,10 @@ use toml::{Table, Value};
 
 use super::class::Class;
 
-/// Buffer of the link that stands for a policer when `wfq` is played.
+/// Buffer of the link that replaces a policer when `wfq` is played.
 const REFERENCE_BUFFER: &str = "100ms";
 
-/// The tables of a file.
+/// The tables of a file, in this order.
 const ORDER: [&str; 7] = ["link", "control", "probe", "device", "group", "flow", "police"];
 
 fn has_tables(value: &Value) -> bool {
@@ -33,7 +33,7 @@ pub(super) struct Case {
     pub(super) trace: Option<String>,
 }
 
-/// What is played with one control.
+/// The scenario and control of one run.
 #[derive(Clone, Debug)]
 pub(super) struct Played {
     pub(super) scenario: Scenario,
@@ -53,7 +53,7 @@ impl Case {
             "# Seed {seed} of `fairweir campaign`, class {class}.\n\
              # Play it: fairweir sim run{router} --seed {seed} FILE\n"
         );
-        // As people write it: scalars, the link, groups, flows.
+        // In the order in which people write it: scalars, the link, groups, flows.
         let (tables, scalars): (Table, Table) =
             self.table.clone().into_iter().partition(|(_, value)| has_tables(value));
         text.push_str(&scalars.to_string());
@@ -67,8 +67,8 @@ impl Case {
         text
     }
 
-    /// What is played with a control. With devices the control is that of the hosts under test,
-    /// and the router has none. `wfq` replaces a policer by a link of the plan's rate, since a link
+    /// The run of a control. With devices the control is that of the hosts under test, and the
+    /// router has none. For `wfq`, a link of the plan's rate replaces a policer, since a link
     /// behind a policer has nothing to schedule.
     ///
     /// # Errors
@@ -105,7 +105,7 @@ impl Case {
         Ok(Played { scenario, control: router })
     }
 
-    /// Plays it for this long, if that is asked for.
+    /// Sets the duration, if one is given.
     pub(super) fn last(&mut self, duration: Option<Span>) {
         if let Some(duration) = duration {
             self.table.insert("duration".to_owned(), duration.to_string().into());
@@ -120,7 +120,7 @@ impl Case {
         }
     }
 
-    /// Which devices are hosts under test; without devices the only host is.
+    /// Whether each device is a host under test; without devices the only host is one.
     pub(super) fn tested(&self) -> Vec<bool> {
         match self.table.get("device").and_then(Value::as_array) {
             Some(devices) => devices.iter().map(|d| d.get("control").is_some()).collect(),
@@ -128,7 +128,7 @@ impl Case {
         }
     }
 
-    /// The groups of the hosts under test in what is played.
+    /// The groups of the hosts under test in the scenario that is played.
     pub(super) fn tested_groups(&self, scenario: &Scenario) -> Vec<usize> {
         let hosts = scenario.hosts().into_iter().zip(self.tested());
         hosts.filter(|(_, tested)| *tested).flat_map(|(groups, _)| groups).collect()

@@ -22,14 +22,14 @@ macro_rules! classes {
                 }
             }
 
-            /// What is drawn, in a few words.
+            /// A short description of the scenarios.
             pub(crate) const fn what(self) -> &'static str {
                 match self {
                     $(Class::$class => $what),*
                 }
             }
 
-            /// How often it is drawn, relative to the others.
+            /// How often the class is drawn, relative to the others.
             pub(super) const fn weight(self) -> u64 {
                 match self {
                     $(Class::$class => $weight),*

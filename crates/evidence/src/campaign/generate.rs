@@ -1,6 +1,6 @@
-//! From a seed to a scenario.
+//! Generates a scenario from a seed.
 //!
-//! The class is drawn first, so that each is frequent enough to be reported on, then the
+//! The class is drawn first, so that each class is frequent enough to report on; then the
 //! parameters within it. Numbers are rounded to two digits, so that files are readable. Sizes are
 //! bounded by [`WORK_MAX_MBIT`], so that a run takes about half a second.
 
@@ -12,13 +12,13 @@ use super::class::Class;
 
 /// The most that the link carries in a run, in Mbit: 300 Mbit/s for 20 s.
 const WORK_MAX_MBIT: f64 = 6_000.0;
-/// What the weights of all classes add up to. What no class has yet is plain, so that a class that
-/// is added at the end of the list changes no other scenario.
+/// The sum of the weights of all classes. Weight that no class has yet counts as plain, so that a
+/// class that is added at the end of the list changes no other scenario.
 const WEIGHTS: u64 = 600;
 /// Durations in seconds, unless the rate shortens them.
 const DURATION_S: (u64, u64) = (40, 60);
 const DURATION_MIN_S: u64 = 16;
-/// Times between events in seconds: longer than what settles, so that windows are scored.
+/// Times between events in seconds: longer than settling takes, so that windows are scored.
 const EVENT_GAP_S: (u64, u64) = (10, 16);
 
 /// The class of a seed.
@@ -73,7 +73,7 @@ impl Draw {
         of[self.0.below(of.len() as u64) as usize]
     }
 
-    /// One of several, by their weights.
+    /// One of several values, drawn by their weights.
     fn weighted<T: Copy>(&mut self, of: &[(u64, T)]) -> T {
         let mut left = self.0.below(of.iter().map(|(weight, _)| weight).sum());
         for &(weight, one) in of {
@@ -128,7 +128,7 @@ fn table<const N: usize>(entries: [(&str, Value); N]) -> Table {
     entries.into_iter().map(|(key, value)| (key.to_owned(), value)).collect()
 }
 
-/// A scenario in the making.
+/// A scenario that is being built.
 struct Home {
     rate: f64,
     /// The range of RTTs in ms.
@@ -145,13 +145,13 @@ struct Home {
     trace: Option<String>,
 }
 
-/// The congestion controls of a class, by how frequent they are.
+/// The congestion controls of a class, with their frequencies.
 const USUAL: &[(u64, &str)] = &[(70, "cubic"), (22, "bbr"), (8, "reno")];
 const MIXED: &[(u64, &str)] = &[(35, "cubic"), (35, "bbr"), (20, "reno"), (10, "vegas")];
 const CUBIC: &[(u64, &str)] = &[(80, "cubic"), (20, "bbr")];
 
 impl Home {
-    /// A link of the class; nothing uses it yet.
+    /// A link of the class, still without users.
     fn new(draw: &mut Draw, class: Class) -> Home {
         let is_wide = class == Class::Plain && draw.chance(20);
         let rate = draw.log(match class {
@@ -168,7 +168,7 @@ impl Home {
         let rtt = match class {
             Class::Far => (200.0, 500.0),
             Class::Rtts => (1.0, 500.0),
-            // Beyond, TCP alone does not fill a link with such a buffer.
+            // With longer RTTs, TCP alone does not fill a link with such a buffer.
             Class::Shallow => (5.0, 60.0),
             _ if is_wide => (1.0, 500.0),
             _ => (10.0, 150.0),
@@ -226,7 +226,7 @@ impl Home {
         Case { seed, class, table: top, trace: self.trace }
     }
 
-    /// What is special about the class, and who uses the link.
+    /// Adds what is special about the class, and the users of the link.
     fn fill(&mut self, draw: &mut Draw, class: Class) {
         match class {
             Class::Plain | Class::Shallow | Class::Deep | Class::Far | Class::Rtts => {
@@ -322,7 +322,7 @@ impl Home {
         self.top.insert("probe".into(), table(entries).into());
     }
 
-    /// A group with a weight of 1 to 20; its name.
+    /// Adds a group with a weight of 1 to 20; returns its name.
     fn group(&mut self, draw: &mut Draw) -> String {
         let name = format!("g{}", self.groups.len() + 1);
         let weight = draw.log((1.0, 20.0)).round() as u64;
@@ -330,7 +330,7 @@ impl Home {
         name
     }
 
-    /// A flow for the whole run; the caller may change it.
+    /// Adds a flow for the whole run; the caller may change it.
     fn flow(&mut self, draw: &mut Draw, group: &str, kind: &str) -> &mut Table {
         let rtt = ms(draw.log(self.rtt));
         self.flows.push(table([("group", group.into()), ("kind", kind.into()), ("rtt", rtt)]));
@@ -347,7 +347,7 @@ impl Home {
         }
     }
 
-    /// Few connections, seldom up to 8.
+    /// A small number of connections, seldom up to 8.
     fn connections(&mut self, draw: &mut Draw) -> u64 {
         match draw.chance(50) {
             true => 1,
@@ -355,8 +355,8 @@ impl Home {
         }
     }
 
-    /// Two to six groups: one downloads all the time, the others download, call or want little,
-    /// and come, go or change their demand.
+    /// Two to six groups: one downloads all the time; the others download, make calls or want
+    /// little, and come, go or change their demand.
     fn usual(&mut self, draw: &mut Draw, of: &[(u64, &str)]) {
         let groups = draw.weighted(&[(45, 2), (30, 3), (12, 4), (8, 5), (5, 6)]);
         for i in 0..groups {
@@ -402,7 +402,7 @@ impl Home {
         }
     }
 
-    /// The last flow may begin or end at an event, or change its demand there.
+    /// Lets the last flow begin or end at an event, or change its demand there, or leaves it.
     fn comes_and_goes(&mut self, draw: &mut Draw, kind: &str) {
         let events = self.events.clone();
         let steps = kind == "bulk" || kind == "demand";
@@ -458,7 +458,7 @@ impl Home {
                 flow.insert("session_gap".into(), "2s".into());
             }
             "short" => {
-                // A tenth to a third of the link on average.
+                // The load is a tenth to a third of the link on average.
                 let kb = draw.log((10.0, 1_000.0));
                 let load = self.rate * draw.log((0.1, 0.33)) * 1e3 / 8.0;
                 let per_s = two_digits((load / kb).clamp(0.2, 50.0));
@@ -488,7 +488,7 @@ impl Home {
         }
     }
 
-    /// The drawn rate is the plan's; the link behind is ten times as fast or more.
+    /// The drawn rate is that of the plan; the link behind it is ten times as fast or more.
     fn policed(&mut self, draw: &mut Draw) {
         let algorithm =
             draw.weighted(&[(65, "token-bucket"), (20, "bc-pqp"), (8, "fair-policer"), (7, "pqp")]);
@@ -591,7 +591,7 @@ impl Home {
         }
     }
 
-    /// A random walk of the capacity, a step a second, from a tenth of the rate up to it.
+    /// A random walk of the capacity, one step a second, between a tenth of the rate and the rate.
     fn traced(&mut self, draw: &mut Draw) {
         let most = self.rate.clamp(4.0, 60.0);
         let mut rate = most * 0.6;
@@ -602,7 +602,7 @@ impl Home {
             if ms % 1_000 == 0 {
                 rate = (rate * draw.log((0.6, 1.65))).clamp(most * 0.1, most);
             }
-            // Opportunities of 1514 bytes.
+            // Each opportunity carries 1514 bytes.
             credit += rate * 1e3 / 8.0 / 1_514.0;
             while credit >= 1.0 {
                 trace.push_str(&format!("{ms}\n"));
@@ -636,7 +636,7 @@ impl Home {
         }
     }
 
-    /// No sender has TCP timestamps, and a host that answers may do so once a second.
+    /// No sender has TCP timestamps; a host that answers may answer only once a second.
     fn without_timestamps(&mut self, draw: &mut Draw) {
         self.told([("measurement", "kernel".into())]);
         let has_timestamps = |flow: &&mut Table| flow["kind"].as_str() == Some("bulk");

@@ -1,9 +1,9 @@
-//! From a scenario that fails to a small one that still does.
+//! Reduces a scenario that fails to a small one that still fails.
 //!
 //! Every edit removes something from the file: a device, a group with its flows, a flow, an event,
-//! a key, or the last third of the run. An edit is kept if the file is still valid and still
-//! fails. The large parts come first; it ends when no edit can be kept, so each part of the
-//! result is needed for the failure, or [`EDITS_MAX`] edits were tried. Source: Zeller and
+//! a key, or the last third of the run. An edit is kept if the file is still valid and still fails.
+//! The large parts come first. The search ends when no edit can be kept, so that each part of the
+//! result is needed for the failure, or when [`EDITS_MAX`] edits were tried. Source: Zeller and
 //! Hildebrandt, IEEE TSE 28(2), 2002, with edits by structure instead of by lines.
 
 use fairweir_core::units::Span;
@@ -14,26 +14,26 @@ use super::case::Case;
 
 /// The most edits that are tried.
 const EDITS_MAX: usize = 400;
-/// Shorter runs would have no second that is scored.
+/// Shortest run: a shorter one would have no scored second.
 const DURATION_MIN: Span = Span::secs(10);
-/// Keys without which a file is not valid, or another one.
+/// Keys without which a file is invalid, or a different scenario.
 const NEEDED: [&str; 5] = ["version", "name", "seed", "duration", "link"];
 
-/// A step on the way to a value.
+/// One step of the path to a value.
 #[derive(Clone, Debug, PartialEq)]
 enum Step {
     Key(String),
     Index(usize),
 }
 
-/// Something that makes a scenario smaller.
+/// An edit that makes a scenario smaller.
 #[derive(Clone, Debug, PartialEq)]
 enum Edit {
     /// A device with its groups and their flows.
     Device(usize),
     /// A group with its flows.
     Group(usize),
-    /// All devices, not their groups.
+    /// All devices, but not their groups.
     Devices,
     /// The last third of the run, with its events.
     Shorten,
@@ -41,10 +41,10 @@ enum Edit {
     Remove(Vec<Step>),
 }
 
-/// The smallest scenario that was found of which `fails` is true, as it is of `case`.
+/// The smallest scenario found for which `fails` is true, as it is for `case`.
 ///
 /// # Errors
-/// The first one of `fails`.
+/// The first error of `fails`.
 pub(super) fn minimise(
     case: &Case,
     mut fails: impl FnMut(&Case) -> anyhow::Result<bool>,
@@ -74,7 +74,7 @@ pub(super) fn minimise(
     }
 }
 
-/// Every edit of a file, the large ones first.
+/// Every edit of a file, large ones first.
 fn edits(table: &Table) -> Vec<Edit> {
     let mut all = Vec::new();
     let length = |key: &str| table.get(key).and_then(Value::as_array).map_or(0, Vec::len);
@@ -94,14 +94,14 @@ fn edits(table: &Table) -> Vec<Edit> {
     all
 }
 
-/// The removals below a value; those that make a file invalid are found when it is read.
+/// The removals below a value. Invalid results are detected when the file is read.
 fn inner(value: &Value, path: &[Step], all: &mut Vec<Edit>) {
     let below = |step: Step| [path, &[step]].concat();
     match value {
         Value::Table(table) => {
             for (key, value) in table {
                 let path = below(Step::Key(key.clone()));
-                // A host under test is one because of this key.
+                // This key makes a host one under test.
                 if key != "control" {
                     all.push(Edit::Remove(path.clone()));
                 }
@@ -111,7 +111,7 @@ fn inner(value: &Value, path: &[Step], all: &mut Vec<Edit>) {
         Value::Array(list) => {
             for (i, value) in list.iter().enumerate() {
                 let path = below(Step::Index(i));
-                // Groups and devices go with what refers to them.
+                // Groups and devices are removed together with what refers to them.
                 let [Step::Key(key), ..] = &path[..] else { continue };
                 if path.len() > 2 || key == "police" {
                     all.push(Edit::Remove(path.clone()));
@@ -143,7 +143,7 @@ impl Edit {
             Edit::Shorten => shorten(&mut table),
             Edit::Remove(path) => remove_at(&mut table, path),
         }
-        // What is empty is left out.
+        // Empty lists are left out.
         table.retain(|_, value| value.as_array().is_none_or(|list| !list.is_empty()));
         table
     }
@@ -159,7 +159,7 @@ fn find(table: &Table, list: &str, key: &str, value: &str) -> Option<usize> {
     list.iter().position(|entry| entry.get(key).and_then(Value::as_str) == Some(value))
 }
 
-/// Removes an entry of a list; its name.
+/// Removes an entry of a list; returns its name.
 fn remove(table: &mut Table, key: &str, i: usize) -> String {
     let list = table.get_mut(key).and_then(Value::as_array_mut).filter(|list| i < list.len());
     let entry = list.map(|list| list.remove(i));
@@ -196,7 +196,7 @@ fn remove_at(table: &mut Table, path: &[Step]) {
     }
 }
 
-/// Two thirds of the duration; flows and steps that begin later are left out.
+/// Cuts the duration to two thirds; flows and steps that begin later are removed.
 fn shorten(table: &mut Table) {
     let time = |value: Option<&Value>| value?.as_str()?.parse::<Span>().ok();
     let Some(duration) = time(table.get("duration")) else { return };
@@ -235,7 +235,7 @@ mod tests {
         case.table.get(key).and_then(Value::as_array).map_or(0, Vec::len)
     }
 
-    /// The first case of which something is true.
+    /// The first case for which a condition is true.
     fn case_with(is_wanted: impl Fn(&Case) -> bool) -> Case {
         (1..).map(generate::case).find(is_wanted).unwrap()
     }

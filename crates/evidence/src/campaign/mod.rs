@@ -5,13 +5,13 @@
 //! |---|---|
 //! | `args` | its command line |
 //! | `class` | the classes of scenarios |
-//! | `generate` | from a seed to a scenario file |
-//! | `case` | what is played of it with each control |
+//! | `generate` | generates a scenario file from a seed |
+//! | `case` | the runs of a scenario with each control |
 //! | `bound` | the least error that receive windows allow |
 //! | `beside` | the least error of a host that competes with others and keeps its total |
-//! | `score` | the numbers of a run, and which bounds it breaks |
-//! | `summary` | distributions, targets, clusters of failures, the worst |
-//! | `minimise` | from a scenario that fails to a small one that still does |
+//! | `score` | the numbers of a run, and the bounds that it breaks |
+//! | `summary` | distributions, targets, clusters of failures, the worst cases |
+//! | `minimise` | reduces a scenario that fails to a small one that still fails |
 //! | `show` | tables and the picture |
 //!
 //! The same seeds give the same numbers on every machine and for every number of threads.
@@ -49,20 +49,20 @@ use case::{Case, Played};
 use score::{Outcome, References};
 use summary::{Cluster, Target};
 
-/// Always played: what every control is compared with.
+/// Controls that are always played: every control is compared with them.
 const REFERENCES: [Control; 2] = [Control::Wfq, Control::None];
 /// The most clusters of a campaign whose worst scenario is minimised.
 const MINIMISED_MAX: usize = 12;
-/// A smaller scenario must keep this part of the failure.
+/// Part of the failure's amount that a smaller scenario must keep.
 const FAILURE_KEPT: f64 = 0.5;
 
-/// Everything that was found; what `--json` prints.
+/// All results; the output of `--json`.
 #[derive(Debug, Serialize)]
 struct Findings {
-    /// Of the controls that were asked for.
+    /// Targets of the requested controls.
     targets: Vec<Target>,
     clusters: Vec<Cluster>,
-    /// Of these and of the references.
+    /// Outcomes of these and of the references.
     outcomes: Vec<Outcome>,
 }
 
@@ -94,13 +94,12 @@ pub(crate) fn run(args: &CampaignArgs, players: &dyn Players) -> anyhow::Result<
     let lasting = |seed: &u64| {
         let mut case = generate::case(*seed);
         case.last(args.duration);
-        if args.exact {
-            case.tell_exactly();
-        }
         case
     };
-    let can_be_told = |case: &Case| !args.exact || !(case.has_devices() || case.is_policed());
-    let cases: Vec<Case> = seeds.iter().map(lasting).filter(can_be_told).collect();
+    let mut cases: Vec<Case> = seeds.iter().map(lasting).collect();
+    if args.exact {
+        cases = told_exactly(&cases);
+    }
     if cases.is_empty() {
         bail!(
             "--exact: only policers, neighbours and second hosts among these seeds; they are not played"
@@ -121,7 +120,13 @@ pub(crate) fn run(args: &CampaignArgs, players: &dyn Players) -> anyhow::Result<
         }
     }
     if let Some(document) = document {
-        document.write(&show::section(args, &controls, &findings))?;
+        let exact = match controls.contains(&Control::Fairweir) {
+            true => play(&told_exactly(&cases), &[Control::Fairweir], args.jobs, players)?,
+            false => Vec::new(),
+        };
+        let exact: Vec<&Outcome> =
+            exact.iter().filter(|o| o.control == Control::Fairweir).collect();
+        document.write(&show::section(args, &controls, &findings, &exact))?;
         document.picture(show::PICTURE, &show::picture(&findings))?;
     }
     let out = &mut text::stdout();
@@ -130,6 +135,14 @@ pub(crate) fn run(args: &CampaignArgs, players: &dyn Players) -> anyhow::Result<
         false => write!(out, "{}", show::text(&controls, &findings, args.worst))?,
     }
     Ok(())
+}
+
+/// The cases in which `fairweir` can be given exact values that no host can measure, with these values.
+fn told_exactly(cases: &[Case]) -> Vec<Case> {
+    let can_be_told = |case: &&Case| !(case.has_devices() || case.is_policed());
+    let mut told: Vec<Case> = cases.iter().filter(can_be_told).cloned().collect();
+    told.iter_mut().for_each(Case::tell_exactly);
+    told
 }
 
 /// Plays every case with the references and the controls, and scores all of them.
@@ -155,7 +168,7 @@ fn play(
     for (i, one) in played.iter().enumerate() {
         let case = &cases[i / played_with.len()];
         let seed = case.seed;
-        // The bound with neighbours needs it.
+        // The bound with neighbours needs the rates over time.
         let is_none = played_with[i % played_with.len()] == Control::None;
         let keeps_series = is_none && case.has_neighbours();
         let run = Run { control: one.control, seed };
@@ -177,7 +190,7 @@ fn play(
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Drawn {
     pub(crate) seed: u64,
-    /// How long it is played; `None` as drawn.
+    /// Duration of the run; `None` for the drawn one.
     pub(crate) duration: Option<Span>,
     pub(crate) control: Control,
 }
@@ -215,7 +228,7 @@ fn outcome(
     let scenario = &played[i].scenario;
     let bound = match (case.has_devices(), case.has_neighbours()) {
         (_, true) => beside::error_min(scenario, &reports[1], &case.tested_groups(scenario)),
-        // The capacity of a host is what the other leaves.
+        // The capacity of a host depends on what the other host leaves.
         (true, false) => 0.0,
         (false, false) => bound::error_min(&played[0].scenario),
     };
@@ -230,7 +243,15 @@ fn write(dir: &Path, name: &str, text: &str) -> anyhow::Result<()> {
     output::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Every case that fails, all numbers and the picture.
+/// Writes the scenario of a seed, for the default control.
+///
+/// # Errors
+/// If a file cannot be written.
+pub(crate) fn save_case(seed: u64, dir: &Path, name: &str) -> anyhow::Result<()> {
+    generate::case(seed).save(dir, name)
+}
+
+/// Saves every case that fails, all numbers and the picture.
 fn save(dir: &Path, cases: &[Case], findings: &Findings) -> anyhow::Result<()> {
     for case in cases {
         let fails = |o: &Outcome| {

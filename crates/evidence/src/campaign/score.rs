@@ -7,12 +7,12 @@ use serde::Serialize;
 use super::case::Case;
 use super::class::Class;
 
-/// Errors count where the reference has less: elsewhere a scheduler at the ISP does not reach the
-/// shares either.
+/// Errors count only where the reference's error is below this: elsewhere a scheduler at the ISP
+/// does not reach the shares either.
 pub(super) const REFERENCE_ERROR_MAX: f64 = 0.03;
-/// An event counts if the reference has the shares within this number of seconds,
+/// An event counts if the reference has the shares within this number of seconds.
 const REFERENCE_RIGHT_S: f64 = 5.0;
-/// and is met within this, or within this many times of what the reference takes.
+/// It is met within this time, or within this multiple of the reference's time.
 const RIGHT_S: f64 = 2.0;
 const RIGHT_RATIO: f64 = 1.5;
 
@@ -22,23 +22,23 @@ pub(super) struct Score {
     /// Allocation error outside transients. With devices or a policer: the greatest division error
     /// of a host under test.
     pub(super) error: Option<f64>,
-    /// The same of `wfq`.
+    /// The same for `wfq`.
     pub(super) reference_error: Option<f64>,
-    /// By how much the error exceeds the physical bound.
+    /// The difference of the error and the physical bound.
     pub(super) excess: Option<f64>,
-    /// Delivered by capacity, or by the rate of the plan, outside transients.
+    /// Volume delivered divided by the capacity, or by the rate of the plan, outside transients.
     pub(super) used: Option<f64>,
     /// The same relative to `wfq`.
     pub(super) used_by_wfq: Option<f64>,
-    /// The same of `none`.
+    /// The same for `none`.
     pub(super) none_used: Option<f64>,
     /// Bytes of the hosts under test over the whole run, relative to `none`.
     pub(super) total_by_none: Option<f64>,
-    /// What the host that got less got, by what the other got; with two hosts under test.
+    /// With two hosts under test: the lower total divided by the higher one.
     pub(super) evenness: Option<f64>,
     /// Events after which the reference has the shares in time.
     pub(super) events: u32,
-    /// Those of them after which this control has them in time, too.
+    /// Number of these after which this control has them in time, too.
     pub(super) events_right: u32,
     pub(super) queue_mean_ms: Option<f64>,
     pub(super) queue_p99_ms: Option<f64>,
@@ -48,20 +48,20 @@ pub(super) struct Score {
     pub(super) pages_by_wfq: Option<f64>,
     /// 95th percentile of the slowest short downloads relative to `none`.
     pub(super) shorts_by_none: Option<f64>,
-    /// 95th percentile of the slowest ping, beyond its RTT without queues.
+    /// 95th percentile of the slowest ping, minus its RTT without queues.
     pub(super) ping_p95_ms: Option<f64>,
 }
 
-/// The reports of a case that every control is compared with.
+/// The reports of a case with which every control is compared.
 #[derive(Clone, Copy)]
 pub(super) struct References<'r> {
     pub(super) wfq: &'r Report,
     pub(super) none: &'r Report,
-    /// The least error that receive windows allow, or that a host has that competes with others.
+    /// The least error that receive windows allow, or a host that competes with others can have.
     pub(super) bound: f64,
 }
 
-/// Scores one report of a case; `scenario` is what was played.
+/// Scores one report of a case; `scenario` is the scenario that was played.
 pub(super) fn score(
     case: &Case,
     scenario: &Scenario,
@@ -140,7 +140,7 @@ fn evenness(case: &Case, report: &Report) -> Option<f64> {
     }
 }
 
-/// Events that the reference gets right in time, and how many of them this control does.
+/// Number of events that the reference gets right in time, and of these that this control does.
 fn right(mine: &[RightAfter], reference: &[RightAfter]) -> (u32, u32) {
     let (mut events, mut met) = (0, 0);
     for (mine, reference) in mine.iter().zip(reference) {
@@ -168,13 +168,13 @@ fn ping(scenario: &Scenario, report: &Report) -> Option<f64> {
 pub(super) enum Bound {
     /// The error exceeds the physical bound by more than .04, where `wfq` has less than .03.
     Error,
-    /// Less than 92 % of what `wfq` uses.
+    /// It uses less than 92 % of what `wfq` uses.
     Used,
-    /// Less than 95 % of what the hosts have without control.
+    /// The hosts get less than 95 % of their total without control.
     Total,
-    /// An event that `wfq` gets right in 5 s, not within max(2 s, 1.5 × `wfq`).
+    /// An event is right in 5 s with `wfq`, but not within max(2 s, 1.5 × `wfq`'s time).
     Right,
-    /// More than 10 ms in the mean, without neighbours.
+    /// The mean queue is longer than 10 ms, without neighbours.
     Queue,
     /// A video below 90 % of its quality with `wfq`.
     Video,
@@ -189,7 +189,7 @@ pub(super) enum Bound {
 }
 
 impl Bound {
-    /// In tables.
+    /// Its name in tables.
     pub(super) const fn name(self) -> &'static str {
         match self {
             Bound::Error => "error",
@@ -210,8 +210,8 @@ impl Bound {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct Failure {
     pub(super) bound: Bound,
-    /// How badly, from 0 to 1: the part of the link, of the total, of the quality or of the events
-    /// that is missing, or by how much of its value a time is too long.
+    /// Size of the failure from 0 to 1: the missing part of the link, of the total, of the quality
+    /// or of the events, or the part by which a time is too long.
     pub(super) amount: f64,
 }
 
@@ -228,7 +228,7 @@ pub(super) fn failures(class: Class, score: &Score) -> Vec<Failure> {
         (Bound::Error, score.excess.filter(|error| wfq_reaches && *error > 0.04)),
         (Bound::Used, below(score.used_by_wfq, 0.92)),
         (Bound::Total, below(score.total_by_none, 0.95)),
-        // An event is worth less than the steady state.
+        // An event counts less than the steady state.
         (Bound::Right, (missed > 0.0).then(|| 0.2 * missed / f64::from(score.events))),
         (Bound::Queue, queue.filter(|ms| *ms > 10.0).map(|ms| (ms / 250.0).min(1.0))),
         (Bound::Video, below(score.video_by_wfq, 0.9)),
@@ -243,13 +243,13 @@ pub(super) fn failures(class: Class, score: &Score) -> Vec<Failure> {
     all
 }
 
-/// A case with one control.
+/// The result of a case with one control.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Outcome {
     pub(super) seed: u64,
     pub(super) class: Class,
     pub(super) control: Control,
-    /// The least error that receive windows allow, or that a host has that competes with others.
+    /// The least error that receive windows allow, or a host that competes with others can have.
     pub(super) bound: f64,
     #[serde(flatten)]
     pub(super) score: Score,
@@ -257,7 +257,7 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
-    /// How bad it is: the sum of what is missing.
+    /// Total size of the failures.
     pub(super) fn badness(&self) -> f64 {
         self.failures.iter().map(|failure| failure.amount).sum()
     }

@@ -1,4 +1,4 @@
-//! What a campaign prints, and what it writes into a document.
+//! The printed output of a campaign, and its section of a document.
 
 use std::fmt::Write;
 
@@ -17,7 +17,7 @@ pub(super) const PICTURE: &str = "campaign.svg";
 /// The most clusters of a document; all of them are in the JSON form.
 const CLUSTERS_MAX: usize = 40;
 
-/// What is printed.
+/// The printed text.
 pub(super) fn text(controls: &[Control], findings: &Findings, worst: usize) -> String {
     let mut text = String::new();
     for &control in controls {
@@ -43,15 +43,20 @@ pub(super) fn text(controls: &[Control], findings: &Findings, worst: usize) -> S
     text
 }
 
-/// How many targets are met.
+/// The number of targets that are met.
 fn count(findings: &Findings) -> String {
     let met = findings.targets.iter().filter(|t| t.met == Some(true)).count();
     let of = findings.targets.iter().filter(|t| t.met.is_some()).count();
     format!("{met} of {of} targets met")
 }
 
-/// What a document says.
-pub(super) fn section(args: &CampaignArgs, controls: &[Control], findings: &Findings) -> String {
+/// The section of a document; `exact` are the outcomes of `fairweir` with exact measurements.
+pub(super) fn section(
+    args: &CampaignArgs,
+    controls: &[Control],
+    findings: &Findings,
+    exact: &[&Outcome],
+) -> String {
     let mut text = format!("Made by `fairweir campaign --seed {}", args.seed);
     for control in controls {
         let _ = write!(text, " --control {control}");
@@ -74,6 +79,10 @@ pub(super) fn section(args: &CampaignArgs, controls: &[Control], findings: &Find
             let rows = markdown(&summary::worst_rows(&worst));
             let _ = writeln!(text, "### The worst of {control}\n\n{rows}");
         }
+    }
+    if !exact.is_empty() {
+        let rows = markdown(&summary::distribution(exact));
+        let _ = writeln!(text, "### Scores of fairweir with exact measurements\n\n{rows}");
     }
     let clusters = &findings.clusters[..findings.clusters.len().min(CLUSTERS_MAX)];
     if !clusters.is_empty() {

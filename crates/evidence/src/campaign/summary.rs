@@ -1,4 +1,4 @@
-//! Distributions over the cases of a campaign, the targets, the clusters of failures and the worst.
+//! Distributions over the cases of a campaign, the targets, clusters of failures, and worst cases.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +8,11 @@ use serde::Serialize;
 use super::class::Class;
 use super::score::{Bound, Outcome, REFERENCE_ERROR_MAX, Score};
 
-/// A number of each case, with the seed of the case.
+/// One number of each case, with the seed of the case.
 pub(super) struct Values(Vec<(f64, u64)>);
 
 impl Values {
-    /// Of some outcomes; those without the number are left out.
+    /// Values of some outcomes; outcomes without the number are left out.
     pub(super) fn of<'o>(
         outcomes: impl IntoIterator<Item = &'o Outcome>,
         value: impl Fn(&Score) -> Option<f64>,
@@ -27,7 +27,7 @@ impl Values {
         self.0.len()
     }
 
-    /// The least number that a part `q` of all does not exceed.
+    /// The least value that a part `q` of all values does not exceed.
     pub(super) fn quantile(&self, q: f64) -> Option<f64> {
         self.0.get(crate::rank(self.len(), q) - 1).map(|(value, _)| *value)
     }
@@ -40,21 +40,21 @@ impl Values {
         self.0.last().copied()
     }
 
-    /// Rising values with the part of all that do not exceed them.
+    /// Rising values, each with the part of all values that do not exceed it.
     pub(super) fn cumulative(&self) -> Vec<(f64, f64)> {
         let count = self.len() as f64;
         self.0.iter().zip(1..).map(|((value, _), n)| (*value, f64::from(n) / count)).collect()
     }
 }
 
-/// How a column is read.
+/// The statistics that a column shows.
 #[derive(Clone, Copy)]
 enum Column {
-    /// Median, 90th percentile and the most.
+    /// Median, 90th percentile and maximum.
     Most(fn(&Score) -> Option<f64>, usize),
-    /// Median, 10th percentile and the least.
+    /// Median, 10th percentile and minimum.
     Least(fn(&Score) -> Option<f64>, usize),
-    /// Events right by events.
+    /// Number of events that are right, and number of events.
     Right,
 }
 
@@ -124,13 +124,13 @@ fn events<'o>(outcomes: impl Iterator<Item = &'o Outcome>) -> (u32, u32) {
 
 // ------------------------------------------------------------------------------------------------
 
-/// What a control is meant to reach, and whether it does.
+/// A goal for a control, and whether it is met.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Target {
     pub(super) control: Control,
     pub(super) what: String,
     pub(super) wanted: String,
-    /// `None` if no case has the number.
+    /// The value found; `None` if no case has the number.
     pub(super) found: Option<f64>,
     pub(super) cases: usize,
     pub(super) met: Option<bool>,
@@ -138,7 +138,7 @@ pub(super) struct Target {
     pub(super) worst_seed: Option<u64>,
 }
 
-/// Which of the sorted values is compared.
+/// Position of the compared value among the sorted values.
 #[derive(Clone, Copy)]
 enum At {
     Quantile(f64),
@@ -189,7 +189,7 @@ impl<'o> Targets<'o> {
     }
 }
 
-/// The targets of a control over its outcomes; `crab` are those of `crab`, if it was played.
+/// The targets of a control; on slow links it is compared with `crab`, if that was played.
 pub(super) fn targets(control: Control, outcomes: &[Outcome]) -> Vec<Target> {
     let mine = outcomes.iter().filter(|o| o.control == control).collect();
     let mut all = Targets { control, outcomes: mine, targets: Vec::new() };
@@ -200,7 +200,7 @@ pub(super) fn targets(control: Control, outcomes: &[Outcome]) -> Vec<Target> {
     all.targets
 }
 
-/// The error, where the reference reaches the shares.
+/// The error, only where the reference reaches the shares.
 fn where_wfq_reaches(score: &Score, value: Option<f64>) -> Option<f64> {
     value.filter(|_| score.reference_error.is_some_and(|error| error < REFERENCE_ERROR_MAX))
 }
@@ -299,7 +299,7 @@ fn classes(all: &mut Targets<'_>) {
     }
 }
 
-/// On slow links the control is compared with `crab`, if that was played.
+/// On slow links the control is compared with `crab`, if `crab` was played.
 fn slow(all: &mut Targets<'_>, outcomes: &[Outcome]) {
     if all.control == Control::Crab {
         return;
@@ -348,16 +348,16 @@ pub(super) struct Cluster {
     pub(super) control: Control,
     pub(super) bound: Bound,
     pub(super) class: Class,
-    /// Cases that break the bound.
+    /// Number of cases that break the bound.
     pub(super) cases: usize,
-    /// Cases of the class.
+    /// Number of cases in the class.
     pub(super) of: usize,
-    /// The greatest amount, and its seed.
+    /// The greatest amount; below, its seed.
     pub(super) worst: f64,
     pub(super) worst_seed: u64,
 }
 
-/// The failures of all outcomes by control, bound and class, the most missing first.
+/// The failures of all outcomes by control, bound and class, the largest total amounts first.
 pub(super) fn clusters(outcomes: &[Outcome]) -> Vec<Cluster> {
     let mut of: BTreeMap<(Control, Class), usize> = BTreeMap::new();
     let mut found: BTreeMap<(Control, Bound, Class), (f64, Cluster)> = BTreeMap::new();

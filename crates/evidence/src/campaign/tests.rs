@@ -2,7 +2,7 @@ use super::score::{Bound, failures};
 use super::*;
 use crate::simulator::Simulator;
 
-/// A case with this text, as if it were of this class.
+/// A case with this text, treated as one of this class.
 fn case(class: Class, text: &str) -> Case {
     Case { seed: 1, class, table: text.parse().unwrap(), trace: None }
 }
@@ -36,7 +36,7 @@ fn a_reference_is_right_and_without_control_the_shares_are_not() {
     assert!(wfq.score.error.unwrap() < 0.01, "{wfq:?}");
     assert_eq!((wfq.score.used_by_wfq, none.score.total_by_none), (Some(1.0), Some(1.0)));
     assert_eq!((wfq.score.events, wfq.score.events_right), (1, 1));
-    // Four connections against one with a weight of 4.
+    // Four connections compete with one that has a weight of 4.
     assert!(none.score.error.unwrap() > 0.3, "{none:?}");
     assert_eq!(none.score.events_right, 0);
     let broken: Vec<Bound> = none.failures.iter().map(|f| f.bound).collect();
@@ -63,7 +63,7 @@ fn a_host_beside_a_neighbour_is_scored_by_its_own_groups() {
     let all = outcomes(&case, Control::None);
     let (wfq, none) = (of(&all, Control::Wfq), of(&all, Control::None));
     assert!(wfq.score.error.unwrap() < 0.01 && none.score.error.unwrap() > 0.3, "{all:?}");
-    // By weight 5 of 6; of the connections, 5 of 6 as well.
+    // By weight the host gets 5 of 6 parts; by connections it gets 5 of 6 as well.
     assert!((0.8..1.4).contains(&wfq.score.total_by_none.unwrap()), "{wfq:?}");
     assert_eq!(wfq.score.events, 0, "the shares among devices are not the host's");
 }

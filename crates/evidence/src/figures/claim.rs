@@ -1,15 +1,15 @@
-//! What is wanted, what was measured, and whether the one is the other.
+//! Claims: the wanted value, the measured value, and whether they match.
 //!
-//! A claim is about the mean over all seeds, of which the seeds that were played give an interval: it
-//! holds if the 95 % interval by Student's t is inside the band, and is missed if it is outside. If
-//! the interval contains a bound, more seeds are needed to tell: the claim is open. One seed gives no
-//! interval, and the value decides; tables say so.
+//! A claim is about the mean over all seeds, for which the seeds that were played give an interval.
+//! It holds if the 95 % interval by Student's t is inside the band, and is missed if it is outside.
+//! If the interval contains a bound, more seeds are needed to decide: the claim is open. One seed
+//! gives no interval, so the value decides; tables say so.
 
 use std::fmt::{self, Write};
 
 use serde::{Serialize, Serializer};
 
-/// A number of each seed.
+/// One number for each seed.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Measured(pub(super) Vec<f64>);
 
@@ -18,43 +18,43 @@ impl Measured {
         self.0.iter().sum::<f64>() / self.0.len() as f64
     }
 
-    /// Standard deviation of the seeds; zero of one.
+    /// Standard deviation over the seeds; zero for a single one.
     pub(super) fn spread(&self) -> f64 {
         let mean = self.mean();
         let squares: f64 = self.0.iter().map(|v| (v - mean) * (v - mean)).sum();
         (squares / (self.0.len() as f64 - 1.0).max(1.0)).sqrt()
     }
 
-    /// Half the length of the 95 % interval of the mean; `None` of a single seed.
+    /// Half the length of the 95 % interval of the mean; `None` for a single seed.
     ///
-    /// Source: Student's t for the mean of as many independent seeds.
+    /// Source: Student's t for the mean of this number of independent seeds.
     fn half_interval(&self) -> Option<f64> {
         let count = self.0.len();
         (count > 1).then(|| student_t(count - 1) * self.spread() / (count as f64).sqrt())
     }
 
-    /// The ratio to another one, seed by seed.
+    /// The ratio to another measurement, seed by seed.
     pub(super) fn by(&self, other: &Measured) -> Measured {
         self.with(other, |a, b| a / b)
     }
 
-    /// Computes something of two, seed by seed.
+    /// A function of two measurements, seed by seed.
     pub(super) fn with(&self, other: &Measured, f: impl Fn(f64, f64) -> f64) -> Measured {
         Measured(self.0.iter().zip(&other.0).map(|(&a, &b)| f(a, b)).collect())
     }
 
-    /// Computes something of each.
+    /// A function of each value.
     pub(super) fn map(&self, f: impl Fn(f64) -> f64) -> Measured {
         Measured(self.0.iter().map(|&v| f(v)).collect())
     }
 
-    /// Every seed's, for people: `5.0, 16.9, 5.1 Mbit/s`.
+    /// The values of all seeds, as text: `5.0, 16.9, 5.1 Mbit/s`.
     pub(super) fn each(&self, unit: Unit) -> String {
         let numbers: Vec<String> = self.0.iter().map(|&value| unit.number(value)).collect();
         format!("{}{unit}", numbers.join(", "))
     }
 
-    /// For people: `98.4 ± 0.3 %`, the mean and half its 95 % interval.
+    /// Text such as `98.4 ± 0.3 %`: the mean and half its 95 % interval.
     pub(super) fn text(&self, unit: Unit) -> String {
         let number = |value: f64| unit.number(value);
         if self.mean().is_nan() {
@@ -67,10 +67,10 @@ impl Measured {
     }
 }
 
-/// What 97.5 % of Student's t with these degrees of freedom do not exceed.
+/// The value that Student's t with these degrees of freedom does not exceed with probability 97.5 %.
 ///
-/// The first ones from a table; from ten on the expansion of Abramowitz and Stegun, 26.7.5, whose
-/// error is below 0.001.
+/// The first values come from a table; from ten on, from the expansion of Abramowitz and Stegun,
+/// 26.7.5, whose error is below 0.001.
 fn student_t(freedom: usize) -> f64 {
     const FEW: [f64; 9] = [12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262];
     const NORMAL: f64 = 1.959_964;
@@ -84,27 +84,27 @@ fn student_t(freedom: usize) -> f64 {
     z + first / v + second / v.powi(2) + third / v.powi(3)
 }
 
-/// What a number is of.
+/// The unit of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unit {
     /// A part of something, shown in percent.
     Part,
-    /// How often one thing goes into another.
+    /// A ratio of two values.
     Times,
     /// An allocation error, or another small part that is shown as it is.
     Error,
     Mbit,
-    /// Of a number in seconds.
+    /// For a number in seconds.
     Seconds,
-    /// Of a number in seconds as well.
+    /// For a number in seconds that is shown in milliseconds.
     Milliseconds,
     Packets,
-    /// How many there are of what the claim names.
+    /// A count of what the claim names.
     Count,
 }
 
 impl Unit {
-    /// Without the unit; a dash for what was not measured.
+    /// The number without its unit; a dash if it was not measured.
     pub(super) fn number(self, value: f64) -> String {
         if value.is_nan() {
             return "–".to_owned();
@@ -135,7 +135,7 @@ impl fmt::Display for Unit {
     }
 }
 
-/// Where the interval of a mean must lie for the claim to hold; ends included.
+/// The range in which the interval of a mean must lie for the claim to hold; both ends are included.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Band {
     AtLeast(f64),
@@ -152,7 +152,7 @@ impl Band {
         }
     }
 
-    /// What an interval says; one that is not a number is missed.
+    /// The verdict on an interval; NaN is missed.
     fn judge(self, mean: f64, half: f64) -> Verdict {
         let (least, most) = self.ends();
         let (low, high) = (mean - half, mean + half);
@@ -174,7 +174,7 @@ impl Band {
     }
 }
 
-/// Without decimals that say nothing.
+/// The number without decimals that are zero.
 fn short(unit: Unit, value: f64) -> String {
     let text = unit.number(value);
     match text.contains('.') {
@@ -183,25 +183,25 @@ fn short(unit: Unit, value: f64) -> String {
     }
 }
 
-/// One line of the table.
+/// One claim, a line of the table.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Claim {
-    /// What was looked at.
+    /// What was measured.
     what: String,
-    /// What the paper says of it, or what another control came to.
+    /// The paper's value, or the value of another control.
     beside: String,
     #[serde(serialize_with = "as_text")]
     measured: Measurement,
     mean: f64,
-    /// Standard deviation of the seeds.
+    /// Standard deviation over the seeds.
     spread: f64,
     /// Half the 95 % interval of the mean; `None` for a single value.
     half_interval: Option<f64>,
-    /// How many values there are, usually one for each seed.
+    /// Number of values, usually one for each seed.
     values: usize,
     wanted: String,
     pub(super) verdict: Verdict,
-    /// Why it is not met, by another measurement.
+    /// Why it is not met, from another measurement.
     why: Option<String>,
 }
 
@@ -243,7 +243,7 @@ impl Claim {
         }
     }
 
-    /// Says why, if it is not met.
+    /// Adds the reason, if the claim is not met.
     pub(super) fn because(mut self, why: impl FnOnce() -> String) -> Claim {
         if self.verdict != Verdict::Met {
             self.why = Some(why());
@@ -251,7 +251,7 @@ impl Claim {
         self
     }
 
-    /// Whether there is no interval that could tell.
+    /// Whether there is only one value, so that no interval can decide.
     pub(super) fn is_of_one_value(&self) -> bool {
         self.half_interval.is_none()
     }
@@ -272,10 +272,10 @@ impl Claim {
     }
 }
 
-/// What tables say of a claim that no interval decides.
+/// Mark of a claim that no interval decides.
 const ONE_VALUE: &str = " (one value)";
 
-/// What a figure came to.
+/// The result of a figure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(super) struct Outcome {
     pub(super) figure: &'static str,
@@ -298,7 +298,7 @@ pub(super) fn markdown(outcomes: &[Outcome], beside_what: &str) -> String {
     text
 }
 
-/// The same for a terminal.
+/// All claims as text for a terminal.
 pub(super) fn plain(outcomes: &[Outcome], beside_what: &str) -> String {
     let mut text = String::new();
     let claims = || outcomes.iter().flat_map(|o| &o.claims);
@@ -340,7 +340,7 @@ mod tests {
     fn mean_and_spread_are_those_of_the_seeds() {
         let measured = Measured(vec![0.9, 1.0, 1.1]);
         assert!((measured.mean() - 1.0).abs() < 1e-12 && (measured.spread() - 0.1).abs() < 1e-12);
-        // 4.303 · 0.1 / √3.
+        // Half an interval is 4.303 · 0.1 / √3.
         assert_eq!(measured.text(Unit::Part), "100.0 ± 24.8 %");
         assert_eq!(Measured(vec![0.5]).text(Unit::Mbit), "0.50 Mbit/s");
         let doubled = measured.map(|v| v * 2.0);
@@ -372,7 +372,7 @@ mod tests {
 
     #[test]
     fn a_claim_whose_interval_contains_a_bound_is_open_whichever_side_its_mean_is() {
-        // Mean 1.00, half an interval 0.159.
+        // The mean is 1.00, half an interval 0.159.
         let claim = |band| {
             let measured = (Measured(vec![0.9, 1.0, 1.0, 1.1, 1.2, 0.8]), Unit::Times);
             Claim::new("burst", "-", measured, band).because(|| "of that".to_owned())

@@ -1,4 +1,4 @@
-//! Pictures that figures have in common.
+//! Charts that several figures use.
 
 use fairweir_scenario::Control;
 use fairweir_scenario::report::chart::{Bars, Chart, Marks, Panel, Value, colour_of, label_of};
@@ -8,7 +8,7 @@ use super::File;
 use super::claim::Measured;
 use super::play::{Played, Point};
 
-/// The colour of bars that their labels tell apart.
+/// The colour of bars that are distinguished by their labels.
 pub(super) const PLAIN: &str = "#7a8793";
 
 /// Bars of a control, one for each measurement.

@@ -1,9 +1,9 @@
-//! `fairweir figures`: plays the experiments of a paper, or those that the default control has to
-//! stand, in virtual time and says which results hold.
+//! `fairweir figures`: plays the experiments of a paper, or the tests for the default control, in
+//! virtual time and reports which results hold.
 //!
-//! A [`Figure`] is what is played ([`play::Point`]s: a scenario, what differs from its file, a
-//! control) and a judgement ([`claim::Claim`]s, charts). All points of all figures are played
-//! once, with every seed, over all cores; the same seeds give the same table and files to the byte.
+//! A [`Figure`] consists of runs ([`play::Point`]s: a scenario, overrides of its file, a control)
+//! and a judgement ([`claim::Claim`]s, charts). All points of all figures are played once, with
+//! every seed, over all cores; the same seeds give the same table and files to the byte.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -34,23 +34,23 @@ mod read;
 use claim::{Claim, Outcome, Verdict, markdown, plain};
 use play::{Played, Point, ToPlay};
 
-/// Experiments that one document reports.
+/// The experiments that one document reports.
 struct Collection {
-    /// As in the command.
+    /// Its name in the command.
     name: &'static str,
     document: &'static str,
-    /// What claims are compared with.
+    /// The source of the values that claims are compared with.
     beside: &'static str,
     figures: &'static [Figure],
-    /// What else the document has.
+    /// Further parts of the document.
     appendix: Option<Appendix>,
 }
 
-/// What a document has besides its claims.
+/// Parts of a document besides its claims.
 struct Appendix {
     /// Pictures that are kept in the folder `pictures` next to the document.
     pictures: &'static [&'static str],
-    /// A table of everything that was played.
+    /// Makes a table of everything that was played.
     table: fn(&[Point], &Played) -> String,
 }
 
@@ -99,17 +99,17 @@ const CONTROL: Collection = Collection {
 
 /// A figure of a collection.
 struct Figure {
-    /// As the paper counts, or a name.
+    /// Its number in the paper, or a name.
     number: &'static str,
     title: &'static str,
-    /// Whether it looks at rates over time.
+    /// Whether it needs rates over time.
     series: bool,
-    /// What is played for it.
+    /// The points that are played for it.
     points: fn() -> Vec<Point>,
     judge: fn(&Played) -> Judged,
 }
 
-/// What came out.
+/// The results of a figure.
 struct Judged {
     claims: Vec<Claim>,
     files: Vec<File>,
@@ -172,8 +172,8 @@ fn figures(
     Ok(())
 }
 
-/// Of each figure that is asked for, every number of its reports and its claims as JSON, and how many
-/// claims hold; with seed 1, in the order of `numbers`.
+/// For each requested figure, every number of its reports and its claims as JSON, and the number of
+/// claims that hold; with seed 1, in the order of `numbers`.
 ///
 /// # Errors
 /// If there is no such collection or figure, or the user interrupted it.
@@ -197,13 +197,13 @@ pub(crate) fn results(
         let outcome = Outcome { figure: number, title, claims: judge(&played).claims };
         let json = serde_json::to_string(&(reports, &outcome))?;
         let count = count(&[outcome]);
-        // That there is one value of each says nothing here.
+        // Removes the note that each claim has only one value, which is expected here.
         Ok((json, count.split(';').next().unwrap_or_default().trim_end().to_owned()))
     };
     chosen.iter().map(result).collect()
 }
 
-/// Those that are asked for, in the paper's order; all if none is.
+/// The requested figures, in the paper's order; all figures if none is named.
 fn choose(all: &'static [Figure], asked: &[String]) -> anyhow::Result<Vec<&'static Figure>> {
     if let Some(unknown) = asked.iter().find(|n| all.iter().all(|f| f.number != n.as_str())) {
         let numbers: Vec<&str> = all.iter().map(|figure| figure.number).collect();
@@ -213,7 +213,7 @@ fn choose(all: &'static [Figure], asked: &[String]) -> anyhow::Result<Vec<&'stat
     Ok(all.iter().filter(is_asked).collect())
 }
 
-/// Everything that the figures need, once.
+/// Everything that the figures need, each point once.
 fn to_play(figures: &[&Figure]) -> ToPlay {
     let mut points = BTreeMap::new();
     for figure in figures {
@@ -224,7 +224,7 @@ fn to_play(figures: &[&Figure]) -> ToPlay {
     points
 }
 
-/// What the figures look at, in their order, each once.
+/// The points of the figures, in their order, each once.
 fn points(figures: &[&Figure]) -> Vec<Point> {
     let mut points = Vec::new();
     for point in figures.iter().flat_map(|figure| (figure.points)()) {
@@ -254,7 +254,7 @@ fn write(dir: &Path, name: &str, text: &str) -> anyhow::Result<()> {
     output::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// Every number of every run: one to a line.
+/// Every number of every run, one per line.
 fn numbers(points: &[Point], played: &Played) -> String {
     let mut text = String::from("scenario,set,control,seed,measure,of,value\n");
     for point in points {
@@ -269,7 +269,7 @@ fn numbers(points: &[Point], played: &Played) -> String {
     text
 }
 
-/// What a report has, with the group that it is of.
+/// The numbers of a report, each with the group to which it belongs.
 fn measures(report: &Report) -> Vec<(&'static str, &str, f64)> {
     let summary = &report.summary;
     let mut all = vec![
@@ -331,7 +331,7 @@ fn count(outcomes: &[Outcome]) -> String {
     format!("{met} of {} claims met, {missed} missed, {open} open{one}\n", claims().count())
 }
 
-/// What a document says about the figures.
+/// The section of a document about the figures.
 fn section(
     &Collection { name, document, .. }: &Collection,
     outcomes: &[Outcome],
@@ -385,7 +385,7 @@ mod tests {
     fn every_point_can_be_played_with_its_control() {
         for (point, _) in to_play(&all()) {
             let scenario = point.scenario().unwrap_or_else(|e| panic!("{point:?}: {e:#}"));
-            // CRAB as printed has no parameters.
+            // CRAB as printed has no parameters to check.
             let Some(control) = point.control.at_home() else { continue };
             let spec =
                 ControllerSpec::new(control, Some(scenario.link.capacity.nominal())).unwrap();
@@ -417,7 +417,7 @@ mod tests {
         vec![run.score()]
     }
 
-    /// A figure that looked at something else would end the command after minutes.
+    /// A figure that used a point it did not plan would end the command after minutes.
     #[test]
     fn every_figure_judges_what_it_plans_and_nothing_that_was_not_measured() {
         for figure in all() {

@@ -1,4 +1,4 @@
-//! Every run that the figures need, once, over all cores.
+//! Plays every run that the figures need, once, over all cores.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,7 +17,7 @@ use crate::Players;
 pub(super) struct Point {
     /// Name of a file in `scenarios/`.
     pub(super) scenario: &'static str,
-    /// What differs from the file, as `--set` takes it.
+    /// Overrides of the file, as `--set` takes them.
     pub(super) set: Vec<String>,
     pub(super) control: Control,
 }
@@ -27,16 +27,16 @@ impl Point {
         Point { scenario, set: Vec::new(), control }
     }
 
-    /// With something else than the file says.
+    /// The point with another value for a key of the file.
     pub(super) fn set(mut self, key: &str, value: impl ToString) -> Point {
         self.set.push(format!("{key}={}", value.to_string()));
         self
     }
 
-    /// What it plays.
+    /// The scenario that it plays.
     ///
     /// # Errors
-    /// If the scenario is not there or wrong.
+    /// If the scenario is missing or invalid.
     pub(super) fn scenario(&self) -> anyhow::Result<Scenario> {
         let (_, text) = SCENARIOS
             .iter()
@@ -69,19 +69,19 @@ scenarios! {
     "web-7-3" "quic-vs-tcp" "udp-flood"
 }
 
-/// What is to be played, and whether its rates over time are needed.
+/// The points to play, and whether their rates over time are needed.
 pub(super) type ToPlay = BTreeMap<Point, bool>;
 
 /// The reports of everything that was played, one for each seed.
 #[derive(Debug, Default)]
 pub(super) struct Played {
     reports: BTreeMap<Point, Vec<Report>>,
-    /// Those of the command, in rising order.
+    /// The seeds of the command, in rising order.
     pub(super) seeds: Vec<u64>,
 }
 
 impl Played {
-    /// What some points came to with one seed.
+    /// The results of some points with one seed.
     #[cfg(test)]
     pub(super) fn from<'p>(
         points: impl IntoIterator<Item = &'p Point>,

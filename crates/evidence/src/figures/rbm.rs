@@ -1,4 +1,4 @@
-//! The figures of Receiver Based Management (INFOCOM 2000), and its law on a link of today.
+//! The figures of Receiver Based Management (INFOCOM 2000), and its law on a present-day link.
 //!
 //! Figure 1 is the unmanaged half of figure 2.
 
@@ -54,10 +54,10 @@ pub(super) const FIGURES: [Figure; 5] = [
 ];
 
 const CONTROLS: [Control; 2] = [Control::None, Control::Rbm];
-/// Group of the terminal's or the ping's neighbour.
+/// Group that downloads beside the terminal or the ping.
 const DOWNLOAD: usize = 1;
 
-/// Only what the terminal sees during the download counts.
+/// Only what the terminal experiences during the download counts.
 fn modem(control: Control) -> Point {
     let point = Point::new("rbm-fig1", control);
     point.set("flow.telnet.start", "15s").set("flow.telnet.stop", "85s")
@@ -72,7 +72,7 @@ fn web(control: Control) -> Point {
     Point::new("rbm-fig4", control)
 }
 
-/// The download begins at the end.
+/// The download begins only at the end of the run.
 fn web_alone(control: Control) -> Point {
     web(control).set("flow.1.start", "1799s")
 }
@@ -94,7 +94,7 @@ fn both(
     CONTROLS.map(|control| played.measure(&point(control), &of))
 }
 
-/// Round-trip times and what the download had, as bars.
+/// Round-trip times and the rate of the download, as bars.
 fn latency_panels(
     played: &Played,
     point: fn(Control) -> Point,
@@ -223,7 +223,7 @@ fn judge_4(played: &Played) -> Judged {
     Judged { claims, files: vec![chart("figure-4", title, vec![panel])] }
 }
 
-/// Packets of 576 bytes that 512 kbit/s carry in a second, with Ethernet's header.
+/// Number of packets of 576 bytes, plus Ethernet's header, that 512 kbit/s carry in a second.
 const PACKETS_PER_S: f64 = 512_000.0 / 8.0 / 590.0;
 
 fn judge_5(played: &Played) -> Judged {

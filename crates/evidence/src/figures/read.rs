@@ -1,4 +1,4 @@
-//! Numbers out of reports; NaN where a report has none.
+//! Numbers from reports; NaN where a report has none.
 
 use fairweir_scenario::report::Report;
 
@@ -14,7 +14,7 @@ pub(super) fn jain(values: &[f64]) -> f64 {
     sum * sum / (values.len() as f64 * values.iter().map(|v| v * v).sum::<f64>())
 }
 
-/// Delivered by capacity, over the whole run.
+/// Volume delivered divided by capacity, over the whole run.
 pub(super) fn utilization(report: &Report) -> f64 {
     report.summary.link_utilization
 }
@@ -34,12 +34,12 @@ pub(super) fn queue_mean(report: &Report) -> f64 {
     report.summary.isp_queue_ms.map_or(f64::NAN, |queue| queue.mean / 1e3)
 }
 
-/// What 99 of 100 packets do not exceed in the ISP's queue, in seconds.
+/// Time in the ISP's queue that 99 of 100 packets do not exceed, in seconds.
 pub(super) fn queue_p99(report: &Report) -> f64 {
     report.summary.isp_queue_ms.map_or(f64::NAN, |queue| queue.p99 / 1e3)
 }
 
-/// Delivered by capacity while demand suffices, outside transients.
+/// Volume delivered divided by capacity while the demand suffices, outside transients.
 pub(super) fn scored_utilization(report: &Report) -> f64 {
     report.summary.utilization.unwrap_or(f64::NAN)
 }
@@ -50,7 +50,7 @@ pub(super) fn rtt_median(report: &Report) -> f64 {
     ping.map_or(f64::NAN, |ms| ms / 1e3)
 }
 
-/// What 19 of 20 round-trip times of a ping do not exceed, in seconds.
+/// Round-trip time of a ping that 19 of 20 do not exceed, in seconds.
 pub(super) fn rtt_p95(report: &Report) -> f64 {
     let ping = report.summary.pings.first().and_then(|p| p.rtt_ms_p95);
     ping.map_or(f64::NAN, |ms| ms / 1e3)
@@ -71,7 +71,7 @@ pub(super) fn load_median(report: &Report) -> f64 {
     pages.map_or(f64::NAN, |ms| ms / 1e3)
 }
 
-/// What part of all pages was loaded within how many seconds, over all reports.
+/// The part of all pages that was loaded within a number of seconds, over all reports.
 pub(super) fn loads(reports: &[Report]) -> Vec<(f64, f64)> {
     let pages = reports.iter().flat_map(|r| &r.summary.pages);
     let mut loads: Vec<_> = pages.flat_map(|p| &p.loads).copied().collect();
@@ -80,8 +80,8 @@ pub(super) fn loads(reports: &[Report]) -> Vec<(f64, f64)> {
     loads.iter().zip(1..).map(|(load, n)| (load.as_secs_f64(), f64::from(n) / count)).collect()
 }
 
-/// Seconds from the `n`th event until all groups have their shares for good; the time to the next event
-/// if that is never.
+/// Seconds from the `n`th event until all groups have their shares for good; the time to the next
+/// event if they never do.
 pub(super) fn right_after(n: usize, next_s: f64) -> impl Fn(&Report) -> f64 {
     move |report| {
         let event = report.summary.right_after_s.get(n);
@@ -100,8 +100,8 @@ pub(super) fn rate_between(group: usize, from_s: f64, to_s: f64) -> impl Fn(&Rep
     }
 }
 
-/// Seconds from `from_s` until the link carried at least `mbit` for a whole second; the rest of
-/// the run if that is never.
+/// Seconds from `from_s` until the link carried at least `mbit` for a whole second; the rest of the
+/// run if it never does.
 pub(super) fn carries_after(mbit: f64, from_s: f64) -> impl Fn(&Report) -> f64 {
     move |report| {
         let groups = report.summary.groups.len().max(1);
@@ -118,11 +118,11 @@ pub(super) fn carries_after(mbit: f64, from_s: f64) -> impl Fn(&Report) -> f64 {
     }
 }
 
-/// Bins of the series in a second.
+/// Number of bins of the series in a second.
 const BINS_PER_S: usize = 5;
 
-/// Half the L1 distance between the groups' parts of what they got together and those that their
-/// `weights` give, whatever they got together.
+/// Half the L1 distance between the groups' parts of their total and the parts that their `weights`
+/// give, whatever the total is.
 pub(super) fn misshared(weights: &'static [f64]) -> impl Fn(&Report) -> f64 {
     move |report| {
         let rates = report.summary.groups.iter().map(|g| g.rate.as_mbit_f64());
@@ -131,7 +131,7 @@ pub(super) fn misshared(weights: &'static [f64]) -> impl Fn(&Report) -> f64 {
     }
 }
 
-/// By how much the worst group misses its fair share, in parts of it.
+/// The largest deviation of a group from its fair share, as a part of that share.
 pub(super) fn worst_group(report: &Report) -> f64 {
     let miss = |group: &fairweir_scenario::report::GroupRate| {
         let fair = group.fair.map_or(f64::NAN, |fair| fair.as_mbit_f64());

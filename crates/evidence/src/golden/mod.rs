@@ -1,10 +1,10 @@
-//! `fairweir golden`: whether the simulator still gives the results that a file holds.
+//! `fairweir golden`: checks that the simulator still gives the results stored in a file.
 //!
-//! A golden is a text file with a line for each run: what is played, a hash over every number of its
-//! report with the rates over time, and a summary for people. What is played is a scenario of the
-//! campaign with a control, or a figure with one seed. The same program gives the same file on every
-//! machine and for every number of threads, so a line that differs is a change of the control, the
-//! simulator, the scoring or the scenario.
+//! A golden is a text file with a line for each run: the run's subject, a hash over every number of
+//! its report including the rates over time, and a readable summary. The subject is a scenario of
+//! the campaign with a control, or a figure with one seed. The same program gives the same file on
+//! every machine and for every number of threads, so a line that differs shows a change of the
+//! control, the simulator, the scoring or the scenario.
 
 use std::fmt;
 use std::fs;
@@ -29,12 +29,12 @@ const HEAD: &str = "\
 # Write it again with: fairweir golden FILE --write
 ";
 
-/// Runs of the campaign that are played together, for each thread: few to compare, since the first
-/// batch with a difference is the last one.
+/// Runs of the campaign that are played together, for each thread. The number is small for a
+/// comparison, since it ends at the first batch with a difference.
 const COMPARED: usize = 4;
 const WRITTEN: usize = 32;
 
-/// What a line pins.
+/// The subject of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Subject {
     Campaign(Drawn),
@@ -45,7 +45,7 @@ enum Subject {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Line {
     subject: Subject,
-    /// `None` of a line that was added by hand and not written yet.
+    /// `None` for a line that was added by hand and not written yet.
     hash: Option<u64>,
     summary: String,
 }
@@ -93,7 +93,7 @@ fn read(path: &Path) -> anyhow::Result<Vec<Line>> {
     parse(&text).with_context(|| format!("cannot read {file}"))
 }
 
-/// The lines of a golden; empty ones and those that begin with `#` say nothing.
+/// The lines of a golden; empty lines and those that begin with `#` are skipped.
 fn parse(text: &str) -> anyhow::Result<Vec<Line>> {
     let lines =
         text.lines().zip(1..).filter(|(line, _)| !line.is_empty() && !line.starts_with('#'));
@@ -107,10 +107,10 @@ fn parse(text: &str) -> anyhow::Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// Plays what the golden has, until something differs.
+/// Plays the runs of the golden until a result differs.
 ///
 /// # Errors
-/// The first line that differs, with both summaries, or what could not be played.
+/// The first line that differs, with both summaries, or the run that could not be played.
 fn compare(
     golden: &[Line],
     parallel: Option<usize>,
@@ -136,7 +136,7 @@ fn compare(
     Ok(())
 }
 
-/// Plays all of it.
+/// Plays the lines together.
 fn play(
     golden: &[Line],
     parallel: Option<usize>,
@@ -151,7 +151,7 @@ fn play(
     Ok(lines)
 }
 
-/// What is played together: figures of one collection share runs.
+/// Lines that are played together: figures of the same collection share runs.
 fn batches(golden: &[Line], most: usize) -> impl Iterator<Item = &[Line]> {
     golden.chunk_by(|a, b| a.subject.collection() == b.subject.collection()).flat_map(
         move |batch| match batch[0].subject {
@@ -192,7 +192,7 @@ fn play_batch(
     Ok(batch.iter().zip(results).map(line).collect())
 }
 
-/// What a person sees first of a report.
+/// The main numbers of a report, for people.
 fn summary(report: &Report) -> String {
     let summary = &report.summary;
     let number = |value: Option<f64>| value.map_or("-".to_owned(), |value| value.to_string());
@@ -209,7 +209,7 @@ fn summary(report: &Report) -> String {
 }
 
 impl Subject {
-    /// Of figures, those that are played together.
+    /// The collection of a figure; figures of the same collection are played together.
     fn collection(&self) -> Option<&str> {
         match self {
             Subject::Campaign(_) => None,
@@ -245,7 +245,7 @@ impl Line {
     }
 }
 
-/// As in the file.
+/// Written as in the file.
 impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:<26} {}", self.subject.to_string(), self.result())

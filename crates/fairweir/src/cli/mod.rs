@@ -150,10 +150,10 @@ pub(crate) enum GenerateCommand {
     Uci {
         /// The file, such as /etc/config/fairweir.
         file: PathBuf,
-        /// The interface of the devices, unless the file names one.
+        /// The interfaces of the devices, with spaces between, unless the file names them.
         #[arg(long, value_name = "DEV")]
         lan: String,
-        /// The interface that faces the Internet, unless the file names one.
+        /// The interfaces that face the Internet, unless the file names them.
         #[arg(long, value_name = "DEV")]
         wan: String,
     },
@@ -444,6 +444,7 @@ pub(crate) const GROUPS: &[(&str, &[&str])] = &[
             "golden",
             "evidence",
             "validate-tcp",
+            "validate-control",
         ],
     ),
 ];
@@ -456,7 +457,7 @@ pub(crate) fn command() -> clap::Command {
         let commands = names.iter().filter_map(|name| command.find_subcommand(name));
         let lines = commands.map(|c| {
             let about = c.get_about().map(ToString::to_string).unwrap_or_default();
-            format!("  {:<13} {about}\n", c.get_name())
+            format!("  {:<16} {about}\n", c.get_name())
         });
         let lines: String = lines.collect();
         if !lines.is_empty() {

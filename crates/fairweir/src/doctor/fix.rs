@@ -1,8 +1,8 @@
-//! What `fairweir doctor --fix` can correct: settings of the kernel, modules that are not loaded, what a
-//! killed daemon left, and directories that others may write to.
+//! What `fairweir doctor --fix` can correct: kernel settings, modules that are not loaded, what a
+//! killed daemon left behind, and directories that other users can write to.
 //!
-//! A setting is changed now and by a file for the next boot, which also holds the value before, so
-//! that `--undo` restores it. Nothing else is changed: no configuration, and nothing of other programs.
+//! A setting is changed at once, and by a file for the next boot. The file also has the previous
+//! value, so that `--undo` restores it. No configuration and nothing of other programs is changed.
 
 use std::fmt::{self, Display};
 use std::fs;
@@ -19,7 +19,7 @@ use nix::libc;
 use crate::cli::DoctorArgs;
 use crate::off;
 
-/// Settings that fairweir needs: key, value, what is lost otherwise.
+/// Settings that fairweir needs: the key, the value, and what does not work otherwise.
 const SETTINGS: [(&str, u64, &str); 2] = [
     (
         "net.ipv4.tcp_timestamps",
@@ -29,10 +29,10 @@ const SETTINGS: [(&str, u64, &str); 2] = [
     ("net.core.bpf_jit_enable", 1, "speed: BPF programs are interpreted"),
 ];
 
-/// Its finding's name; see `fairweir_linux::doctor`.
+/// The name of the finding about these modules; see `fairweir_linux::doctor`.
 const SHAPING: &str = "ifb, HTB and bfifo";
 
-/// With the parameters for loading them. ifb makes two devices of its own otherwise.
+/// The modules and the parameters for loading them. Without `numifbs=0`, ifb creates two devices.
 const MODULES: [&[&str]; 2] = [&["ifb", "numifbs=0"], &["sch_htb"]];
 
 const SYSCTL_DIR: &str = "sysctl.d";
@@ -40,7 +40,7 @@ const SYSCTL_FILE: &str = "90-fairweir.conf";
 const MODULES_DIR: &str = "modules-load.d";
 const MODULES_FILE: &str = "fairweir.conf";
 
-/// What stands before a value to restore.
+/// The prefix of a line with a value to restore.
 const BEFORE: &str = "# before: ";
 
 const FILE_MAX: u64 = 4_096;
@@ -72,12 +72,12 @@ impl Display for Fix {
     }
 }
 
-/// What corrects a finding on the kernel.
+/// The fix for a finding about the kernel.
 pub(super) fn of_kernel(finding: &Finding) -> Option<Fix> {
     (!finding.found && finding.feature == SHAPING).then_some(Fix::Modules)
 }
 
-/// Findings on this machine besides the kernel's features.
+/// Findings about this machine other than the kernel's features.
 pub(super) fn findings(args: &DoctorArgs) -> Vec<(Finding, Option<Fix>)> {
     let mut all: Vec<_> = SETTINGS.iter().filter_map(setting).collect();
     all.extend(left_behind(&args.run_dir.run_dir));
@@ -89,7 +89,7 @@ pub(super) fn findings(args: &DoctorArgs) -> Vec<(Finding, Option<Fix>)> {
 fn setting(
     &(key, value, lost): &(&'static str, u64, &'static str),
 ) -> Option<(Finding, Option<Fix>)> {
-    // Kernels without it, and namespaces that may not set it, have no such file.
+    // The file does not exist in kernels without this setting, or in namespaces that may not set it.
     let before: u64 = fs::read_to_string(path_of(key)).ok()?.trim().parse().ok()?;
     let found = before != 0;
     let fix = (!found).then_some(Fix::Setting { key, value, before });
@@ -104,7 +104,7 @@ fn left_behind(run_dir: &Path) -> Vec<(Finding, Option<Fix>)> {
             return Vec::new();
         }
     };
-    // A daemon that runs holds the lock of its device.
+    // A running daemon holds the lock of its device.
     let stale = devices.into_iter().filter(|dev| Lock::device(run_dir, dev).is_ok());
     let stale = stale.map(|dev| {
         let detail = "a daemon left its classes, classifier or policer".to_owned();
@@ -129,7 +129,7 @@ fn sockets(run_dir: &Path) -> Vec<(Finding, Option<Fix>)> {
     stale.collect()
 }
 
-/// The directories whose contents daemons believe.
+/// Checks the directories whose contents daemons trust.
 fn directories(args: &DoctorArgs) -> Vec<(Finding, Option<Fix>)> {
     let below = fs::read_dir(&args.state).into_iter().flatten().flatten().map(|entry| entry.path());
     let all = [args.run_dir.run_dir.clone(), args.state.clone()].into_iter().chain(below);
@@ -144,14 +144,14 @@ fn directories(args: &DoctorArgs) -> Vec<(Finding, Option<Fix>)> {
         let detail = format!("belongs to uid {owner} with mode {mode:04o}; others may change it");
         let lost = "the daemon: it refuses to read or write there";
         let name = format!("directory {}", path.display());
-        // What another user made is not to be believed by a change of its owner.
+        // If another user owns the directory, a new owner would not make its contents trustworthy.
         let fix = is_ours.then_some(Fix::Mode { path, before: mode });
         Some((finding(name, false, detail, lost), fix))
     });
     wrong.collect()
 }
 
-/// The most directories that are searched.
+/// The most directories that are checked.
 const DIRECTORIES_MAX: usize = 32;
 
 fn finding(feature: String, found: bool, detail: String, lost_without: &'static str) -> Finding {
@@ -159,10 +159,10 @@ fn finding(feature: String, found: bool, detail: String, lost_without: &'static 
 }
 
 impl Fix {
-    /// Does it, and says what was done and how it is undone.
+    /// Applies the fix, and describes what was done and how to undo it.
     ///
     /// # Errors
-    /// If it cannot be done.
+    /// If the fix cannot be applied.
     pub(super) fn apply(&self, args: &DoctorArgs) -> anyhow::Result<String> {
         match self {
             Fix::Modules => load_modules(&args.etc),
@@ -179,7 +179,7 @@ impl Fix {
             Fix::Leftovers { dev } => Ok(off::clean(&args.run_dir.run_dir, dev)?.join("; ")),
             Fix::Socket { name } => {
                 let run_dir = &args.run_dir.run_dir;
-                // No process becomes this daemon meanwhile.
+                // The lock keeps a daemon of this name from starting meanwhile.
                 let _lock = Lock::acquire(run_dir, name)?;
                 Ok(off::remove_socket(run_dir, name)?.unwrap_or_default())
             }
@@ -209,16 +209,16 @@ fn load_modules(etc: &Path) -> anyhow::Result<String> {
     Ok("loaded the modules; after `fairweir doctor --undo` they are not loaded at boot".to_owned())
 }
 
-/// A directory of settings, which is read and written without following links.
+/// A directory of settings that is read and written without following symbolic links.
 fn store(path: &Path) -> anyhow::Result<StateDir> {
     fs::create_dir_all(path).with_context(|| format!("cannot create {}", path.display()))?;
     Ok(StateDir::new(path))
 }
 
-/// Restores the settings, removes the files, and says what was done.
+/// Restores the settings, removes the files, and describes what was done.
 ///
 /// # Errors
-/// If a setting cannot be restored; then its file stays.
+/// If a setting cannot be restored; its file is then kept.
 pub(super) fn undo(args: &DoctorArgs) -> anyhow::Result<Vec<String>> {
     let mut done = Vec::new();
     let dir = StateDir::new(&args.etc.join(SYSCTL_DIR));

@@ -16,7 +16,7 @@ mod fix;
 
 use fix::Fix;
 
-/// A finding, and what would correct it.
+/// A finding and its fix, if there is one.
 struct Checked {
     finding: Finding,
     fix: Option<Fix>,
@@ -62,7 +62,7 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     if outcome(&checked).is_ok() { Ok(()) } else { outcome(&check(args)) }
 }
 
-/// Fails if no daemon can work here.
+/// Fails if no daemon can work on this machine.
 fn outcome(checked: &[Checked]) -> anyhow::Result<()> {
     let missing = checked.iter().filter(|c| c.finding.is_required && !c.finding.found);
     let missing: Vec<&str> = missing.map(|c| c.finding.feature.as_str()).collect();
@@ -97,7 +97,7 @@ fn as_json(Checked { finding, fix }: &Checked) -> serde_json::Value {
     })
 }
 
-/// Corrects what can be corrected, each after a question unless `--yes` is given.
+/// Applies the available fixes, each after a question unless `--yes` is given.
 fn fix_all(args: &DoctorArgs, checked: &[Checked]) -> anyhow::Result<()> {
     let mut questions = Questions { are_asked: !args.yes };
     let mut failures = Vec::new();

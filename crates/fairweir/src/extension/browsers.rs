@@ -1,4 +1,4 @@
-//! The browsers, and where each of them looks for the programs of extensions.
+//! The supported browsers, and where each looks for the manifests of extensions' host programs.
 //!
 //! Source: <https://developer.chrome.com/docs/extensions/develop/concepts/native-messaging>,
 //! <https://developer.mozilla.org/docs/Mozilla/Add-ons/WebExtensions/Native_manifests>; Edge and
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use super::{ID_CHROMIUM, ID_FIREFOX, NAME};
 
-/// A browser whose extension may ask for this program.
+/// A browser whose extension can start this program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Browser {
     /// Chromium.
@@ -30,12 +30,12 @@ pub(crate) enum Browser {
     Firefox,
 }
 
-/// Where manifests are: those of the system, or of one user.
+/// The root of the manifests: for all users, or for one user.
 #[derive(Debug)]
 pub(super) enum Place {
-    /// Below this directory.
+    /// The system's manifests are beneath this directory.
     System(PathBuf),
-    /// Below this home.
+    /// The user's manifests are beneath this home directory.
     User(PathBuf),
 }
 
@@ -43,7 +43,7 @@ impl Browser {
     pub(super) const ALL: [Browser; 5] =
         [Browser::Chromium, Browser::Chrome, Browser::Edge, Browser::Brave, Browser::Firefox];
 
-    /// Its directory of manifests for every user, if it reads one.
+    /// The browser's directory of manifests for all users, if it reads one.
     fn dir_of_system(self) -> Option<&'static str> {
         match self {
             Browser::Chromium => Some("etc/chromium/native-messaging-hosts"),
@@ -54,7 +54,7 @@ impl Browser {
         }
     }
 
-    /// The same below a home.
+    /// The browser's directory of manifests beneath a home directory.
     fn dir_of_user(self) -> &'static str {
         match self {
             Browser::Chromium => ".config/chromium/NativeMessagingHosts",
@@ -75,7 +75,7 @@ impl Browser {
         }
     }
 
-    /// Its names as a Flatpak and as a snap.
+    /// The browser's package names as a Flatpak and as a snap.
     fn packages(self) -> (&'static str, Option<&'static str>) {
         match self {
             Browser::Chromium => ("org.chromium.Chromium", Some("chromium")),
@@ -86,14 +86,14 @@ impl Browser {
         }
     }
 
-    /// Whether one of its programs is in the PATH.
+    /// Whether one of the browser's programs is in the PATH.
     pub(super) fn is_installed(self) -> bool {
         let path = std::env::var_os("PATH").unwrap_or_default();
         let mut dirs = std::env::split_paths(&path);
         dirs.any(|dir| self.programs().iter().any(|program| dir.join(program).is_file()))
     }
 
-    /// Where it is installed in a form that cannot start this program.
+    /// Paths of installations (Flatpak, snap) that cannot start this program.
     pub(super) fn packaged(self) -> Vec<String> {
         let (flatpak, snap) = self.packages();
         let flatpak = Path::new("/var/lib/flatpak/app").join(flatpak);
@@ -103,7 +103,7 @@ impl Browser {
         there.map(|(kind, path)| format!("{kind} {}", path.display())).collect()
     }
 
-    /// What it reads of the program.
+    /// The manifest that the browser reads about this program.
     pub(super) fn manifest(self, program: &str) -> Value {
         let mut manifest = json!({
             "name": NAME,
@@ -144,7 +144,7 @@ impl Place {
         Place::User(root.map_or_else(|| home.to_owned(), |root| root.join(below)))
     }
 
-    /// Where the manifest for `browser` is.
+    /// The path of the manifest for `browser`.
     pub(super) fn manifest(&self, browser: Browser) -> Option<PathBuf> {
         let dir = match self {
             Place::System(root) => root.join(browser.dir_of_system()?),
@@ -154,7 +154,7 @@ impl Place {
     }
 }
 
-/// The names that `--browser` takes.
+/// The values that `--browser` accepts.
 pub(super) fn names() -> String {
     Browser::ALL.map(|browser| browser.to_string()).join(", ")
 }
@@ -164,19 +164,19 @@ pub(super) fn write(path: &Path, manifest: &Value) -> io::Result<()> {
     output::write(path, format!("{manifest:#}\n"))
 }
 
-/// Whether there was one. Directories that are empty then go too, since `write` may have made them.
+/// Removes a manifest, and directories that are then empty; returns whether there was a manifest.
 pub(super) fn remove(path: &Path) -> io::Result<bool> {
     match fs::remove_file(path) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(false),
         removed => removed?,
     }
-    // Of the browser's own, too: `.config/chromium` and the like.
+    // This includes directories of the browser, such as `.config/chromium`.
     let made = path.ancestors().skip(1).take(3);
     let _ = made.map_while(|dir| fs::remove_dir(dir).ok()).count();
     Ok(true)
 }
 
-/// What the manifest at `path` says, in some words.
+/// Describes the manifest at `path` in a few words.
 pub(super) fn state(path: &Path, browser: Browser) -> String {
     let manifest = match fs::read(path) {
         Ok(bytes) => serde_json::from_slice::<Value>(&bytes).unwrap_or_default(),

@@ -1,9 +1,9 @@
-//! The program that a browser starts for its extension: messages of the extension go to the daemon
-//! as requests, and replies back.
+//! The program that a browser starts for its extension: it forwards the extension's messages to the
+//! daemon as requests, and returns the replies.
 //!
-//! Each message has its length in front, 32 bits in the machine's order. The extension asks and
-//! waits; nothing is sent unasked. Names, addresses and times pass through and are not kept.
-//! Source: <https://developer.chrome.com/docs/extensions/develop/concepts/native-messaging>.
+//! Each message is preceded by its length, 32 bits in the machine's byte order. The extension sends
+//! a message and waits for the reply; it gets no other messages. Names, addresses and times are not
+//! kept. Source: <https://developer.chrome.com/docs/extensions/develop/concepts/native-messaging>.
 
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -16,16 +16,16 @@ use serde_json::{Value, json};
 use crate::host::wire::{ClaimsReply, ClaimsRequest, HostRequest};
 use crate::words::chained;
 
-/// The longest message, in bytes; the extension sends no longer one.
+/// The longest message, in bytes; the extension never sends a longer one.
 const MESSAGE_MAX: u32 = 64 << 10;
 
-/// How long the answer of a daemon is waited for.
+/// How long to wait for a daemon's reply.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Until the browser closes stdin.
+/// Serves the extension until the browser closes stdin.
 ///
 /// # Errors
-/// If the browser sends what no extension of fairweir does, or does not read.
+/// If the browser sends what no extension of fairweir sends, or stops reading.
 pub(super) fn run(run_dir: &Path) -> anyhow::Result<()> {
     let (mut input, mut output) = (io::stdin().lock(), io::stdout().lock());
     let mut daemon = None;
@@ -39,7 +39,7 @@ pub(super) fn run(run_dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The daemon's answer, or why there is none; a daemon that was restarted is found again.
+/// The daemon's reply, or the error; reconnects to a daemon that was restarted.
 fn ask(daemon: &mut Option<Client>, run_dir: &Path, request: ClaimsRequest) -> Value {
     let request = HostRequest::Claims(request);
     let known = daemon.take();
@@ -68,7 +68,7 @@ fn attempt(
     reply
 }
 
-/// To the first daemon of a host that answers: sorted by name, there is mostly one.
+/// Connects to the first host daemon that answers, in the order of names. Usually there is one.
 fn connect(run_dir: &Path) -> Result<Client, Error> {
     let names = instances(&web_dir(run_dir))?;
     let mut error = Error::Refused("no `fairweir host` runs here".to_owned());

@@ -1,8 +1,8 @@
 //! `fairweir extension`: what a browser's extension needs on this machine.
 //!
-//! An extension cannot open sockets. Its browser starts a program for it, which it finds by a
-//! *manifest* in a directory of the browser's, and passes messages: that program is this binary
-//! ([`host`]). The commands write and remove the manifests ([`browsers`]).
+//! An extension cannot open sockets. A *manifest* in a directory of its browser names a program,
+//! which the browser starts and exchanges messages with. That program is this binary ([`host`]).
+//! The commands write and remove the manifests ([`browsers`]).
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -18,13 +18,13 @@ mod host;
 use browsers::{Browser, Place};
 use cli::{ExtensionCommand, PlaceArgs};
 
-/// The extension's number in Chromium and its kin, which follows from `key` in its manifest.
+/// The extension's id in Chromium and browsers based on it, derived from `key` in its manifest.
 const ID_CHROMIUM: &str = "lgkmfkcdbkebmicahfndngcbbnepmlho";
 
-/// The extension's name in Firefox, as in its manifest.
+/// The extension's id in Firefox, as in its manifest.
 const ID_FIREFOX: &str = "extension@fairweir.net";
 
-/// By this name the extension asks for the program.
+/// The name by which the extension refers to this program.
 const NAME: &str = "net.fairweir.extension";
 
 pub(crate) fn run(command: &ExtensionCommand) -> anyhow::Result<()> {
@@ -36,14 +36,14 @@ pub(crate) fn run(command: &ExtensionCommand) -> anyhow::Result<()> {
     }
 }
 
-/// Whether a browser started this: Chromium passes the extension's address, Firefox the manifest
-/// and the extension's name.
+/// Whether a browser started this process. The first arguments are in Chromium the extension's
+/// address; in Firefox the path of the manifest and the extension's id.
 pub(crate) fn is_started_by_browser(first: &str, second: Option<&str>) -> bool {
     first.strip_prefix("chrome-extension://").is_some_and(|rest| rest.starts_with(ID_CHROMIUM))
         || (first.ends_with(".json") && second == Some(ID_FIREFOX))
 }
 
-/// The program that a browser starts.
+/// Runs the program that a browser starts.
 pub(crate) fn host_main() -> anyhow::Result<()> {
     host::run(Path::new(cli::RUN_DIR))
 }
@@ -109,7 +109,7 @@ fn chosen(args: &PlaceArgs) -> Vec<Browser> {
     if args.browser.is_empty() { Browser::ALL.to_vec() } else { args.browser.clone() }
 }
 
-/// Root installs for every user by default.
+/// The place that the arguments select. By default root installs for all users.
 fn place(args: &PlaceArgs) -> anyhow::Result<Place> {
     let root = args.root.as_deref();
     if args.user || !geteuid().is_root() {

@@ -1,7 +1,7 @@
-//! What browsers' extensions say, before it is believed: checked, counted and bounded.
+//! Checks, counts and limits the claims of browsers' extensions before they are used.
 //!
-//! A client is one process of some user ([`Peer::uid`](fairweir_daemon::Peer), as the kernel knows
-//! it). What it says counts for that user's connections only: see
+//! A client is one process of some user ([`Peer::uid`](fairweir_daemon::Peer), as reported by the
+//! kernel). Its claims count only for that user's connections: see
 //! [`Resolver::handle_claim`](fairweir_core::sites::Resolver::handle_claim).
 
 use std::collections::{BTreeMap, VecDeque};
@@ -12,7 +12,7 @@ use fairweir_core::units::{Span, Time};
 
 use super::wire::{CLAIMS_VERSION, ClaimEvent, ClaimsRequest, ClaimsStatus};
 
-/// The checks that a claim passes, and what they have refused.
+/// Checks claims, and counts those that are refused.
 #[derive(Debug)]
 pub(super) struct Checks {
     pub(super) counts: ClaimsStatus,
@@ -20,16 +20,16 @@ pub(super) struct Checks {
     users: BTreeMap<u32, User>,
 }
 
-/// How far apart the wall clock and the monotonic one are: the same time of the wall clock is always the same
-/// [`Time`], until one of them is set.
+/// The offset between the wall clock and the monotonic clock. A given wall clock time always maps
+/// to the same [`Time`], until one of the clocks is set.
 #[derive(Clone, Copy, Debug)]
 struct Clocks {
-    /// The wall clock when the monotonic one began; NaN before the first reading.
+    /// The wall clock time at which the monotonic clock was zero, in ms; NaN before the first reading.
     begin_ms: f64,
 }
 
 impl Clocks {
-    /// Takes in both, read at once.
+    /// Takes a reading of both clocks at the same moment.
     fn handle_reading(&mut self, now: Time, wall_ms: f64) {
         let begin_ms = wall_ms - now.as_nanos() as f64 * 1e-6;
         if self.begin_ms.is_nan() || (begin_ms - self.begin_ms).abs() > CLOCKS_DIFFER_MS {
@@ -37,28 +37,28 @@ impl Clocks {
         }
     }
 
-    /// In whole microseconds: more digits a wall clock in milliseconds does not have.
+    /// Rounded to whole microseconds: a wall clock in milliseconds has no more precision.
     fn time(self, wall_ms: f64) -> Time {
         Time::from_nanos(((wall_ms - self.begin_ms) * 1e3).round().max(0.0) as u64 * 1_000)
     }
 }
 
-/// One user's extensions.
+/// The extensions of one user.
 #[derive(Debug)]
 struct User {
     heard_at: Time,
-    /// How many events it may still send, in thousandths.
+    /// How many more events the user may send, in thousandths.
     allowance: u64,
-    /// What it said last.
+    /// The user's last events.
     last: VecDeque<ClaimEvent>,
 }
 
-/// What an extension says of a request.
+/// What an extension reports about a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Told {
-    /// It leaves.
+    /// The request is about to be sent.
     Departure(Departure),
-    /// Its response has begun.
+    /// The response has begun.
     Claim(Claim),
 }
 
@@ -71,8 +71,8 @@ impl Checks {
         }
     }
 
-    /// What passes of a request. `groups` is the number of groups, `default` of which stands
-    /// for none; `wall_ms` is the wall clock, which was read at `now`.
+    /// Returns the events that pass the checks. `groups` has the number of groups, and the index
+    /// that stands for `default`; `wall_ms` is the wall clock time in ms, read at `now`.
     pub(super) fn pass(
         &mut self,
         user: u32,
@@ -90,7 +90,7 @@ impl Checks {
         let clocks = self.clocks;
         let (mut all, mut counts) = (Vec::new(), self.counts);
         let known = self.user(user, now);
-        // Its groups are those of another configuration.
+        // The group indices of these events belong to another configuration.
         if request.generation != Some(generation) {
             counts.stale += events;
         } else {
@@ -103,7 +103,7 @@ impl Checks {
                 match told(user, event, groups, clocks, wall_ms) {
                     Err(Wrong::Content) => counts.malformed += 1,
                     Err(Wrong::Time) => counts.out_of_time += 1,
-                    // By its own times: those of the claim depend on when both clocks were read.
+                    // Compared by the event's own times: times of a claim depend on when both clocks were read.
                     Ok(_) if known.last.contains(event) => counts.repeated += 1,
                     Ok(told) => {
                         if known.last.len() == LAST_MAX {
@@ -119,7 +119,7 @@ impl Checks {
         all
     }
 
-    /// Users from whom something was heard lately.
+    /// The number of users whose extension was heard within `span`.
     pub(super) fn users(&self, now: Time, span: Span) -> u64 {
         self.users.values().filter(|user| now.since(user.heard_at) < span).count() as u64
     }
@@ -136,7 +136,7 @@ impl Checks {
             last: VecDeque::new(),
         });
         let earned = now.since(known.heard_at).as_nanos() / 1_000_000 * EVENTS_PER_S;
-        // The rest of a millisecond is kept for the next time.
+        // The fraction of a millisecond is kept for the next time.
         let elapsed = Span::millis(now.since(known.heard_at).as_nanos() / 1_000_000);
         known.heard_at = known.heard_at + elapsed;
         known.allowance = (known.allowance + earned).min(ALLOWANCE_MAX);
@@ -166,7 +166,7 @@ fn told(
         (None, None) => event.begin_ms,
         _ => return Err(Wrong::Content),
     };
-    // Both are positive, or the comparisons fail.
+    // Refuses a start too far from now, in either direction, and a start before the begin.
     let (age, took) = (wall_ms - start_ms, start_ms - event.begin_ms);
     if !(age.abs() <= CLOCKS_APART_MS && (0.0..=RESPONSE_MAX_MS).contains(&took)) {
         return Err(Wrong::Time);
@@ -200,12 +200,12 @@ const EVENTS_PER_S: u64 = 500;
 /// The most events of a user at once, in thousandths: those of two seconds.
 const ALLOWANCE_MAX: u64 = 2 * EVENTS_PER_S * 1_000;
 const LAST_MAX: usize = 64;
-/// The greatest distance of an event's time from now. The extension sends it about 20 ms after the response
-/// began.
+/// The greatest allowed difference between an event's time and now. The extension sends it about 20
+/// ms after the response began.
 const CLOCKS_APART_MS: f64 = 10_000.0;
-/// The least difference of two clocks that counts: a smaller one comes from reading them one after the other.
+/// The smallest change of the clocks' offset that counts; smaller ones come from not reading them at once.
 const CLOCKS_DIFFER_MS: f64 = 2.0;
-/// The oldest request: older than servers and browsers wait for a response.
+/// The oldest request that is accepted: servers and browsers do not wait longer for a response.
 const RESPONSE_MAX_MS: f64 = 600_000.0;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The commands' way to a running `fairweir host` or `fairweir router`.
+//! How commands find and connect to a running `fairweir host` or `fairweir router`.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use crate::daemon_args::not_running;
 use crate::device::check_named;
 use crate::exit::{Exit, Usage, reworded};
 
-/// How long an answer is waited for. A daemon answers within a tick; a later answer means that it hangs.
+/// How long to wait for a reply. A daemon replies within a tick; if it does not within this time, it hangs.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The devices that daemons run for, sorted.
+/// The devices for which daemons run, sorted.
 pub(crate) fn devices(run_dir: &Path) -> Result<Vec<String>, Error> {
     let names = instances(run_dir)?;
     Ok(names.iter().filter_map(|name| device_of(name)).map(str::to_owned).collect())
@@ -25,7 +25,7 @@ pub(crate) fn device_of(name: &str) -> Option<&str> {
     PREFIXES.iter().find_map(|prefix| name.strip_prefix(prefix))
 }
 
-/// The instance that runs for `dev`, or would.
+/// The instance that runs for `dev`; if none runs, the name that it would have.
 ///
 /// # Errors
 /// If the directory cannot be read.
@@ -34,7 +34,7 @@ pub(crate) fn instance_of(run_dir: &Path, dev: &str) -> Result<String, Error> {
     Ok(running.unwrap_or_else(|| format!("{}{dev}", PREFIXES[0])))
 }
 
-/// The same of hosts' daemons, or of routers'.
+/// The devices for which daemons of this role run.
 ///
 /// # Errors
 /// If the directory cannot be read.
@@ -47,7 +47,7 @@ pub(crate) fn devices_of(run_dir: &Path, role: Role) -> Result<Vec<String>, Erro
         .collect())
 }
 
-/// Connects to the daemon of `dev`, or to the only one that runs; of one role or of both.
+/// Connects to the daemon of `dev`, or to the only running one; `role` restricts this to hosts or routers.
 ///
 /// # Errors
 /// If no daemon runs, or if several do; the message names them.

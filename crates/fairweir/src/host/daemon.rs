@@ -1,8 +1,8 @@
-//! The daemon's state machine: every tick from what arrived to what each class may carry.
+//! The daemon's state machine: in every tick, from the traffic that arrived to the rate of each class.
 //!
-//! Invariant: whenever this is unsure of the kernel's state, everything passes unshaped. It says
-//! so, and comes back by itself: after [`FailOpen`] pauses if its own parts broke, as soon as the
-//! device is there again if that went away.
+//! Invariant: whenever the daemon is unsure of the kernel's state, everything passes unshaped. It reports that, and
+//! recovers by itself: if its own parts broke, after a pause (see [`FailOpen`]); if the device disappeared, as soon as
+//! it is there again.
 
 use std::collections::VecDeque;
 
@@ -13,8 +13,9 @@ use fairweir_core::market::guarantee::{Guarantee, Step, Term};
 use fairweir_core::receiver::{Act, Control, ControlLoop, Decision, Observation, TICK};
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 use fairweir_daemon::StateDir;
+use fairweir_linux::probe::ProbeSpec;
 use fairweir_linux::{
-    Error, Health, Mode, UploadSample, boottime_now, link, monotonic_now, network,
+    Error, Health, Mode, Router, UploadSample, boottime_now, link, monotonic_now, network,
 };
 use tracing::{Level, debug, info, trace, warn};
 
@@ -31,7 +32,7 @@ use super::point::Point;
 use super::settings::Settings;
 use super::sites::SiteControl;
 use super::stored::put;
-use super::timed::{LENGTH_MAX, LENGTH_MIN, TimedChanges, TimedFile, left_in_words};
+use super::timed::{LENGTH_MAX, LENGTH_MIN, TimedChanges, TimedFile};
 use super::upload::Upload;
 use super::via::{self, Teller};
 use super::windows::WindowControl;
@@ -39,7 +40,7 @@ use super::wire::{
     CLAIMS_VERSION, Change, Changed, ClaimsReply, ClaimsRequest, GroupRate, Neighbours, Remembered,
     TimedChange, TimedStatus,
 };
-use crate::words::chained;
+use crate::words::{chained, lasting};
 
 /// The most earlier changes in the status.
 const CHANGES_MAX: usize = 50;
@@ -50,25 +51,25 @@ const PAUSE_MIN: Span = Span::secs(10);
 /// The longest pause; pauses double with every failure up to it.
 const PAUSE_MAX: Span = Span::secs(300);
 
-/// After this time without a failure the next one is a first one again.
+/// If this time passes without a failure, the next failure counts as a first one again.
 const PAUSE_FORGOTTEN: Span = Span::secs(600);
 
-/// The longest time for which everything passes because someone compares, and the reason that is told.
+/// The longest time for which everything may pass for a comparison, and the reason that is shown meanwhile.
 const OPEN_MAX: Span = Span::secs(60);
 const COMPARED: &str = "`try` or `test` compares with how it is without control";
 
-/// How often a device that went away is looked for, once attaching to it has failed.
+/// How often to look for a device that disappeared, once attaching to it has failed.
 const RETURN_PAUSE: Span = Span::secs(1);
 
-/// How often the network is recognised and the capacity stored.
+/// How often the network is identified and the capacity stored.
 const NETWORK_PERIOD: Span = Span::secs(10);
-/// The same while the network is unknown: the kernel learns the gateway with the first packet to it.
+/// The same while the network is unknown: the kernel learns the gateway from the first packet to it.
 const NETWORK_SOON: Span = Span::secs(1);
 
 /// `RUST_LOG=tick=trace` logs every tick.
 const TICK_LOG: &str = "tick";
 
-/// See the module.
+/// The daemon; see the module.
 pub(super) struct Daemon {
     pub(super) settings: Settings,
     pub(super) control: ControlLoop,
@@ -78,37 +79,39 @@ pub(super) struct Daemon {
     pub(super) fail_open: Option<FailOpen>,
     /// The upload, if it is shared.
     pub(super) upload: Option<Upload>,
-    /// Whose windows are bounded.
+    /// Connections whose receive windows are bounded.
     pub(super) windows: WindowControl,
     /// Which connections belong to which site.
     pub(super) sites: SiteControl,
-    /// For the next daemon; a dry run keeps nothing.
+    /// Keeps what is known about connections for the next daemon; `None` in a dry run.
     kept: Option<KeptFile>,
-    /// What changes groups for a time; a dry run keeps nothing.
+    /// The file of temporary changes of groups; `None` in a dry run.
     timed: Option<TimedFile>,
-    /// What was used of quotas.
+    /// The usage of quotas.
     pub(super) quotas: Quotas,
-    /// Which device has which name, on a router.
+    /// The names of devices, on a router.
     pub(super) leases: Option<LeaseControl>,
-    /// The last acts other than to measure, oldest first.
+    /// The last acts other than `measure`, oldest first.
     pub(super) changes: VecDeque<Change>,
     act_noted: Option<Act>,
     pub(super) started: Time,
-    /// Another one after each start.
+    /// Differs after each start.
     pub(super) run: String,
     pub(super) network: Option<String>,
+    /// The interface through which the network was identified.
+    network_dev: String,
     pub(super) remembered: Option<Remembered>,
     pub(super) config_error: Option<String>,
     pub(super) delay: Delay,
-    /// Who divides.
+    /// Asks another host or router to divide.
     pub(super) divider: DividerControl,
-    /// With whom the link is divided.
+    /// Divides the link with other hosts.
     pub(super) peers: PeersControl,
-    /// Which devices say how they are divided, on a router.
+    /// Agreements with devices that ask how to be divided, on a router.
     pub(super) devices: Option<DeviceControl>,
-    /// What a slot of the credit market has bought.
+    /// The rate that is bought for the current slot of the credit market.
     pub(super) guarantee: Term,
-    /// Who tells the proxy; only a router has one.
+    /// Tells the proxy which devices to relay; only on a router.
     teller: Option<Teller>,
     memories: Memories,
     told_capacity: Option<Rate>,
@@ -118,7 +121,7 @@ pub(super) struct Daemon {
     enforced: bool,
 }
 
-/// Logs what was measured and decided, as JSON with which a run can be replayed.
+/// Logs the measurements and decisions of a tick, as JSON with which a run can be replayed.
 fn log_tick(observation: &Observation, decision: &Decision) {
     if !tracing::enabled!(target: TICK_LOG, Level::TRACE) {
         return;
@@ -136,7 +139,7 @@ pub(super) struct FailOpen {
 }
 
 impl Daemon {
-    /// Removes what a killed one left, and attaches.
+    /// Removes what a killed daemon left at the device, and attaches.
     ///
     /// # Errors
     /// If the device or the kernel refuses.
@@ -156,7 +159,7 @@ impl Daemon {
         }
         let mut host = Point::attach(&settings)?;
         let connections = kept.as_ref().and_then(KeptFile::take);
-        let devices = settings.lan().map(|_| DeviceControl::new()).transpose()?;
+        let devices = settings.lans().first().map(|_| DeviceControl::new()).transpose()?;
         // Packets are counted from here on.
         let now = monotonic_now();
         settings.lacks_windows = !host.has_windows();
@@ -178,6 +181,7 @@ impl Daemon {
             started: now,
             run: crate::instance::new_run(),
             network: None,
+            network_dev: String::new(),
             remembered: None,
             config_error: None,
             delay: Delay::default(),
@@ -193,6 +197,7 @@ impl Daemon {
             network_at: Time::ZERO,
             enforced: false,
         };
+        daemon.network_dev = daemon.link_dev().to_owned();
         daemon.windows.set_swept(daemon.settings.with_classes().map(str::to_owned).collect());
         daemon.windows.set_relayed(&daemon.settings.config);
         daemon.recognise_network(now)?;
@@ -228,7 +233,9 @@ impl Daemon {
         self.follow_calendar(now);
         self.listen(now);
         self.with_devices(|devices, daemon| devices.handle_tick(daemon, now));
-        self.delay.follow(self.settings.probe().filter(|_| self.host.is_some()), now);
+        let probe = self.settings.probe().filter(|_| self.host.is_some());
+        let probe = probe.map(|probe| ProbeSpec { dev: self.link_dev().to_owned(), ..probe });
+        self.delay.follow(probe, now);
         self.observe(now);
         self.tell_proxy(now);
         if now >= self.network_at
@@ -246,7 +253,13 @@ impl Daemon {
         }
     }
 
-    /// Takes in which connections have opened, and to which hosts; on a router which devices have
+    /// The interface of the access link.
+    pub(super) fn link_dev(&self) -> &str {
+        let router = self.host.as_ref().and_then(Point::as_router);
+        router.map_or(&self.settings.dev, Router::carrier)
+    }
+
+    /// Reads which connections have opened, and to which hosts; on a router also which devices have
     /// which names.
     pub(super) fn listen(&mut self, now: Time) {
         if let Some(leases) = &mut self.leases
@@ -266,7 +279,7 @@ impl Daemon {
         self.with_devices(|devices, daemon| devices.handle_ready(daemon, now));
     }
 
-    /// Who is behind the router.
+    /// The devices behind the router.
     pub(super) fn neighbours(&mut self, now: Time) -> Neighbours {
         let mut neighbours = Vec::new();
         self.with_devices(|devices, daemon| neighbours = devices.neighbours(daemon, now));
@@ -277,7 +290,7 @@ impl Daemon {
                 status.since_s = status.since_s.max(now.since(since).as_secs_f64() as u64);
             }
         }
-        // Who asks may be in another directory.
+        // Absolute paths, because the client may have another working directory.
         let files = self.settings.config.files.iter();
         let files = files.filter_map(|file| std::path::absolute(file).ok()).collect();
         Neighbours { files, neighbours }
@@ -290,7 +303,7 @@ impl Daemon {
         }
     }
 
-    /// Takes in what the browser's extension of a user says, and answers it.
+    /// Handles a message of a user's browser extension; returns the reply.
     pub(super) fn handle_claims(
         &mut self,
         user: u32,
@@ -309,7 +322,7 @@ impl Daemon {
         ClaimsReply { version: CLAIMS_VERSION, generation, config, rates: self.rates() }
     }
 
-    /// What each group receives.
+    /// The present rate of each group.
     fn rates(&self) -> Vec<GroupRate> {
         let decided = &self.control.decision().groups;
         let totals = self.control.totals().iter().enumerate();
@@ -320,7 +333,7 @@ impl Daemon {
         rate.collect()
     }
 
-    /// An act in words. It names a group by its index; people know it by name.
+    /// An act in words. An act has a group's index; people know the group by name.
     pub(super) fn reason(&self, act: &Act) -> String {
         if let (Act::Hold, Some(bound)) = (act, self.guarantee.bound()) {
             return format!("hold: held to {bound} by the market");
@@ -334,10 +347,10 @@ impl Daemon {
         group.map_or_else(|| act.to_string(), |g| format!("{act} ({})", g.name))
     }
 
-    /// Takes in what a slot of the credit market has bought.
+    /// Applies the rate that is bought for a slot of the credit market.
     ///
     /// # Errors
-    /// Why it is not followed; then nothing has changed.
+    /// The reason why it is refused; nothing has changed then.
     pub(super) fn handle_guarantee(
         &mut self,
         told: Guarantee,
@@ -372,10 +385,10 @@ impl Daemon {
         self.enforce(now);
     }
 
-    /// Reads the configuration again and takes over what changed; a wrong one changes nothing.
+    /// Reads the configuration again and applies the differences; one with mistakes changes nothing.
     ///
     /// # Errors
-    /// Why the old one stays in force; it is kept for the status too.
+    /// The reason why the old one stays in force; it is also kept for the status.
     pub(super) fn handle_reload(&mut self, dry_run: bool, now: Time) -> Result<String, String> {
         let new = self.settings.reload();
         if dry_run {
@@ -390,10 +403,10 @@ impl Daemon {
         outcome.map(str::to_owned)
     }
 
-    /// Puts values into the file of `[set]`, and takes them over; what fails leaves the old file.
+    /// Writes values to the file of `[set]`, and applies them; on an error the old file is kept.
     ///
     /// # Errors
-    /// Why nothing was changed.
+    /// The reason why nothing was changed.
     pub(super) fn handle_set(&mut self, changes: &Changes, now: Time) -> Result<Changed, String> {
         for (key, value) in changes {
             if let (Some(name), Some(_)) = (key.strip_prefix("weight."), value)
@@ -408,10 +421,10 @@ impl Daemon {
         put(&dir, changes, set::path_of, || self.handle_reload(false, now).map(drop))
     }
 
-    /// Changes a group for a time, or ends that; what fails changes nothing.
+    /// Changes a group temporarily, or ends such a change; an error changes nothing.
     ///
     /// # Errors
-    /// Why nothing was changed.
+    /// The reason why nothing was changed.
     pub(super) fn handle_timed(
         &mut self,
         path: &str,
@@ -439,7 +452,7 @@ impl Daemon {
                 ));
             }
             (Some((change, span)), _) => {
-                let length = left_in_words(span.as_secs_f64() as u64);
+                let length = lasting(span.as_secs_f64() as u64);
                 format!("{path}: {} for {length}", change.in_words(configured))
             }
             (None, Some(change)) => format!("{path}: ended: {}", change.in_words(configured)),
@@ -463,7 +476,7 @@ impl Daemon {
         self.timed.as_ref().map_or(Ok(()), |file| file.write(timed))
     }
 
-    /// Ends what changed groups for a time that is over.
+    /// Ends temporary changes of groups whose time is over.
     fn end_timed(&mut self, now: Time) {
         let timed = self.settings.timed.at(boottime_now());
         if timed == self.settings.timed {
@@ -484,7 +497,7 @@ impl Daemon {
         }
     }
 
-    /// Follows schedules, and quotas that are used up or begin anew.
+    /// Applies schedules, and quotas that are used up or have restarted.
     fn follow_calendar(&mut self, now: Time) {
         let (moment, used_up) = self.quotas.handle_clock(&self.settings.configured.plans);
         let Some(new) = self.settings.with_calendar(moment, &used_up) else { return };
@@ -500,10 +513,10 @@ impl Daemon {
         }
     }
 
-    /// Lets the quota of a group begin anew.
+    /// Resets the usage of a group's quota in the present period.
     ///
     /// # Errors
-    /// If it has none, or cannot be stored; then nothing has changed.
+    /// If the group has no quota, or the usage cannot be stored; nothing has changed then.
     pub(super) fn handle_reset_quota(&mut self, path: &str, now: Time) -> Result<String, String> {
         let plans = &self.settings.configured.plans;
         let Some(quota) = plans.get(path).and_then(|plan| plan.quota) else {
@@ -516,7 +529,7 @@ impl Daemon {
         Ok(format!("{path}: {} are left of this {}", quota.amount, quota.per.name()))
     }
 
-    /// What changes the group of this path for a time.
+    /// The temporary change of the group with this path.
     pub(super) fn timed_status(&self, path: &str) -> Option<TimedStatus> {
         let timed = self.settings.timed.of(path)?;
         let left = timed.ends.since(boottime_now());
@@ -533,7 +546,7 @@ impl Daemon {
             return Ok("nothing changed");
         }
         let (spec, start) = (new.spec()?, self.starting_capacity());
-        // A control that learns begins at the configured capacity if it knows no better one.
+        // A control that learns the capacity starts at the configured one if it knows no better.
         let starts_elsewhere = spec.capacity().is_none()
             && start.is_none()
             && new.config.host.capacity != self.settings.config.host.capacity;
@@ -542,13 +555,14 @@ impl Daemon {
         let stays =
             |point: &Point| new.mode() == self.settings.mode() && point.can_take_over(new.policy());
         if self.host.as_ref().is_some_and(|point| !stays(point)) {
-            // Two hosts cannot hold one device, so the old one goes first; should the new one
-            // fail, the next tick looks for the device and attaches again.
+            // Only one daemon can hold a device, so the old attachment is removed first. If
+            // attaching again fails, the next tick looks for the device and tries again.
             self.host = None;
             let mut point = Point::attach(&new)?;
             let kept = self.sites.kept(self.settings.policy());
             self.sites = SiteControl::new(&mut point, new.policy(), Some(kept))?;
             self.host = Some(point);
+            self.divider.handle_policy();
             self.fail_open = None;
             self.control.handle_lost_state();
         } else if let Some(host) = &mut self.host {
@@ -577,13 +591,13 @@ impl Daemon {
         Ok("configuration reloaded")
     }
 
-    /// Ends: everything is removed, the capacity stored, and what is known of connections kept.
+    /// Ends the daemon: removes everything, stores the capacity, and keeps what is known of connections.
     ///
     /// # Errors
     /// What could not be removed.
     pub(super) fn end(&mut self) -> Result<(), Error> {
         let now = monotonic_now();
-        self.divider.stop(self.host.as_mut().and_then(Point::as_host_mut), now);
+        self.divider.stop(self.host.as_mut(), now);
         self.store_capacity(now, true);
         if let Some(leases) = &mut self.leases {
             leases.store(monotonic_now(), true);
@@ -591,10 +605,11 @@ impl Daemon {
         if let Err(e) = self.store_timed(&self.settings.timed) {
             warn!("what is left of boosts and pauses is not stored: {e}");
         }
-        // What has arrived since the last tick.
+        // The traffic since the last tick.
+        let dev = self.link_dev().to_owned();
         if let Some(Ok(samples)) = self.host.as_mut().map(|host| host.take_samples()) {
             self.quotas.handle_samples(self.settings.policy().groups(), &samples);
-            if let Ok(Some(link)) = link::find(&self.settings.dev) {
+            if let Ok(Some(link)) = link::find(&dev) {
                 self.quotas.handle_interface(&link, Bytes::ZERO, None, now);
             }
         }
@@ -609,6 +624,7 @@ impl Daemon {
     // One tick
 
     fn observe(&mut self, now: Time) {
+        let dev = self.link_dev().to_owned();
         let Some(host) = &mut self.host else { return };
         // The tick began a few system calls ago: a rate must not depend on how long they took.
         let read_at = monotonic_now();
@@ -626,14 +642,14 @@ impl Daemon {
             Ok(upload) => upload,
             Err(e) => return self.open(now, e.to_string()),
         };
-        // Another program may have come to the uplink, or gone before this attached again.
+        // Another program may have taken over the uplink, or have left it before this attached again.
         if upload.is_some() != self.upload.is_some() {
             self.upload = upload.as_ref().and_then(|_| Upload::of(&self.settings));
         }
         if let Some(sample) = &upload {
             self.delay.handle_upload(Rate::from_volume(sample.sent, interval), read_at);
         }
-        if let Ok(Some(link)) = link::find(&self.settings.dev) {
+        if let Ok(Some(link)) = link::find(&dev) {
             let received = samples.iter().map(|group| group.received).sum();
             self.delay.handle_sent(link.sent, received, interval);
             let counted: Bytes = self.control.totals().iter().map(|t| t.sum.received).sum();
@@ -647,15 +663,17 @@ impl Daemon {
         let probe = self.delay.take_sample(&samples, interval, read_at);
         let open = self.fail_open.is_some() || self.settings.config.host.paused;
         let network = self.network.as_ref();
-        let point = host.as_host_mut().filter(|_| !open);
+        // Another divider does not know the bound that the market sets for this household.
+        let is_free = !open && self.guarantee.bound().is_none();
         let arrived = (&samples[..], &connections[..]);
-        let delegated = self.divider.handle_tick(&self.settings, (point, network), arrived, now);
+        let point = (&mut *host, network, is_free);
+        let delegated = self.divider.handle_tick(&self.settings, point, arrived, now);
         self.control.set_delegated(delegated);
-        // What this host takes while everything passes is no part of anything.
+        // While everything passes or another divides, this host does not share the link with its peers.
         let network = network.filter(|_| !delegated && !open);
         let beside = self.peers.handle_tick(&self.settings, network, now);
         if open {
-            // What arrives unshaped says nothing about what the classes would let arrive.
+            // Traffic that arrives unshaped does not show what the classes would let through.
             return;
         }
         let is_short = self.upload.as_ref().is_some_and(Upload::keeps_queue_short);
@@ -670,15 +688,14 @@ impl Daemon {
             beside,
         };
         if delegated {
-            let groups = self.settings.policy().groups();
-            let weights: Vec<_> = groups.iter().map(|group| group.weight).collect();
-            self.control.observe_delegated(&observation, &weights);
+            self.control.observe_delegated(&observation, &self.settings.policy().weights());
         } else {
             self.control.decide(&observation);
-            match self.settings.tells() {
-                Some(lan) => self.peers.tell(lan, now),
-                None => self.peers.say(&self.control, now),
-            }
+        }
+        match self.settings.tells() {
+            [] if delegated => {}
+            [] => self.peers.say(&self.control, now),
+            lans => self.peers.tell(lans, now),
         }
         self.delay.handle_decision(self.control.decision().delay, read_at);
         log_tick(&observation, self.control.decision());
@@ -702,8 +719,8 @@ impl Daemon {
         }
     }
 
-    /// The proxy relays the devices with `via` at what their classes may carry; without a bound while
-    /// everything passes.
+    /// Tells the proxy to relay the devices with `via` at the rates that their classes may have;
+    /// without a bound while everything passes.
     fn tell_proxy(&mut self, now: Time) {
         let enforces = self.enforces();
         let Some(teller) = &mut self.teller else { return };
@@ -716,9 +733,9 @@ impl Daemon {
         teller.handle_tick(devices, now);
     }
 
-    /// Makes real what was decided, unless everything is to pass.
+    /// Enforces the decision, unless everything is to pass.
     fn enforce(&mut self, now: Time) {
-        // Also by a control that is new.
+        // A new control must learn of the bound too.
         self.control.hold(self.guarantee.bound(), now);
         let shaping = self.settings.mode() == Mode::Shape && self.fail_open.is_none();
         let Some(host) = self.host.as_mut().filter(|_| shaping) else { return };
@@ -727,13 +744,13 @@ impl Daemon {
         }
     }
 
-    /// Decides how much may leave, and makes it so.
+    /// Decides how much each group may send, and enforces it.
     fn share_upload(&mut self, now: Time, seen: &Observation, sample: UploadSample) {
         let shapes = self.settings.mode() == Mode::Shape && self.fail_open.is_none();
         let (Some(upload), Some(host)) = (&mut self.upload, &mut self.host) else { return };
         let sent = Rate::from_volume(sample.sent, seen.interval);
         let plan = upload.decide(seen, self.control.decision(), sample, &self.settings, shapes);
-        // While it is sought, nothing is confirmed and nothing refuted.
+        // While the capacity is being searched for, it is neither confirmed nor refuted.
         if let learned @ Some(_) = upload.learned_capacity() {
             self.memories.upload.handle_tick(learned, sent, seen.interval);
         }
@@ -787,7 +804,7 @@ impl Daemon {
     // --------------------------------------------------------------------------------------------
     // When something breaks
 
-    /// Lets everything pass, for a while.
+    /// Lets everything pass for a while.
     fn open(&mut self, now: Time, reason: String) {
         if self.fail_open.is_some() {
             return;
@@ -800,10 +817,10 @@ impl Daemon {
         self.put_off(now, reason);
     }
 
-    /// Lets everything pass for `span`, and no longer if it is zero; it ends by itself.
+    /// Lets everything pass for `span`; a `span` of zero ends that at once. It ends by itself.
     ///
     /// # Errors
-    /// Why it does not.
+    /// The reason why it is refused.
     pub(super) fn handle_open(&mut self, span: Span, now: Time) -> Result<String, String> {
         let was_asked = |open: &FailOpen| open.reason == COMPARED;
         if let Some(reason) = self.fail_open.as_ref().filter(|open| !was_asked(open)) {
@@ -830,7 +847,7 @@ impl Daemon {
             upload.handle_release();
         }
         if let Some(Err(e)) = opened {
-            // The heartbeat stays away from now on, and that opens too.
+            // There are no more heartbeats from now on, which also makes everything pass.
             warn!(dev = self.settings.dev, "cannot pass traffic unshaped at once: {e}");
         }
     }
@@ -850,23 +867,24 @@ impl Daemon {
         info!(dev = self.settings.dev, "repaired");
         self.fail_open = None;
         self.failed_at = now;
-        // Nothing is redirected before a heartbeat; the observation of this tick brings it.
+        // Nothing is redirected before the first heartbeat, which follows in this tick.
         self.control.handle_lost_state();
         self.enforce(now);
     }
 
     fn lose_device(&mut self, now: Time) {
-        let is_missing = |dev: &&str| fairweir_linux::link::index(dev).is_none();
-        let gone =
-            self.settings.devices().find(is_missing).unwrap_or(&self.settings.dev).to_owned();
-        warn!(dev = gone, "the interface is gone; waiting for it");
+        let is_missing = |dev: &&str| link::index(dev).is_none();
+        let reason = match self.settings.devices().find(is_missing) {
+            Some(gone) => format!("the interface `{gone}` is gone"),
+            None => "other interfaces lead to the Internet or to devices".to_owned(),
+        };
+        warn!(dev = self.settings.dev, "attaching anew: {reason}");
         self.store_capacity(now, true);
         self.host = None;
-        let reason = format!("the interface `{gone}` is gone");
         self.fail_open = Some(FailOpen { reason, retry_at: now });
     }
 
-    /// What the kernel had of devices with names may be gone.
+    /// The kernel may have lost its entries for devices with names.
     fn handle_hosts_changed(&mut self) {
         if let Some(leases) = &mut self.leases {
             leases.handle_change();
@@ -875,8 +893,7 @@ impl Daemon {
 
     fn look_for_device(&mut self, now: Time) {
         let waiting = self.fail_open.as_ref().is_some_and(|o| now < o.retry_at);
-        let is_missing = |dev: &str| fairweir_linux::link::index(dev).is_none();
-        if waiting || self.settings.devices().any(is_missing) {
+        if waiting || self.settings.missing().is_some() {
             return;
         }
         let policy = self.settings.policy();
@@ -886,8 +903,9 @@ impl Daemon {
         });
         match attached {
             Ok((sites, host)) => {
-                info!(dev = self.settings.dev, "the interface is back");
                 self.host = Some(host);
+                info!(dev = self.settings.dev, link = self.link_dev(), "attached again");
+                self.divider.handle_policy();
                 self.sites = sites;
                 self.handle_hosts_changed();
                 self.fail_open = None;
@@ -909,30 +927,32 @@ impl Daemon {
     // --------------------------------------------------------------------------------------------
     // The remembered capacity
 
-    /// Looks which network this is. In another one than before, the control starts again with what
-    /// is remembered of that one; the same if nothing is learned yet and the network shows up late.
+    /// Identifies the network. If it has changed, the control starts again with the capacity that
+    /// is remembered for it; also if nothing is learned yet and the network is identified late.
     fn recognise_network(&mut self, now: Time) -> anyhow::Result<()> {
-        let network = network::identity(&self.settings.dev);
+        let dev = self.link_dev().to_owned();
+        let network = network::identity(&dev);
         self.network_at = now + if network.is_some() { NETWORK_PERIOD } else { NETWORK_SOON };
-        let Some(network) = network else { return Ok(()) };
-        if self.network.as_ref() == Some(&network) {
+        let is_other_link = dev != self.network_dev;
+        if !is_other_link && (network.is_none() || self.network == network) {
             return Ok(());
         }
-        let moved = self.network.is_some();
+        let moved = self.network.is_some() || is_other_link;
         if moved {
-            info!(dev = self.settings.dev, network, "this is another network");
+            info!(dev, network, "this is another network");
             self.store_capacity(now, true);
             self.memories.download.handle_moved();
             self.memories.upload.handle_moved();
-            // It is that of the network in which the daemon began.
+            // That capacity belonged to the network in which the daemon started.
             self.told_capacity = None;
         }
-        let recalled = self.memories.download.recall(&self.settings.dev, &network);
-        let upload = self.memories.upload.recall(&self.settings.dev, &network);
+        let known = network.as_deref();
+        let recalled = known.and_then(|known| self.memories.download.recall(&dev, known));
+        let upload = known.and_then(|known| self.memories.upload.recall(&dev, known));
         if let Some(out) = &mut self.upload {
             out.handle_network(&self.settings, upload.map(|(capacity, _)| capacity), moved);
         }
-        self.network = Some(network);
+        (self.network, self.network_dev) = (network, dev);
         self.remembered =
             recalled.map(|(capacity, age_s)| Remembered { capacity_bps: capacity, age_s });
         let learned = self.control.controller().learned_capacity();
@@ -946,17 +966,17 @@ impl Daemon {
         Ok(())
     }
 
-    /// What a controller that begins now, in the same network, starts with.
+    /// The capacity with which a controller that starts now, in the same network, begins.
     fn starting_capacity(&self) -> Option<Rate> {
         let remembered = self.remembered.map(|r| r.capacity_bps);
         self.control.controller().learned_capacity().or(remembered).or(self.told_capacity)
     }
 
-    /// Stores the capacities, `at_once` or after a pause.
+    /// Stores the capacities: `at_once`, or after a pause.
     fn store_capacity(&mut self, now: Time, at_once: bool) {
         let Some(network) = &self.network else { return };
         let (link, Memories { download, upload }) =
-            ((&*self.settings.dev, &**network), &mut self.memories);
+            ((&*self.network_dev, &**network), &mut self.memories);
         download.keep(link, self.control.controller().learned_capacity(), now, at_once);
         if let Some(control) = &self.upload {
             upload.keep(link, control.learned_capacity(), now, at_once);
@@ -981,20 +1001,24 @@ impl Home for Daemon {
         self.enforces()
     }
 
+    fn is_delegated(&self) -> bool {
+        self.divider.divides()
+    }
+
     fn divide(&mut self, divided: DeviceClasses, now: Time) -> anyhow::Result<()> {
         let new = self.settings.with_divided(divided)?;
         self.take_over(new, now).map(drop)
     }
 }
 
-/// For each group of `new` the index of the group of `old` that has its name.
+/// For each group of `new`, the index of the group of `old` with the same name.
 fn continued(old: &Settings, new: &Settings) -> Vec<Option<usize>> {
     let old = old.policy().groups();
     let of = |name: &str| old.iter().position(|g| g.name == name);
     new.policy().groups().iter().map(|g| of(&g.name)).collect()
 }
 
-/// The next tick after `now` of a clock that ticked at `last`; what was missed is left out.
+/// The next tick after `now` of a clock that last ticked at `last`; missed ticks are skipped.
 pub(super) fn next_tick(last: Time, now: Time) -> Time {
     let next = last + TICK;
     if next > now { next } else { now + TICK }

@@ -1,6 +1,6 @@
-//! What waits in the access link, as a probe measures it.
+//! The queueing delay of the access link, as measured by a probe.
 //!
-//! Without a probe the daemon goes on as it would: one that cannot start is tried again later.
+//! The daemon works without a probe too: if the probe cannot start, that is tried again later.
 
 use std::collections::VecDeque;
 
@@ -11,47 +11,47 @@ use tracing::{info, warn};
 
 use super::wire::ProbeStatus;
 
-/// Below this rate the link is idle. Answers to the most frequent probe are 65 kbit/s.
+/// Below this rate the link counts as idle. Replies to the most frequent probe are 65 kbit/s.
 const IN_USE_MIN: Rate = Rate::kbit(100);
 
-/// Acknowledgements, of two packets each and with TCP timestamps, are 1/36 of what arrives.
+/// 1 / this of the received bytes is attributed to acknowledgements; with one per two packets it is 1/36.
 const ACKNOWLEDGED: u64 = 16;
 
-/// An upload that may fill an uplink.
+/// An upload of at least this rate may fill an uplink.
 const UPLOAD_MIN: Rate = Rate::kbit(300);
 
-/// Silence after which the link is idle: users pause.
+/// If there is no traffic for this time, the link counts as idle; users pause.
 const IDLE_AFTER: Span = Span::secs(2);
 
 /// How long to wait when a probe cannot start.
 const RETRY_PAUSE: Span = Span::secs(10);
 
-/// Ticks of use (5 s) that show whether the delay is known.
+/// The number of ticks of use (5 s) after which it is judged whether the delay is known.
 const SIGHT_TICKS: usize = 25;
 
-/// The fewest samples in 5 s with which a control sees that the link is busy: one answer per second, of
-/// which one may be lost.
+/// The fewest samples in 5 s with which a control can detect that the link is busy: one reply per
+/// second, one of which may be lost.
 const SAMPLES_FEW: u32 = 4;
 
-/// The daemon's probe, and how much is known of the delay.
+/// The daemon's probe, and how well the delay is known.
 #[derive(Debug, Default)]
 pub(super) struct Delay {
     running: Option<(ProbeSpec, Probe)>,
     error: Option<String>,
     retry_at: Time,
     used_at: Time,
-    /// What the device had sent at the end of the last tick.
+    /// The device's counter of sent bytes at the end of the last tick.
     sent: Option<u64>,
-    /// What was uploaded in it beside acknowledgements, and what arrived.
+    /// The rate of uploads in the last tick, without acknowledgements, and the rate that arrived.
     uploaded: Rate,
     received: Rate,
-    /// Samples of each of the last ticks in a row in which the link was in use; at most
-    /// [`SIGHT_TICKS`].
+    /// The number of samples in each of the last consecutive ticks in which the link was in use; at
+    /// most [`SIGHT_TICKS`] ticks.
     samples: VecDeque<u32>,
 }
 
 impl Delay {
-    /// Sees to it that what runs is what is `wanted`.
+    /// Starts, changes or stops the probe as `wanted`.
     pub(super) fn follow(&mut self, wanted: Option<ProbeSpec>, now: Time) {
         if self.running.as_ref().map(|(spec, _)| spec) == wanted.as_ref() {
             if wanted.is_none() {
@@ -82,7 +82,7 @@ impl Delay {
         }
     }
 
-    /// What the probe decided in an `interval` that ends `now`, in which the groups received that.
+    /// The probe's sample of an `interval` that ends `now`; `groups` is what the groups received in it.
     pub(super) fn take_sample(
         &mut self,
         groups: &[GroupSample],
@@ -99,14 +99,14 @@ impl Delay {
         Some(probe.take_sample())
     }
 
-    /// `sent` is the upload of an interval that ends `now`.
+    /// Takes the rate `sent` in an interval that ends `now`.
     pub(super) fn handle_upload(&mut self, sent: Rate, now: Time) {
         if sent >= IN_USE_MIN {
             self.used_at = now;
         }
     }
 
-    /// Takes in the device's count of `sent` bytes at the end of an interval in which it `received` some.
+    /// Takes the device's counter of `sent` bytes at the end of an interval in which it `received` some.
     pub(super) fn handle_sent(&mut self, sent: u64, received: Bytes, interval: Span) {
         let before = self.sent.replace(sent).unwrap_or(sent);
         let beyond =
@@ -115,8 +115,8 @@ impl Delay {
         self.received = Rate::from_volume(received, interval);
     }
 
-    /// Whether round trips show the download's queue: nothing fills an uplink, or the uplink's queue `is_short`
-    /// and most of the traffic arrives.
+    /// Whether round trips show the download's queue: no upload can fill the uplink, or the
+    /// uplink's queue `is_short` and more arrives than is sent.
     pub(super) fn shows_download(&self, is_short: bool) -> bool {
         !self.is_uploading() || (is_short && self.received > self.uploaded)
     }
@@ -129,7 +129,7 @@ impl Delay {
         now.since(self.used_at) < IDLE_AFTER
     }
 
-    /// Takes in what the control concluded of the delay in a tick that ends `now`.
+    /// Takes the delay that the control determined in a tick that ends `now`.
     pub(super) fn handle_decision(&mut self, delay: Option<DelaySample>, now: Time) {
         if !self.is_in_use(now) {
             self.samples.clear();
@@ -141,7 +141,7 @@ impl Delay {
         self.samples.push_back(delay.map_or(0, |delay| delay.samples));
     }
 
-    /// Why a control that learns from the delay may learn nothing; `None` if it can.
+    /// The reason if a control that learns from the delay may be unable to learn; `None` if it can.
     pub(super) fn limit(&self) -> Option<String> {
         if self.samples.len() < SIGHT_TICKS {
             return None;
@@ -196,7 +196,7 @@ mod tests {
             delay.is_uploading()
         };
         assert!(!upload(1 << 40, 0), "what was before the start does not count");
-        // 770 kbit/s beside 28 Mbit/s.
+        // 770 kbit/s of acknowledgements with a download of 28 Mbit/s.
         assert!(!upload((1 << 40) + 19_250, 28));
         assert!(upload((1 << 40) + 19_250 + 70_000, 28));
         assert!(upload((1 << 40) + 19_250 + 340_000, 1));

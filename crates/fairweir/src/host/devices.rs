@@ -1,10 +1,10 @@
-//! Devices behind a router whose own fairweir says by which weights what they have is to be divided. See
+//! Devices behind a router whose own fairweir sends the weights by which to divide their share. See
 //! `fairweir_core::agreement`.
 //!
-//! Who asks is known by the link-layer address of its neighbour, as its traffic is. Its classes become groups
-//! beneath its device, which this daemon divides as any others.
+//! A client is identified by the link-layer address of its neighbour entry, as its traffic is. Its
+//! classes become groups beneath its device, which this daemon divides like any others.
 //!
-//! The same neighbours are who is there, for those who ask.
+//! The same neighbour entries show which devices are present, for clients that ask.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -30,18 +30,18 @@ use super::via::leaves;
 use super::wire::{DeviceClientStatus, NeighbourStatus};
 use crate::listener::Listener;
 
-/// How old the table of neighbours may be.
+/// The greatest age of the table of neighbours that is used.
 const NEIGHBOURS_AGE: Span = Span::millis(200);
-/// How often it is read to see who comes.
+/// How often the table is read to detect new devices.
 const NEIGHBOURS_PERIOD: Span = Span::secs(10);
-/// The most devices that are told of.
+/// The most devices in a reply.
 const NEIGHBOURS_MAX: usize = 1_024;
-/// The most hosts that have an agreement; there are 16 devices that can.
+/// The most hosts that can have an agreement; there are only 16 devices that can.
 const CLIENTS_MAX: u32 = 1_024;
-/// How long nothing may be enforced before agreements end, as while the control compares with what arrives without it.
+/// Agreements end if nothing is enforced for this time. The control may pause for a shorter time to compare.
 const REST_MAX: Span = Span::secs(4);
 
-/// The daemon, as far as devices concern it.
+/// The daemon, as needed by this module.
 pub(super) trait Home {
     fn settings(&self) -> &Settings;
 
@@ -53,18 +53,21 @@ pub(super) trait Home {
     /// Whether downloads are shaped now.
     fn enforces(&self) -> bool;
 
-    /// Divides what devices have by these classes from now on.
+    /// Whether another divides, including by these classes.
+    fn is_delegated(&self) -> bool;
+
+    /// Divides the shares of devices by these classes from now on.
     ///
     /// # Errors
-    /// If the control or the kernel refuses; then nothing has changed.
+    /// If the control or the kernel refuses; nothing has changed then.
     fn divide(&mut self, divided: DeviceClasses, now: Time) -> anyhow::Result<()>;
 }
 
-/// See the module.
+/// The agreements with devices; see the module.
 pub(super) struct DeviceControl {
     listener: Listener<String>,
     neighbours: Vec<Neighbour>,
-    /// Since when each device is among the neighbours.
+    /// The time since which each device has been among the neighbours.
     since: BTreeMap<Mac, Time>,
     looked_at: Time,
     enforced_at: Time,
@@ -89,31 +92,31 @@ impl DeviceControl {
     }
 
     pub(super) fn handle_tick(&mut self, home: &mut dyn Home, now: Time) {
-        if home.enforces() {
+        if home.enforces() || home.is_delegated() {
             self.enforced_at = now;
         }
         if now.since(self.looked_at) >= NEIGHBOURS_PERIOD {
-            self.look(home.settings().lan(), now);
+            self.look(home.settings().lans(), now);
         }
         let shapes = home.settings().mode() == Mode::Shape && home.point().is_some();
-        let lan = home.settings().lan().filter(|_| shapes).map(str::to_owned);
+        let lan = home.settings().lans().first().filter(|_| shapes).cloned();
         self.with_side(home, now, |listener, side| listener.handle_tick(lan.as_deref(), side, now));
     }
 
-    /// Answers the datagrams that wait.
+    /// Answers the waiting datagrams.
     pub(super) fn handle_ready(&mut self, home: &mut dyn Home, now: Time) {
         if now.since(self.looked_at) >= NEIGHBOURS_AGE {
-            self.look(home.settings().lan(), now);
+            self.look(home.settings().lans(), now);
         }
         self.with_side(home, now, |listener, side| listener.handle_ready(side, now));
     }
 
-    fn look(&mut self, lan: Option<&str>, now: Time) {
+    fn look(&mut self, lans: &[String], now: Time) {
         self.looked_at = now;
-        let index = lan.and_then(link::index);
+        let indexes: Vec<u32> = lans.iter().filter_map(|lan| link::index(lan)).collect();
         match network::neighbours() {
             Ok(mut all) => {
-                all.retain(|n| Some(n.device) == index && n.mac.is_of_device());
+                all.retain(|n| indexes.contains(&n.device) && n.mac.is_of_device());
                 let since = |n: &Neighbour| (n.mac, self.since.get(&n.mac).copied().unwrap_or(now));
                 self.since = all.iter().map(since).collect();
                 self.neighbours = all;
@@ -135,11 +138,12 @@ impl DeviceControl {
         );
     }
 
-    /// Who is there, those that were heard of last first.
+    /// The devices that are present, the most recently heard first.
     pub(super) fn neighbours(&mut self, home: &dyn Home, now: Time) -> Vec<NeighbourStatus> {
-        self.look(home.settings().lan(), now);
+        self.look(home.settings().lans(), now);
         let device = |n: &Neighbour| {
-            let group = home.point().and_then(Point::as_router)?.device_of(n.mac, n.address)?;
+            let router = home.point().and_then(Point::as_router)?;
+            let group = router.device_of(n.device, n.mac, n.address)?;
             let path = &home.settings().policy().groups().get(group)?.name;
             path.split(PATH_SEPARATOR).next().map(str::to_owned)
         };
@@ -186,7 +190,7 @@ impl DeviceControl {
     }
 }
 
-/// The devices, and the daemon that divides for them.
+/// The devices, and the daemon that divides their shares.
 struct Side<'d> {
     home: &'d mut dyn Home,
     neighbours: &'d [Neighbour],
@@ -204,7 +208,7 @@ impl Side<'_> {
         self.home.divide(divided, self.now)
     }
 
-    /// The classes of a device that would take more.
+    /// A bit set of the device's classes that would take more than they get.
     fn held(&self, device: &str) -> u16 {
         let Some(classes) = self.home.settings().divided.0.get(device) else { return 0 };
         let decided = &self.home.decision().groups;
@@ -227,8 +231,9 @@ impl Subscribers for Side<'_> {
     fn owner(&self, address: IpAddr) -> Option<String> {
         let router = self.home.point().and_then(Point::as_router)?;
         let is_it = |neighbour: &&Neighbour| neighbour.address == address;
-        let mac = self.neighbours.iter().find(is_it)?.mac;
-        let group = self.home.settings().policy().groups().get(router.device_of(mac, address)?)?;
+        let Neighbour { device, mac, .. } = *self.neighbours.iter().find(is_it)?;
+        let group = router.device_of(device, mac, address)?;
+        let group = self.home.settings().policy().groups().get(group)?;
         group.name.split(PATH_SEPARATOR).next().map(str::to_owned)
     }
 
@@ -236,8 +241,8 @@ impl Subscribers for Side<'_> {
         if !is_offered(&self.home.settings().configured.policy, device) {
             return Err(Outcome::NotOffered);
         }
-        let divides = self.home.enforces() || self.now.since(self.enforced_at) < REST_MAX;
-        // What a device has depends on the others.
+        let divides = self.now.since(self.enforced_at) < REST_MAX;
+        // No rate is promised: a device's share depends on the others.
         if divides { Ok(Rate::ZERO) } else { Err(Outcome::NotNow) }
     }
 
@@ -281,7 +286,7 @@ impl Subscribers for Side<'_> {
     }
 }
 
-/// What is bound of a device.
+/// The flows of a device that are bound to classes.
 fn bindings(home: &dyn Home, device: &str) -> Option<Bound> {
     let router = home.point().and_then(Point::as_router)?;
     let policy = home.settings().policy();

@@ -1,15 +1,15 @@
-//! A process that lifts the bounds of receive windows if the daemon is killed or hangs.
+//! A process that removes the bounds of receive windows if the daemon is killed or hangs.
 //!
-//! A bound is a property of the socket and outlives the process that set it, so a second process
-//! ([`fairweir_daemon::StandingGuard`]) lifts all bounds of the network namespace if the daemon hangs; a daemon
-//! that was only slow sets them again at its next pass. When the daemon has ended, the guard lifts them
-//! once more, detaches the program that lets bounds expire, and exits.
+//! A bound is a property of the socket and outlives the process that set it. So a second process
+//! ([`fairweir_daemon::StandingGuard`]) removes all bounds of the network namespace if the daemon
+//! hangs. A daemon that was only slow sets them again at its next pass. When the daemon has ended,
+//! the guard removes them once more, detaches the program that lets bounds expire, and exits.
 //!
-//! A router's windows and classes need no lifting: they are in force only while its programs are
-//! attached, which are gone with the process. There the guard removes the HTB qdisc, unless the daemon
-//! has said that it goes on or has removed it itself.
+//! A router's windows and classes need not be removed: they are in force only while its programs
+//! are attached, and these end with the process. There the guard removes the HTB qdisc, unless the
+//! daemon has reported that it continues or has removed the qdisc itself.
 //!
-//! If the guard is killed too, that program lifts the bounds (`crates/linux/bpf/expire.h`), and
+//! If the guard is killed too, that program removes the bounds (`crates/linux/bpf/expire.h`). It
 //! stays attached until `fairweir off` or the next start.
 
 use std::io;
@@ -19,16 +19,16 @@ use fairweir_daemon::{Alarm, StandingGuard, stand_guard};
 use fairweir_linux::{ExpiryProgram, detach_expiry, lift, monotonic_now, sweep};
 use tracing::{debug, info, warn};
 
-/// The first argument by which the daemon starts the guard.
+/// The first argument with which the daemon starts the guard.
 const NAME: &str = "window-guard";
 
-/// The guard as the daemon sees it.
+/// The daemon's handle of its guard.
 #[derive(Debug)]
 pub(super) struct Guard {
     standing: StandingGuard,
-    /// The number of the program that it detaches.
+    /// The number of the program that the guard detaches.
     program: Option<u32>,
-    /// Interfaces that are swept if the daemon is killed.
+    /// The interfaces from which qdiscs are removed if the daemon is killed.
     swept: Vec<String>,
 }
 
@@ -40,12 +40,12 @@ impl Default for Guard {
 }
 
 impl Guard {
-    /// Tells the guard, if there is one, that the daemon lives.
+    /// Tells the guard, if there is one, that the daemon is alive.
     pub(super) fn beat(&mut self) {
         self.standing.beat();
     }
 
-    /// From the next [`Guard::stand_by`] on these interfaces are swept if the daemon is killed.
+    /// Sets the interfaces that are swept if the daemon is killed, from the next [`Guard::stand_by`] on.
     pub(super) fn set_swept(&mut self, devs: Vec<String>) {
         self.swept = devs;
     }
@@ -55,7 +55,7 @@ impl Guard {
         self.standing.is_running()
     }
 
-    /// Makes sure that a guard runs that detaches `program`.
+    /// Ensures that a guard runs that detaches `program`.
     pub(super) fn stand_by(&mut self, program: Option<ExpiryProgram>) {
         let id = program.as_ref().map(|program| program.id);
         if self.program != id {
@@ -70,7 +70,7 @@ impl Guard {
         });
     }
 
-    /// Ends the guard. It lifts what is still bounded.
+    /// Ends the guard, which removes the remaining bounds.
     pub(super) fn stand_down(&mut self) {
         self.standing.stand_down();
     }
@@ -82,12 +82,12 @@ impl Drop for Guard {
     }
 }
 
-/// Whether the process was started to be a guard.
+/// Whether the process was started as a guard.
 pub(crate) fn is_guard(argument: &str) -> bool {
     argument == NAME
 }
 
-/// The guard's whole life; `devs` are swept at its end.
+/// Runs the guard until it ends; `devs` are swept at its end.
 pub(crate) fn main(devs: &[String]) -> io::Result<()> {
     stand_guard(|alarm| {
         if alarm == Alarm::Hangs {
@@ -97,7 +97,7 @@ pub(crate) fn main(devs: &[String]) -> io::Result<()> {
         if alarm == Alarm::Killed {
             devs.iter().for_each(|dev| sweep_dev(dev));
         }
-        // Its standard output is the program, or /dev/null.
+        // Its standard output is a descriptor of the program, or /dev/null.
         if let Err(e) = detach_expiry(&io::stdout()) {
             debug!("no program was detached: {e}");
         }

@@ -1,11 +1,11 @@
-//! What is known of connections that are open while the daemon starts again.
+//! Knowledge about open connections that is kept while the daemon restarts.
 //!
-//! Problem: a connection names its host in its first bytes, and a daemon that starts later does not hear
-//! them. A browser keeps its connections for as long as a page uses them.
+//! Problem: a connection names its host in its first bytes. A daemon that starts later does not see them. A browser
+//! keeps its connections as long as a page uses them.
 //!
-//! Method: at its end the daemon writes the names into a file of its own in the run directory, which does not
-//! outlive the machine; the next one takes them over if it starts soon, and removes the file. A daemon that
-//! was killed leaves no file. What the wire said counts under any policy, what an extension said only while the
+//! Method: at its end the daemon writes the names to a file of its own in the run directory, which is empty after a
+//! reboot. The next daemon reads the file if it starts soon, and removes it. A daemon that was killed leaves no file.
+//! Names from packets hold under any policy; names from an extension only while the
 //! groups have the same names and patterns.
 //!
 //! A user who could write the file could move connections between groups: it is in a directory that only the
@@ -19,14 +19,14 @@ use fairweir_daemon::{StateDir, unix_now};
 use serde::{Deserialize, Serialize};
 use tracing::warn;
 
-/// Below the run directory.
+/// The name of the directory below the run directory.
 const DIR: &str = "connections";
-/// The longest silence of a UDP flow, in seconds: after it the flow counts as a new one (`bpf/heard.h`).
+/// The longest silence of a UDP flow, in seconds; afterwards it counts as a new flow (`bpf/heard.h`).
 const AGE_MAX_S: u64 = 120;
 /// The largest file, in bytes: ports and names of [`KEPT_MAX`] connections.
 const FILE_SIZE_MAX: u64 = 16 << 20;
 
-/// Connections of a daemon that ends.
+/// The connections that were open when a daemon ended.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct KeptConnections {
     version: u32,
@@ -36,7 +36,7 @@ pub(super) struct KeptConnections {
     connections: Vec<Kept>,
 }
 
-/// What an extension's claims depend on.
+/// The part of the policy on which an extension's claims depend.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct GroupPatterns {
     name: String,
@@ -62,7 +62,7 @@ impl KeptConnections {
         KeptConnections { version: 1, at: unix_now(), groups: all_patterns(policy), connections }
     }
 
-    /// What of it holds under `policy`.
+    /// The connections that are still valid under `policy`.
     pub(super) fn under(self, policy: &Policy) -> Vec<Kept> {
         let is_same = self.groups == all_patterns(policy);
         let connections = self.connections.into_iter().take(KEPT_MAX);
@@ -88,7 +88,7 @@ impl KeptFile {
         KeptFile { dir: StateDir::new(&run_dir.join(DIR)), name: format!("{name}.json") }
     }
 
-    /// Writes it; a failure is logged and costs nothing else.
+    /// Writes the file; an error is logged and has no other effect.
     pub(super) fn write(&self, kept: &KeptConnections) {
         if kept.connections.is_empty() {
             return;
@@ -99,7 +99,7 @@ impl KeptFile {
         }
     }
 
-    /// Reads and removes it. `None` if it does not exist, is too old or is broken.
+    /// Reads and removes the file. `None` if it does not exist, is too old or is broken.
     pub(super) fn take(&self) -> Option<KeptConnections> {
         let read = self.dir.read(&self.name, FILE_SIZE_MAX).and_then(|text| {
             self.dir.remove(&self.name)?;

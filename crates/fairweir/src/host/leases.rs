@@ -1,9 +1,9 @@
-//! The daemon's side of `host:` rules: what passes the LAN of DHCP goes to [`Leases`], and the devices
-//! that this names to the kernel.
+//! The daemon's side of `host:` rules: DHCP messages that pass the LAN go to [`Leases`], and the
+//! devices that have the rules' names go to the kernel.
 //!
-//! A device that was just given its address begins at once, so the daemon wakes when a message passed,
-//! but not more often than every [`PAUSE`]. Leases are remembered over restarts, since a device may
-//! not ask again for a day; a dry run remembers nothing.
+//! A device that was just given its address is assigned at once: the daemon wakes when a message
+//! passed, but at most once every [`PAUSE`]. Leases are remembered over restarts, since a device
+//! may not ask again for a day; a dry run stores nothing.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -20,13 +20,13 @@ use tracing::{info, warn};
 
 use super::wire::HostStatus;
 
-/// Which device has which name.
+/// The names of devices.
 #[derive(Debug)]
 pub(super) struct LeaseControl {
     leases: Leases,
-    /// As the kernel has it.
+    /// The bindings that the kernel has.
     bound: Vec<Binding>,
-    /// The kernel has to be updated.
+    /// Whether the kernel must be updated.
     is_stale: bool,
     dir: StateDir,
     file: String,
@@ -37,9 +37,9 @@ pub(super) struct LeaseControl {
 
 /// The longest delay until a device is in its group.
 const PAUSE: Span = Span::millis(20);
-/// The pause after a change before the file is written, so that a flood of requests does not write all the time.
+/// The pause between a change and writing the file, so that a flood of requests does not cause constant writes.
 const STORE_PAUSE: Span = Span::secs(10);
-/// The largest file, in bytes: a lease has about 150.
+/// The largest file, in bytes: a lease takes about 150 bytes.
 const FILE_BYTES_MAX: u64 = 256 << 10;
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -59,7 +59,7 @@ struct Entry {
 }
 
 impl LeaseControl {
-    /// For the devices at `lan`, with what `dir` remembers of them.
+    /// Starts for the devices at `lan`, with the leases that are stored in `dir`.
     pub(super) fn new(dir: StateDir, lan: &str, is_read_only: bool, now: Time) -> LeaseControl {
         let mut control = LeaseControl {
             leases: Leases::default(),
@@ -75,12 +75,12 @@ impl LeaseControl {
         control
     }
 
-    /// When it wants to listen again, if it pauses.
+    /// When to listen again, during a pause.
     pub(super) fn deadline(&self) -> Option<Time> {
         self.pauses_until
     }
 
-    /// What to wait for otherwise.
+    /// The descriptor to wait for, outside a pause.
     pub(super) fn waits_for<'r>(&self, router: &'r Router) -> Option<BorrowedFd<'r>> {
         self.pauses_until.is_none().then(|| router.dhcp_fd())
     }
@@ -90,7 +90,7 @@ impl LeaseControl {
         self.is_stale = true;
     }
 
-    /// Takes in what passed, and tells the kernel if that changes which device has a name.
+    /// Reads the DHCP messages that passed; updates the kernel if a name now belongs to another device.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -129,7 +129,7 @@ impl LeaseControl {
         Ok(())
     }
 
-    /// Whose the names of the policy are.
+    /// The device that has each name of the policy.
     pub(super) fn status(&self, policy: &Policy) -> Vec<HostStatus> {
         let group = |index: usize| policy.groups().get(index).map(|group| group.name.clone());
         let status = |binding: &Binding| HostStatus {
@@ -141,13 +141,13 @@ impl LeaseControl {
         self.bound.iter().map(status).collect()
     }
 
-    /// The name that a device has by its lease, and since when.
+    /// The name of a device by its lease, and the time since which the device has had a lease.
     pub(super) fn lease(&self, mac: Mac, now: Time) -> Option<(&str, Time)> {
         let (_, lease) = self.leases.live(now).find(|(of, _)| *of == mac)?;
         Some((&lease.name, lease.since))
     }
 
-    /// Stores what changed, once in a while; at the end `at_once`.
+    /// Stores changes after a pause; `at_once` at the end.
     pub(super) fn store(&mut self, now: Time, at_once: bool) {
         if self.is_read_only || self.store_at.is_none_or(|at| now < at && !at_once) {
             return;
@@ -245,7 +245,7 @@ mod tests {
         control.store(now, false);
         assert!(!dir.path().join("state").exists(), "it waits");
         control.store(now + STORE_PAUSE, false);
-        // After a restart of the machine its clock is at the beginning.
+        // After a reboot the monotonic clock starts at zero again.
         let early = Time::ZERO + Span::secs(5);
         let control = LeaseControl::new(state(), "br-lan", false, early);
         let known: Vec<_> = control.leases.live(early).collect();

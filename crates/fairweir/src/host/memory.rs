@@ -1,10 +1,10 @@
-//! The capacity that a network was last seen to have, so that control begins near it.
+//! The capacity that a network was last found to have, so that the control starts near it.
 //!
-//! One file for each direction: a list of entries, each for a device and the network that it was connected to. A file
-//! that cannot be read is logged and counts as empty: the capacity is learned again. A dry run reads
-//! it and writes nothing.
+//! There is one file for each direction, with a list of entries: each for a device and the network
+//! that it was connected to. A file that cannot be read is logged and counts as empty: the capacity
+//! is then learned again. A dry run reads the files and writes nothing.
 //!
-//! Only a capacity that stayed the same while the link was used for a minute is stored, so that a
+//! A capacity is stored only if it stayed the same for a minute in which the link was used. So a
 //! short disturbance, or an attack on the measurement, has no effect beyond its end.
 
 use fairweir_core::receiver::{CAPACITY_MIN, TICK};
@@ -15,10 +15,10 @@ use tracing::warn;
 
 use fairweir_config::value::CAPACITY_MAX;
 
-/// The greatest age of a capacity: after it an access line may have another contract.
+/// The greatest age of a capacity that is used: later an access line may have another contract.
 const AGE_MAX_S: u64 = 30 * 24 * 3600;
 
-/// Files of the state directory.
+/// The files in the state directory.
 const DOWNLOAD: &str = "capacity.json";
 const UPLOAD: &str = "upload-capacity.json";
 
@@ -28,16 +28,16 @@ const FILE_SIZE_MAX: u64 = 64 << 10;
 /// The most networks that are remembered; the oldest is forgotten first.
 const ENTRIES_MAX: usize = 64;
 
-/// A capacity within these parts of the first one of its minute is the same.
+/// A capacity counts as unchanged within these fractions of the first one of its minute.
 const SAME: [(u64, u64); 2] = [(80, 100), (125, 100)];
 
-/// The least change that is stored. An upload is held 15/1000 below its capacity.
+/// The smallest relative change that is stored. An upload is held 15/1000 below its capacity.
 const STORE_CHANGE: (u64, u64) = (5, 1_000);
 
-/// What is stored first may be a rough guess: it is stored again after this time, doubled each time.
+/// A capacity that is stored early may be a rough guess: it is stored again after this pause, which doubles each time.
 const STORE_PAUSE: (Span, Span) = (Span::secs(1), Span::secs(60));
 
-/// Of both directions.
+/// The memories of both directions.
 #[derive(Debug)]
 pub(super) struct Memories {
     pub(super) download: Memory,
@@ -45,32 +45,32 @@ pub(super) struct Memories {
 }
 
 impl Memories {
-    /// The memories in `dir`, of capacities that were confirmed for `needed`.
+    /// The memories in `dir`, for capacities that stay unchanged for `needed`.
     pub(super) fn new(dir: &StateDir, is_read_only: bool, needed: Span) -> Memories {
         let of = |file| Memory::new(dir.clone(), file, is_read_only, needed);
         Memories { download: of(DOWNLOAD), upload: of(UPLOAD) }
     }
 }
 
-/// What is remembered of one direction, and where.
+/// The remembered capacities of one direction, and their file.
 #[derive(Debug)]
 pub(super) struct Memory {
     dir: StateDir,
     file: &'static str,
     is_read_only: bool,
     confirmation: Confirmation,
-    /// What is stored of the network that was recalled or stored last.
+    /// The stored capacity of the network that was last recalled or stored.
     stored: Option<Rate>,
-    /// Nothing is stored before this time, and for how long next.
+    /// Nothing is stored before this time; and the length of the next pause.
     pause: (Time, Span),
 }
 
-/// For how long the learned capacity has been the same.
+/// How long the learned capacity has been unchanged.
 #[derive(Debug)]
 struct Confirmation {
     needed: Span,
     capacity: Option<Rate>,
-    /// Time in which at least half of the capacity was received.
+    /// The time in which at least half of the capacity was received.
     used: Span,
 }
 
@@ -87,7 +87,7 @@ impl Confirmation {
             (self.capacity, self.used) = (learned, Span::ZERO);
         }
         if learned.is_some_and(|learned| received >= learned / 2) {
-            // A suspended machine uses nothing.
+            // A time in which the machine was suspended does not count as use.
             self.used += interval.min(TICK * 2);
         }
     }
@@ -121,18 +121,18 @@ impl Memory {
         }
     }
 
-    /// Takes in what the control has `learned` and what `passed` in an interval.
+    /// Takes the capacity that the control has `learned`, and the rate that `passed` in an interval.
     pub(super) fn handle_tick(&mut self, learned: Option<Rate>, passed: Rate, interval: Span) {
         self.confirmation.handle_tick(learned, passed, interval);
     }
 
-    /// What was learned until now was learned of another network.
+    /// The network has changed: what was learned until now belongs to the old one.
     pub(super) fn handle_moved(&mut self) {
         self.handle_tick(None, Rate::ZERO, Span::ZERO);
     }
 
-    /// Stores what was `learned` of `network` if it was confirmed and differs from what is stored; unless `at_once`,
-    /// only after a pause.
+    /// Stores the capacity that was `learned` of `network`, if it was confirmed and differs from
+    /// the stored one; after a pause, or `at_once`.
     pub(super) fn keep(
         &mut self,
         (dev, network): (&str, &str),
@@ -156,14 +156,14 @@ impl Memory {
         self.pause = (now + pause, (pause * 2).min(STORE_PAUSE.1));
     }
 
-    /// Whether what the control has learned was confirmed for long enough to be stored.
+    /// Whether the learned capacity was confirmed long enough to be stored.
     fn is_confirmed(&self) -> bool {
         let Confirmation { needed, capacity, used } = self.confirmation;
         capacity.is_some() && used >= needed
     }
 
-    /// The capacity of `network` at `dev` and its age in seconds, if it is not too old and one that
-    /// a link can have.
+    /// The stored capacity of `network` at `dev` and its age in seconds, if it is not too old and
+    /// is a possible capacity of a link.
     pub(super) fn recall(&mut self, dev: &str, network: &str) -> Option<(Rate, u64)> {
         let plausible = |e: &Entry| (CAPACITY_MIN..=CAPACITY_MAX).contains(&e.capacity_bps);
         let entry = self.read().into_iter().find(|e| e.dev == dev && e.network == network);
@@ -173,7 +173,7 @@ impl Memory {
         entry.map(|e| (e.capacity_bps, unix_now().saturating_sub(e.at)))
     }
 
-    /// Remembers `capacity` for `network` at `dev`; a failure is logged and costs nothing else.
+    /// Stores `capacity` for `network` at `dev`; an error is logged and has no other effect.
     fn store(&self, dev: &str, network: &str, capacity: Rate) {
         if self.is_read_only {
             return;
@@ -193,7 +193,7 @@ impl Memory {
         }
     }
 
-    /// The entries that are young enough.
+    /// The stored entries that are not too old.
     fn read(&self) -> Vec<Entry> {
         let text = match self.dir.read(self.file, FILE_SIZE_MAX) {
             Ok(text) => text,

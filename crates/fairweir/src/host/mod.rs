@@ -1,8 +1,8 @@
 //! `fairweir host` and `fairweir router`: the daemon that shares a download by weight, as a service
 //! of [`fairweir_daemon`].
 //!
-//! Both run the same control. They differ in what they attach to the kernel ([`point`]). What the
-//! daemon does in a tick is in [`daemon`]; here is what the frame asks of it.
+//! Both run the same control. They differ in what they attach to the kernel ([`point`]). The work
+//! of a tick is in [`daemon`]; this module implements the service.
 
 use std::io::{self, Write};
 use std::os::fd::BorrowedFd;
@@ -72,10 +72,10 @@ use wire::{GroupStatus, HostRequest, QuotaStatus, Status, TimedChange, UploadSta
 /// The longest request, in bytes.
 const REQUEST_MAX: usize = 1_024;
 
-/// How often a dry run prints what it would do.
+/// How often a dry run prints its decisions.
 const SAY_PERIOD: Span = Span::secs(1);
 
-/// What names of this service's instances begin with.
+/// The prefixes of this service's instance names.
 const PREFIXES: [&str; 2] = [Role::Host.prefix(), Role::Router.prefix()];
 
 /// `fairweir off` for the daemons of a role.
@@ -118,7 +118,7 @@ fn ask(role: Role, command: &HostCommand, off: Off) -> anyhow::Result<()> {
 fn serve(settings: Settings, state_dir: &Path, args: &LoopArgs) -> anyhow::Result<()> {
     let dev = settings.dev.clone();
     let devices: Vec<String> = settings.devices().map(str::to_owned).collect();
-    for dev in &devices {
+    if let Some(dev) = settings.missing() {
         check_exists(dev)?;
     }
     let name = format!("{}{dev}", settings.role.prefix());
@@ -130,7 +130,8 @@ fn serve(settings: Settings, state_dir: &Path, args: &LoopArgs) -> anyhow::Resul
     let needed = Span::secs(args.confirmed_after_s);
     let memories = Memories::new(&StateDir::new(state_dir), args.dry_run, needed);
     let leases = settings
-        .lan()
+        .lans()
+        .first()
         .map(|lan| LeaseControl::new(StateDir::new(state_dir), lan, args.dry_run, monotonic_now()));
     fairweir_daemon::run(&spec, |_| -> anyhow::Result<HostService> {
         let told = args.remembered_capacity;
@@ -159,11 +160,11 @@ struct HostService {
     daemon: Daemon,
     tick_at: Time,
     say: Option<Say>,
-    /// By CLOCK_BOOTTIME.
+    /// When `--exit-after` ends the daemon, by CLOCK_BOOTTIME.
     ends_at: Option<Time>,
 }
 
-/// How a dry run prints what it would do, and when it does next.
+/// How a dry run prints its decisions, and when it does next.
 struct Say {
     as_json: bool,
     at: Time,
@@ -189,7 +190,7 @@ impl Service for HostService {
 
     fn deadline(&self) -> Time {
         let leases = self.daemon.leases.as_ref().and_then(LeaseControl::deadline);
-        // Without the interface there is nothing to read, and a pause would never end.
+        // Without the interface there is nothing to read, so a pause would never end.
         let pauses = match self.daemon.host {
             Some(_) => [self.daemon.sites.deadline(), leases],
             None => [None; 2],
@@ -220,7 +221,7 @@ impl Service for HostService {
         }
         if self.ends_at.is_some_and(|at| boottime_now() >= at) {
             info!("the time is over");
-            // The frame ends as it does when it is told to.
+            // A signal to this process: the daemon then ends as with `kill`.
             raise(Signal::SIGTERM).map_err(|e| Error::io("end", e.into()))?;
             self.ends_at = None;
         }

@@ -1,7 +1,7 @@
-//! `fairweir router devices name`: writes the name of a device into the configuration that a person edits.
+//! `fairweir router devices name`: writes the name of a device into the configuration file that a person edits.
 //!
-//! The command writes, not the daemon: under systemd that may not change these files. The daemon reads them again,
-//! and if it refuses them, the old text returns.
+//! The command writes the files, not the daemon, which may not change them under systemd. The daemon then reads them
+//! again; if it refuses them, the command restores the old text.
 
 use std::fs;
 use std::io::Write;
@@ -48,19 +48,19 @@ pub(super) fn run(args: &NameArgs) -> anyhow::Result<()> {
     Ok(writeln!(text::stdout(), "{said}")?)
 }
 
-/// What is to be changed.
+/// The change to make.
 #[derive(Debug, PartialEq, Eq)]
 enum Edit {
-    /// The name of a device that the configuration lists.
+    /// Renames a device that the configuration lists.
     Rename { old: String },
-    /// The configuration lists one more.
+    /// Adds a device to the configuration.
     Add { mac: Mac },
 }
 
-/// What gives the device its name.
+/// The change that gives the device its name.
 ///
 /// # Errors
-/// Why it cannot have that.
+/// The reason why it cannot have this name.
 fn edit(status: &Status, there: &Neighbours, target: Target, name: &str) -> Result<Edit, String> {
     if !is_name(name) || name == DEFAULT_GROUP {
         return Err(format!(
@@ -101,7 +101,7 @@ fn edit(status: &Status, there: &Neighbours, target: Target, name: &str) -> Resu
     Ok(Edit::Rename { old })
 }
 
-/// The file that is to be changed, its text, and the text with the change.
+/// The file to change, its present text, and its new text.
 fn changed(
     files: &[PathBuf],
     edit: &Edit,
@@ -132,14 +132,14 @@ fn changed(
     bail!("no file of the configuration lists the device `{old}` any more")
 }
 
-/// What begins a file that `fairweir generate uci` has made.
+/// The first words of a file that `fairweir generate uci` has written.
 const MADE: &str = "# Written from UCI";
 
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     output::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
-/// What `fairweir set` has stored for the old name is for the new one.
+/// Moves the settings that `fairweir set` has stored from the old name to the new one.
 fn move_weights(client: &mut Client, status: &Status, old: &str, new: &str) -> anyhow::Result<()> {
     let its = status.groups.iter().filter(|group| group.top() == old);
     let paths = its.flat_map(|group| group.within.iter().map(|w| &w.name).chain([&group.name]));

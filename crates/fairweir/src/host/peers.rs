@@ -1,10 +1,10 @@
-//! Other hosts of this network that control the same link: they hear each other, and divide it. See
-//! `fairweir_core::agreement::peers`.
+//! Other hosts of this network that control the same link: they exchange messages, and divide the
+//! link. See `fairweir_core::agreement::peers`.
 //!
-//! A router that divides tells the hosts behind it, and they leave it to the router.
+//! A router that divides tells the hosts behind it, and they leave the division to it.
 //!
-//! What is heard comes from a link-local address and was not forwarded, so it is of this network, and nothing is
-//! believed that does not fit what arrives.
+//! Messages come from a link-local address and were not forwarded, so they are from this network.
+//! They are used only if they are consistent with the traffic that arrives.
 
 use std::net::{SocketAddr, SocketAddrV6, UdpSocket};
 
@@ -21,19 +21,19 @@ use super::settings::Settings;
 use super::wire::DividerStatus;
 use crate::words::{count, mbit};
 
-/// The most datagrams that are read in a tick: of each host that is heard a few.
+/// The most datagrams that are read in a tick: a few from each host that is heard.
 const BURST_MAX: usize = 64;
-/// When the socket is tried again.
+/// How long to wait before the socket is tried again.
 const LOOK_PAUSE: Span = Span::secs(10);
-/// How often it is said to those that are not heard.
+/// How often a host announces itself to hosts that it does not hear.
 const TO_ALL: Span = Span::secs(1);
 
-/// See the module.
+/// The peers, on a host, or the announcements of a router; see the module.
 #[derive(Debug, Default)]
 pub(super) struct PeersControl {
     joined: Option<Joined>,
     look_at: Time,
-    /// When a router told its hosts last.
+    /// When the router last told its hosts.
     told_at: Time,
 }
 
@@ -47,7 +47,7 @@ struct Joined {
 }
 
 impl PeersControl {
-    /// Who is there in this tick.
+    /// Reads messages; returns the peers of this tick.
     pub(super) fn handle_tick(
         &mut self,
         settings: &Settings,
@@ -69,10 +69,13 @@ impl PeersControl {
         self.joined.as_mut().map_or(Beside::Nobody, |joined| joined.handle_tick(now))
     }
 
-    /// Tells the hosts behind `lan` that their router divides.
-    pub(super) fn tell(&mut self, lan: &str, now: Time) {
-        if now.since(self.told_at) >= TO_ALL {
-            self.told_at = now;
+    /// Tells the hosts behind `lans` that their router divides.
+    pub(super) fn tell(&mut self, lans: &[String], now: Time) {
+        if now.since(self.told_at) < TO_ALL {
+            return;
+        }
+        self.told_at = now;
+        for lan in lans {
             let said = Said { is_router: true, ..Said::default() };
             let group = SocketAddr::from(PEERS);
             let sent = datagram::connect_over(lan, group).and_then(|to| to.send(&said.bytes(0)));
@@ -82,14 +85,14 @@ impl PeersControl {
         }
     }
 
-    /// Says what was decided.
+    /// Tells the peers what was decided.
     pub(super) fn say(&mut self, control: &ControlLoop, now: Time) {
         if let Some(joined) = &mut self.joined {
             joined.say(control, now);
         }
     }
 
-    /// `None` while this host divides alone.
+    /// The status of the division among peers; `None` while this host divides alone.
     pub(super) fn status(&self) -> Option<DividerStatus> {
         let peers = &self.joined.as_ref()?.peers;
         let others = count(peers.heard().len(), "other host");

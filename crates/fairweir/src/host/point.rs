@@ -1,4 +1,4 @@
-//! Where the download is counted and shaped: at a host's interface, or at a router's two.
+//! The place where the download is counted and shaped: at a host's interface, or at a router's.
 
 use std::ops::{Deref, DerefMut};
 
@@ -11,14 +11,14 @@ use tracing::info;
 
 use super::settings::Settings;
 
-/// What the daemon has attached; what both can do is [`Attached`].
+/// What the daemon has attached; the common functions are in [`Attached`].
 pub(super) enum Point {
     Host(Box<Host>),
     Router(Box<Router>),
 }
 
 impl Point {
-    /// Sweeps the interfaces, unless this is a dry run, and attaches to them.
+    /// Removes leftovers from the interfaces, unless this is a dry run, and attaches to them.
     pub(super) fn attach(settings: &Settings) -> anyhow::Result<Point> {
         if !settings.dry_run {
             for dev in settings.devices() {
@@ -29,8 +29,8 @@ impl Point {
         }
         let (dev, policy) = (settings.dev.clone(), settings.policy().clone());
         let mode = settings.mode();
-        Ok(match settings.lan() {
-            None => {
+        Ok(match settings.lans() {
+            [] => {
                 let spec = HostSpec { dev, policy, mode, census: false, marks: settings.marks() };
                 let attach = match settings.shares_upload() {
                     true => Host::attach_sharing_upload,
@@ -38,19 +38,21 @@ impl Point {
                 };
                 Point::Host(Box::new(attach(&spec)?))
             }
-            Some(lan) => {
+            lans => {
                 let upload = match settings.config.host.upload {
                     UploadChoice::Auto => Sharing::IfPossible,
                     UploadChoice::On => Sharing::Always,
                     UploadChoice::Off => Sharing::Never,
                 };
-                let spec = RouterSpec { lan: lan.to_owned(), wan: dev, policy, mode, upload };
+                let marks = settings.marks();
+                let (lans, wans) = (lans.to_vec(), settings.wans().map(str::to_owned).collect());
+                let spec = RouterSpec { lans, wans, policy, mode, upload, marks };
                 Point::Router(Box::new(Router::attach(&spec)?))
             }
         })
     }
 
-    /// The host, which has what a router has not: sockets.
+    /// The host, which has sockets, unlike a router.
     pub(super) fn as_host(&self) -> Option<&Host> {
         match self {
             Point::Host(host) => Some(host),
@@ -58,14 +60,7 @@ impl Point {
         }
     }
 
-    pub(super) fn as_host_mut(&mut self) -> Option<&mut Host> {
-        match self {
-            Point::Host(host) => Some(host),
-            Point::Router(_) => None,
-        }
-    }
-
-    /// The router, which has what a host has not: devices with names.
+    /// The router, which has devices with names, unlike a host.
     pub(super) fn as_router(&self) -> Option<&Router> {
         match self {
             Point::Host(_) => None,
@@ -80,12 +75,12 @@ impl Point {
         }
     }
 
-    /// Whether [`Attached::set_policy`] suffices for `policy`; if not, this has to be attached anew.
+    /// Whether [`Attached::set_policy`] is enough for `policy`; if not, attaching again is necessary.
     pub(super) fn can_take_over(&self, policy: &Policy) -> bool {
         self.as_router().is_none_or(|router| router.can_take_over(policy))
     }
 
-    /// The `web:` patterns of `policy`, and to what they lead: groups, or on a router labels.
+    /// The `web:` patterns of `policy`, and their targets: groups, or on a router labels.
     pub(super) fn sites(&self, policy: &Policy) -> Sites {
         match self {
             Point::Host(_) => Sites::of(policy),
@@ -97,12 +92,12 @@ impl Point {
         self.as_host().is_none_or(Host::has_windows)
     }
 
-    /// Whether classes stay if the daemon is killed; a host's go with its intermediate device.
+    /// Whether classes remain if the daemon is killed; a host's disappear with its intermediate device.
     pub(super) fn leaves_classes(&self) -> bool {
         matches!(self, Point::Router(_))
     }
 
-    /// What arrived for the router itself.
+    /// The bytes that arrived for the router itself.
     pub(super) fn own_traffic(&self) -> Option<Bytes> {
         match self {
             Point::Host(_) => None,
@@ -118,7 +113,7 @@ impl Point {
         }
     }
 
-    /// The program that lifts a host's bounds if the daemon is killed.
+    /// The program that removes a host's window bounds if the daemon is killed.
     pub(super) fn expiry_program(&self) -> Option<ExpiryProgram> {
         self.as_host().and_then(Host::expiry_program)
     }

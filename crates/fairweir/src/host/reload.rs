@@ -9,10 +9,10 @@ use super::client::find;
 use fairweir_config::host::Role;
 use fairweir_config::text;
 
-/// Waits for the outcome, so that `systemctl reload` fails when the configuration is wrong.
+/// Waits for the result, so that `systemctl reload` fails if the configuration is wrong.
 ///
 /// # Errors
-/// What is wrong with the configuration, or that no daemon answers.
+/// The mistake in the configuration, or that no daemon answers.
 pub(crate) fn run(role: Option<Role>, args: &ReloadArgs) -> anyhow::Result<()> {
     let mut client = find(&args.run_dir.run_dir, role, args.dev.as_deref(), Access::Change)?;
     let message =

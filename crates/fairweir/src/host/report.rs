@@ -1,4 +1,4 @@
-//! What the daemon tells those who ask.
+//! The daemon's replies: status and connections.
 
 use fairweir_config::host::Role;
 use fairweir_core::policy::{Branch, Group, Policy};
@@ -15,7 +15,7 @@ use super::wire::{
     Status, TimedStatus, WithinStatus,
 };
 
-/// What fairweir does not cover, wherever it runs.
+/// General limits of fairweir, on any kernel.
 fn limits(role: Role) -> [&'static str; 2] {
     match role {
         Role::Host => [
@@ -30,8 +30,8 @@ fn limits(role: Role) -> [&'static str; 2] {
     }
 }
 
-/// The connections of the last tick, those that received most first, at most `limit`.
-/// The names of hosts only `with_names`.
+/// The connections of the last tick, at most `limit`, those that received most first. Names of
+/// hosts are included only `with_names`.
 pub(super) fn connections(daemon: &Daemon, limit: usize, with_names: bool) -> Connections {
     let groups = daemon.settings.policy().groups();
     let mut seen: Vec<&Seen> = daemon.windows.seen.iter().collect();
@@ -77,8 +77,8 @@ fn connection_status(
     }
 }
 
-/// A connection whose rate is this part of window / RTT sends as much as its window lets it. The
-/// window is a little larger than what is in flight, and the RTT lags.
+/// A connection whose rate is at least this fraction of window / RTT fills its window. The window
+/// is a little larger than the data in flight, and the RTT lags.
 const FILLS: (u64, u64) = (7, 10);
 
 /// The status at `now`.
@@ -86,7 +86,7 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
     let settings = &daemon.settings;
     let decision = daemon.control.decision();
     let groups = settings.policy().groups();
-    // After a reload the decision is of the old groups until the next tick.
+    // After a reload the decision is for the old groups until the next tick.
     let decided = Some(&decision.groups).filter(|d| d.len() == groups.len());
     let count = |i: usize| daemon.windows.counts.get(i).copied().unwrap_or_default();
     let timed = |path: &str| daemon.timed_status(path);
@@ -99,7 +99,7 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
         ..group_status(group, decided.map(|d| d[i]), &daemon.control.totals()[i], count(i))
     };
     let mut host_limits = daemon.host.as_ref().map(Point::limits).unwrap_or_default();
-    // A control that knows the capacity can do without more samples for a while.
+    // A control that already knows the capacity can work without samples for a while.
     let learns_by_delay = settings.control() == Control::Fairweir && decision.capacity.is_none();
     host_limits.extend(daemon.delay.limit().filter(|_| learns_by_delay));
     if !settings.shares_upload() {
@@ -116,6 +116,7 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
     Status {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         dev: settings.dev.clone(),
+        link: (settings.wans().count() > 1).then(|| daemon.link_dev().to_owned()),
         pid: std::process::id(),
         run: daemon.run.clone(),
         ready: daemon.host.is_some(),
@@ -155,10 +156,10 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
     }
 }
 
-/// What of a group of some path is not in the policy.
+/// For a path: the temporary change and the calendar of that group, which the policy does not have.
 type Own<'a> = (&'a dyn Fn(&str) -> Option<TimedStatus>, &'a dyn Fn(&str) -> Option<PlanStatus>);
 
-/// What each leaf of `policy` is in.
+/// The groups that contain each leaf of `policy`, the outermost first.
 fn within(policy: &Policy, own: Own<'_>) -> Vec<Vec<WithinStatus>> {
     fn add(
         branches: &[Branch],
@@ -204,7 +205,7 @@ fn group_status(
         plan: None,
         within: Vec::new(),
         matches: group.matches.clone(),
-        // A group is measured also while nothing is decided.
+        // The rate of a group is measured even while nothing is decided.
         decision: GroupDecision { rate: totals.rate, ..decision.unwrap_or_default() },
         received_bytes: totals.sum.received,
         drops: totals.sum.drops,

@@ -21,7 +21,7 @@ pub(crate) fn run(role: Option<Role>, args: &SetArgs) -> anyhow::Result<()> {
     Ok(writeln!(text::stdout(), "{}", changed.message)?)
 }
 
-/// A key and its value as `[set]` has them; without a value the key is removed.
+/// A key and its value in the form of `[set]`; without a value the key is removed.
 pub(crate) fn change(text: &str) -> Result<(String, Option<Setting>), Usage> {
     let Some((key, value)) = text.split_once('=') else {
         let what = format!("found `{text}`, expected a key and a value such as weight.video=8");

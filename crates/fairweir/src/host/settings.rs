@@ -14,8 +14,8 @@ use fairweir_core::receiver::{
 };
 use fairweir_core::share::Weight;
 use fairweir_core::units::Rate;
-use fairweir_linux::Mode;
 use fairweir_linux::probe::{ProbeSpec, Reflector};
+use fairweir_linux::{Mode, link};
 use tracing::warn;
 
 use super::calendar;
@@ -24,7 +24,7 @@ use super::divided::DeviceClasses;
 use super::timed::{TimedChanges, TimedFile};
 use crate::exit::Usage;
 
-/// The command line, and the configuration as it was last found good.
+/// The command line, and the last valid configuration.
 #[derive(Clone, Debug)]
 pub(super) struct Settings {
     pub(super) role: Role,
@@ -32,23 +32,23 @@ pub(super) struct Settings {
     pub(super) dev: String,
     /// The main file.
     pub(super) path: PathBuf,
-    /// What it said last, with what changes groups for a time.
+    /// The configuration that is in force: as read, with the temporary changes and the calendar.
     pub(super) config: Config,
-    /// What it said last.
+    /// The configuration as it was read.
     pub(super) configured: Config,
-    /// What changes groups for a time.
+    /// The temporary changes of groups.
     pub(super) timed: TimedChanges,
-    /// The minute that schedules follow, once it is known.
+    /// The minute of the week that schedules use, once it is known.
     moment: Option<Moment>,
-    /// Groups whose quota is used up.
+    /// The groups whose quotas are used up.
     pub(super) used_up: BTreeSet<String>,
-    /// How devices say that they are divided.
+    /// How devices ask their shares to be divided.
     pub(super) divided: DeviceClasses,
-    /// Touch nothing.
+    /// Whether nothing may be changed in the kernel.
     pub(super) dry_run: bool,
-    /// Probe the access link even so.
+    /// Whether to probe the access link in a dry run too.
     probes_in_dry_run: bool,
-    /// The kernel cannot bound windows, so that classes have to enforce.
+    /// Whether the kernel cannot bound windows, so that classes must enforce the shares.
     pub(super) lacks_windows: bool,
     control_told: Option<Control>,
     dev_told: bool,
@@ -58,7 +58,7 @@ impl Settings {
     /// Reads the configuration `path`; `told` is the interface that the command line names.
     ///
     /// # Errors
-    /// If it is wrong, or configuration and command line together lack something.
+    /// If it has mistakes, or if configuration and command line together lack something.
     pub(super) fn load(
         role: Role,
         path: &Path,
@@ -90,10 +90,10 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Reads the configuration again; these settings stay as they are.
+    /// Reads the configuration again; these settings are not changed.
     ///
     /// # Errors
-    /// If the configuration is wrong, or wants what needs a restart.
+    /// If the configuration has mistakes, or requires a restart.
     pub(super) fn reload(&self) -> anyhow::Result<Settings> {
         let config = Config::load_as(self.role, &self.path)?;
         if let Some(dev) = config.host.dev.as_ref().filter(|d| !self.dev_told && **d != self.dev) {
@@ -105,6 +105,9 @@ impl Settings {
         }
         if config.host.lan != self.config.host.lan {
             bail!("`lan` changed: that needs a restart");
+        }
+        if config.host.beside != self.config.host.beside {
+            bail!("`wan` changed: that needs a restart");
         }
         if config.host.upload != self.config.host.upload {
             bail!("`upload` changed: that needs a restart");
@@ -119,26 +122,26 @@ impl Settings {
         Settings { configured: config, ..self.clone() }.with_timed(self.timed.clone())
     }
 
-    /// The same with other changes for a time.
+    /// These settings with other temporary changes.
     ///
     /// # Errors
-    /// If the control cannot hold them.
+    /// If the control cannot satisfy them.
     pub(super) fn with_timed(&self, timed: TimedChanges) -> anyhow::Result<Settings> {
         Settings { timed, ..self.clone() }.changed()
     }
 
-    /// The same with other classes of devices.
+    /// These settings with other classes of devices.
     ///
     /// # Errors
-    /// If the control cannot hold them.
+    /// If the control cannot satisfy them.
     pub(super) fn with_divided(&self, divided: DeviceClasses) -> anyhow::Result<Settings> {
         Settings { divided, ..self.clone() }.changed()
     }
 
-    /// The same at another minute, or where other quotas are used up; `None` if it is the same.
+    /// These settings at another minute, or with other used-up quotas; `None` if nothing differs.
     ///
     /// # Errors
-    /// If the control cannot hold what is in force then.
+    /// If the control cannot satisfy what is then in force.
     pub(super) fn with_calendar(
         &self,
         moment: Moment,
@@ -163,7 +166,7 @@ impl Settings {
         Ok(self)
     }
 
-    /// The same with what changed groups under an earlier daemon, as far as the control can hold it.
+    /// These settings with the temporary changes of an earlier daemon, as far as the control can satisfy them.
     pub(super) fn continued(self, file: &TimedFile) -> Settings {
         let timed = file.read();
         match self.with_timed(timed.clone()) {
@@ -180,15 +183,30 @@ impl Settings {
         }
     }
 
-    /// The configured weight of the group or device of this path.
+    /// The configured weight of the group or device with this path.
     pub(super) fn weight_of(&self, path: &str) -> Option<Weight> {
         let mut branches = self.configured.policy.branches().to_vec();
         Branch::find_mut(&mut branches, path).map(|branch| branch.group.weight)
     }
 
-    /// All interfaces that are attached to.
+    /// All interfaces to which the daemon may attach.
     pub(super) fn devices(&self) -> impl Iterator<Item = &str> {
-        [Some(self.dev.as_str()), self.lan()].into_iter().flatten()
+        self.wans().chain(self.lans().iter().map(String::as_str))
+    }
+
+    /// The interfaces that face the Internet.
+    pub(super) fn wans(&self) -> impl Iterator<Item = &str> {
+        [&self.dev].into_iter().chain(&self.config.host.beside).map(String::as_str)
+    }
+
+    /// A required interface that is missing, if there is one. Of several on one side of a router,
+    /// one is enough to attach.
+    pub(super) fn missing(&self) -> Option<&str> {
+        let is_missing = |dev: &&str| link::index(dev).is_none();
+        let mut lans = self.lans().iter().map(String::as_str);
+        let lan = lans.clone().all(|lan| is_missing(&lan)).then(|| lans.next()).flatten();
+        let wan = self.wans().all(|wan| is_missing(&wan)).then_some(self.dev.as_str());
+        wan.or(lan)
     }
 
     /// Whether the upload is to be shared.
@@ -196,15 +214,15 @@ impl Settings {
         self.config.host.upload != UploadChoice::Off
     }
 
-    /// The interfaces whose root qdisc may be the daemon's.
+    /// The interfaces whose root qdisc may belong to the daemon.
     pub(super) fn with_classes(&self) -> impl Iterator<Item = &str> {
-        let dev = Some(self.dev.as_str()).filter(|_| self.shares_upload());
-        [dev, self.lan()].into_iter().flatten()
+        let wans = self.wans().filter(|_| self.shares_upload());
+        wans.chain(self.lans().iter().map(String::as_str))
     }
 
-    /// The interface of the devices, on a router.
-    pub(super) fn lan(&self) -> Option<&str> {
-        self.config.host.lan.as_deref()
+    /// The interfaces towards the devices, on a router.
+    pub(super) fn lans(&self) -> &[String] {
+        &self.config.host.lan
     }
 
     pub(super) fn policy(&self) -> &Policy {
@@ -215,42 +233,43 @@ impl Settings {
         self.control_told.or(self.config.host.control).unwrap_or_default()
     }
 
-    /// Whether the kernel only counts.
+    /// Whether the kernel shapes or only counts.
     pub(super) fn mode(&self) -> Mode {
         let counts = self.dry_run || self.config.host.paused || self.control() == Control::None;
         if counts { Mode::Count } else { Mode::Shape }
     }
 
-    /// Whether another may divide, for which flows are marked.
+    /// Whether another may divide, so that flows are marked.
     pub(super) fn marks(&self) -> bool {
-        self.role == Role::Host
-            && self.config.host.divider != DividerChoice::Off
+        self.config.host.divider != DividerChoice::Off
             && self.control() == Control::Fairweir
             && self.mode() == Mode::Shape
     }
 
-    /// Behind which interface hosts leave it to this router to divide.
-    pub(super) fn tells(&self) -> Option<&str> {
-        self.lan().filter(|_| self.mode() == Mode::Shape && self.control() != Control::None)
+    /// The interfaces behind which hosts leave the division to this router.
+    pub(super) fn tells(&self) -> &[String] {
+        let tells = self.mode() == Mode::Shape && self.control() != Control::None;
+        if tells { self.lans() } else { &[] }
     }
 
-    /// Whether it divides the link with other hosts of its network.
+    /// Whether this host divides the link with other hosts of its network.
     pub(super) fn has_peers(&self) -> bool {
-        self.marks() && self.config.host.divider == DividerChoice::Auto && !self.lacks_windows
+        let is_asked = self.marks() && self.config.host.divider == DividerChoice::Auto;
+        self.role == Role::Host && is_asked && !self.lacks_windows
     }
 
-    /// By what shares are enforced, as far as the kernel can.
+    /// How shares are enforced, as far as the kernel supports it.
     pub(super) fn enforce(&self) -> Enforce {
         if self.lacks_windows { Enforce::Htb } else { self.config.host.enforce }
     }
 
-    /// Whether the control asks what each connection receives.
+    /// Whether the control needs to know what each connection receives.
     pub(super) fn watches_connections(&self) -> bool {
         matches!(self.control(), Control::Fairweir | Control::Rbm)
     }
 
-    /// The probe of the access link, if one is wanted: by default only where the control uses it,
-    /// never where nothing is controlled, and in a dry run only if asked for.
+    /// The probe of the access link, if one is wanted. By default it runs only if the control uses
+    /// it; never if nothing is controlled; and in a dry run only if requested.
     pub(super) fn probe(&self) -> Option<ProbeSpec> {
         if self.dry_run && !self.probes_in_dry_run {
             return None;
@@ -268,7 +287,7 @@ impl Settings {
         Some(ProbeSpec { dev: self.dev.clone(), reflector, intervals })
     }
 
-    /// What the controller is made from.
+    /// The parameters of the controller.
     ///
     /// # Errors
     /// If the control needs a capacity and there is none.
@@ -284,8 +303,8 @@ impl Settings {
             }))
     }
 
-    /// A controller from its beginning; `remembered` is for those that learn the capacity, if it can
-    /// be the capacity of a link at all.
+    /// A new controller; `remembered` is the initial capacity for controls that learn it, if it is
+    /// a possible capacity of a link.
     pub(super) fn controller(
         &self,
         remembered: Option<Rate>,

@@ -1,4 +1,4 @@
-//! The status of `fairweir host` as people read it.
+//! The status of `fairweir host` as text for people.
 
 use std::io::{self, Write};
 
@@ -12,7 +12,7 @@ use super::wire::{
 use crate::table::{self, Align};
 use crate::words::{count, mbit};
 
-/// Device, control, capacity and whether downloads are shaped, on one line.
+/// The device, the control, the capacity and whether downloads are shaped, on one line.
 pub(crate) fn headline(status: &Status) -> String {
     let doing = match (&status.open_reason, status.enforcing, status.dry_run) {
         (Some(_), ..) => "all traffic passes unshaped",
@@ -29,15 +29,17 @@ pub(crate) fn headline(status: &Status) -> String {
         None => "capacity unknown".to_owned(),
     };
     let minutes = status.since_s as u64 / 60;
-    format!("{}  {}  {capacity}  {doing}  up {minutes} min", status.dev, status.control)
+    let link = status.link.as_ref().filter(|link| **link != status.dev);
+    let by = link.map(|link| format!(" by {link}")).unwrap_or_default();
+    format!("{}{by}  {}  {capacity}  {doing}  up {minutes} min", status.dev, status.control)
 }
 
-/// The reason of the last action other than `measure`, which most ticks are.
+/// The reason for the last act other than `measure`, which is the act of most ticks.
 pub(crate) fn last_reason(status: &Status) -> &str {
     status.changes.last().map_or(&status.reason, |change| &change.reason)
 }
 
-/// Notes for the user below the table.
+/// Notes for people below the table.
 pub(crate) fn notes(status: &Status) -> Vec<(&'static str, String)> {
     let mut notes = Vec::new();
     if let Some(reason) = &status.open_reason {
@@ -112,7 +114,7 @@ pub(crate) fn notes(status: &Status) -> Vec<(&'static str, String)> {
     notes
 }
 
-/// What follows the calendar, of groups and of what they are in, each once.
+/// The quotas and schedules of groups and of those that contain them, each once.
 pub(super) fn plans(groups: &[GroupStatus]) -> Vec<(&str, &PlanStatus)> {
     let mut plans: Vec<(&str, &PlanStatus)> = Vec::new();
     for group in groups {
@@ -125,7 +127,7 @@ pub(super) fn plans(groups: &[GroupStatus]) -> Vec<(&str, &PlanStatus)> {
     plans
 }
 
-/// The caps, and which of them limit now.
+/// The caps, and which of them limit a group now.
 fn caps_note(status: &Status) -> Option<String> {
     let mut caps: Vec<String> = Vec::new();
     let mut add = |name: &str, max: Rate, limits: bool| {
@@ -153,7 +155,7 @@ fn caps_note(status: &Status) -> Option<String> {
     (!caps.is_empty()).then(|| format!("{}{held}", caps.join(", ")))
 }
 
-/// The floors, and whether they hold.
+/// The floors, and whether they are met.
 fn floors_note(status: &Status) -> Option<String> {
     let mut floors = Vec::new();
     let mut add = |name: &str, min: Option<Rate>| {
@@ -175,7 +177,7 @@ fn floors_note(status: &Status) -> Option<String> {
     (!floors.is_empty()).then(|| format!("{}{held}", floors.join(", ")))
 }
 
-/// By what connections were assigned to sites, and what cannot be.
+/// How connections were assigned to sites, and which cannot be.
 fn sites_note(sites: &SitesStatus) -> String {
     let decided = sites.by_evidence().map(|(evidence, count)| format!("{count} {evidence}"));
     let mut note = format!("{}, {} undecided", decided.join(", "), sites.undecided);
@@ -192,7 +194,7 @@ fn sites_note(sites: &SitesStatus) -> String {
     note
 }
 
-/// The limit, the queue, and what each group sends.
+/// The upload's limit, its queue, and what each group sends.
 pub(super) fn upload_note(upload: &UploadStatus, dry_run: bool) -> String {
     let mut note = match upload.limit_bps {
         Some(limit) if dry_run => format!("would be limited to {}", mbit(limit.as_bps())),
@@ -215,7 +217,7 @@ pub(super) fn upload_note(upload: &UploadStatus, dry_run: bool) -> String {
     note
 }
 
-/// The reflector, how often it answered and how quickly.
+/// The reflector, how often it replied and how fast.
 fn probe_note(probe: &ProbeStatus) -> String {
     let mut note = match &probe.reflector {
         Some(reflector) => {
@@ -274,7 +276,7 @@ pub(crate) fn print_groups(out: &mut impl Write, status: &Status) -> io::Result<
     table::print(out, &headings, &rows)
 }
 
-/// What the groups of a device have together.
+/// The sums of the groups of a device.
 fn sum_row(within: &WithinStatus, groups: &[GroupStatus]) -> Vec<String> {
     let own = || groups.iter().filter(|group| group.within.contains(within));
     let rate = |of: fn(&GroupStatus) -> Rate| mbit(own().map(of).sum::<Rate>().as_bps());

@@ -1,12 +1,12 @@
-//! The daemon's side of `web:` rules: what the kernel hears goes to the resolver, and what that
-//! decides to the kernel.
+//! The daemon's side of `web:` rules: what the kernel hears goes to the resolver, and the
+//! resolver's decisions go to the kernel.
 //!
-//! Connections open between two ticks, so the daemon wakes when something was heard, but not more
-//! often than every [`PAUSE`]: a process that opens connections as fast as it can costs one batch in
+//! Connections open between two ticks, so the daemon wakes when something was heard, but at most
+//! once every [`PAUSE`]. So a process that opens connections as fast as it can costs one batch in
 //! each pause.
 //!
-//! Browsers' extensions say for which sites their requests are, by requests to the daemon's socket
-//! for that, which every local user may send.
+//! Browsers' extensions report for which sites their requests are made. They send these reports to
+//! a daemon's socket for claims, to which every local user may send.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::BorrowedFd;
@@ -22,28 +22,28 @@ use super::kept::{KeptConnections, patterns};
 use super::point::Point;
 use super::wire::{ClaimsConfig, ClaimsGroup, ClaimsRequest, EvidenceStatus, SitesStatus};
 
-/// Which connections belong to which site, as far as was heard.
+/// The site of each connection, as far as it is known.
 #[derive(Debug)]
 pub(super) struct SiteControl {
     resolver: Resolver,
     has_sites: bool,
     checks: Checks,
-    /// Of the names in claims.
+    /// The salt of the hashed names in claims.
     salt: String,
-    /// Differs from that of every other policy, also of earlier daemons.
+    /// Differs from the generation of every other policy, including those of earlier daemons.
     generation: u64,
-    /// Until then nothing is read, since something just was.
+    /// Nothing is read before this time, since there was a reading just before.
     pauses_until: Option<Time>,
 }
 
-/// Bits of a random number that a generation leaves out: JavaScript represents it exactly.
+/// Bits of a random number that a generation leaves out, so that JavaScript represents it exactly.
 const GENERATION_SHIFT: u32 = 16;
 
-/// The longest delay until a connection is decided.
+/// The longest delay until a connection is assigned.
 const PAUSE: Span = Span::millis(5);
 
 impl SiteControl {
-    /// For what was just attached with `policy`, with what an earlier one has kept.
+    /// Starts for a point that was just attached with `policy`, with what an earlier daemon has kept.
     ///
     /// # Errors
     /// If the kernel has no random bytes.
@@ -76,22 +76,22 @@ impl SiteControl {
         self.bind(point)
     }
 
-    /// What is known of connections under `policy`, for the next one.
+    /// What is known of connections under `policy`, for the next daemon.
     pub(super) fn kept(&self, policy: &Policy) -> KeptConnections {
         KeptConnections::new(policy, self.resolver.kept())
     }
 
-    /// When it wants to read again, if it pauses.
+    /// When to read again, during a pause.
     pub(super) fn deadline(&self) -> Option<Time> {
         self.pauses_until
     }
 
-    /// What to wait for otherwise.
+    /// The descriptor to wait for, outside a pause.
     pub(super) fn waits_for<'p>(&self, point: &'p Point) -> Option<BorrowedFd<'p>> {
         point.heard_fd().filter(|_| self.pauses_until.is_none())
     }
 
-    /// Takes in what was heard, and binds what that decides.
+    /// Reads what the kernel heard, and binds connections as the resolver decides.
     pub(super) fn listen(&mut self, point: &mut Point, now: Time) -> Result<(), Error> {
         if self.pauses_until.is_some_and(|until| now < until) {
             return Ok(());
@@ -106,7 +106,7 @@ impl SiteControl {
         self.bind(point)
     }
 
-    /// Takes over another policy, which the point has already.
+    /// Adopts another policy, which the point already has.
     pub(super) fn handle_policy(
         &mut self,
         policy: &Policy,
@@ -120,7 +120,7 @@ impl SiteControl {
         self.bind(point)
     }
 
-    /// Takes in what a user's extension says.
+    /// Handles a message of a user's extension; returns the reply.
     pub(super) fn handle_claims(
         &mut self,
         user: u32,
@@ -129,7 +129,7 @@ impl SiteControl {
         point: &mut Point,
     ) -> Result<(), Error> {
         let groups = (policy.groups().len(), policy.default_group());
-        // Read at once: when the request came the loop may have been busy.
+        // Both clocks are read here, because the loop may have been busy since the request arrived.
         let (now, wall) = (monotonic_now(), SystemTime::now());
         let wall = wall.duration_since(UNIX_EPOCH).unwrap_or_default();
         let at = (now, wall.as_secs_f64() * 1e3);
@@ -149,17 +149,17 @@ impl SiteControl {
         self.bind(point)
     }
 
-    /// A client has sent something other than a request.
+    /// Counts a message that is not a valid request.
     pub(super) fn handle_malformed(&mut self) {
         self.checks.counts.malformed += 1;
     }
 
-    /// Of the configuration that extensions have to know.
+    /// The generation of the configuration that extensions must know.
     pub(super) fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// What an extension has to know of `policy`, which is in force.
+    /// What an extension must know of `policy`, which is in force.
     pub(super) fn claims_config(&self, policy: &Policy) -> ClaimsConfig {
         let groups = policy.groups().iter().map(|group| ClaimsGroup {
             name: group.name.clone(),
@@ -169,7 +169,7 @@ impl SiteControl {
         ClaimsConfig { salt: self.salt.clone(), groups: groups.collect() }
     }
 
-    /// Why each of these connections belongs to its group, by id, if its host decides.
+    /// For each of these connections, by id, how its host is known, if the host decides its group.
     pub(super) fn evidence(
         &self,
         point: &Point,
@@ -183,7 +183,7 @@ impl SiteControl {
         known.filter_map(|(id, number)| Some((id, self.resolver.attribution(number)?))).collect()
     }
 
-    /// What was decided; `None` if there is nothing to decide.
+    /// How connections were assigned; `None` if there are no `web:` rules.
     pub(super) fn status(&self, point: Option<&Point>, now: Time) -> Option<SitesStatus> {
         let counts = self.resolver.counts();
         let mut claims = self.checks.counts;
@@ -219,7 +219,7 @@ impl SiteControl {
     }
 }
 
-/// `with_name` includes the host, which not every user who may read the status may know.
+/// How a host is known. `with_name` includes its name, which not every user who may read the status may know.
 pub(super) fn evidence_status(evidence: &Attribution, with_name: bool) -> EvidenceStatus {
     let name = evidence.name.as_ref().filter(|_| with_name);
     EvidenceStatus {

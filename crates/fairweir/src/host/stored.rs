@@ -1,4 +1,4 @@
-//! The file of `[set]`, as daemons write it: what `fairweir set` and the page change.
+//! The file of `[set]`: daemons write it for `fairweir set` and for the page.
 
 use std::fs;
 use std::io;
@@ -9,11 +9,11 @@ use fairweir_daemon::StateDir;
 
 use super::wire::Changed;
 
-/// Puts values into the file of `[set]` in this directory, and has them taken over; what
-/// fails leaves the old file.
+/// Writes values to the file of `[set]` in this directory, and calls `reload` to apply them; on an
+/// error the old file is restored.
 ///
 /// # Errors
-/// Why nothing was changed.
+/// The reason why nothing was changed.
 pub(crate) fn put(
     dir: &StateDir,
     changes: &Changes,
@@ -27,7 +27,7 @@ pub(crate) fn put(
     put_file(dir, Some(&new).filter(|new| !new.is_empty()))?;
     if let Err(error) = reload() {
         put_file(dir, old.as_ref())?;
-        // The old configuration is in force, and on disk again; an older error returns with it.
+        // Applies the old configuration, which is on disk again, and restores its earlier error.
         let _ = reload();
         return Err(error);
     }
@@ -40,7 +40,7 @@ fn put_file(dir: &StateDir, text: Option<&String>) -> Result<(), String> {
     match text {
         Some(text) => {
             dir.write(set::FILE, text.as_bytes()).map_err(|e| e.to_string())?;
-            // Like the other files: `fairweir check` reads it as any user.
+            // Readable for all, like the other files, since any user may run `fairweir check`.
             let readable = fs::Permissions::from_mode(0o644);
             let set = fs::set_permissions(dir.path_of(set::FILE), readable);
             set.map_err(|e| format!("make {} readable: {e}", set::FILE))

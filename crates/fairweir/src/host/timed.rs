@@ -1,12 +1,12 @@
 //! Changes of groups that end by themselves: another weight (`fairweir boost`), or next to nothing (`fairweir pause`).
 //!
-//! Problem: such a change must end in time although the daemon may start again meanwhile, the machine too, and
-//! although the time of day can be set. Method: as long as the machine runs, only the clock counts that
-//! began with it and that is never set (CLOCK_BOOTTIME, which includes suspension). After another start of the
-//! machine the time of day counts; if it is before the time at which the file was written, the change has
-//! ended. In no case is left more than was left when the file was written.
+//! Problem: such a change must end on time even if the daemon or the machine restarts, and if the time of day is set.
+//! Method: until the machine restarts, only CLOCK_BOOTTIME counts, which started with it, cannot be set, and includes
+//! suspension. After a restart the time of day counts; if it is before the time at which the file was written, the
+//! change has ended. The remaining time never exceeds that at the time of writing.
 //!
-//! A paused group has a cap of [`CAPACITY_MIN`], so that its connections stay open. The changes are in a file of the state
+//! A paused group has a cap of [`CAPACITY_MIN`], so that its connections stay open. The changes are in a file of the
+//! state
 //! directory, not in that of `[set]`: nothing is left to be undone if no daemon runs when they end.
 
 use fairweir_config::host::Config;
@@ -20,19 +20,20 @@ use serde::{Deserialize, Serialize};
 use tracing::warn;
 
 use super::wire::{TimedChange, TimedStatus};
+use crate::words::lasting;
 
 /// The largest file, in bytes: [`GROUPS_MAX`] changes of the longest names.
 const FILE_SIZE_MAX: u64 = 256 << 10;
-/// The kernel's name of the time since the machine started.
+/// The id of this run of the kernel, which changes with each start of the machine.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// What changes a group until `ends`.
+/// A change of a group that lasts until `ends`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Timed {
-    /// Its path.
+    /// The path of the group.
     pub(super) group: String,
     pub(super) change: TimedChange,
-    /// By CLOCK_BOOTTIME.
+    /// The end, by CLOCK_BOOTTIME.
     pub(super) ends: Time,
 }
 
@@ -41,14 +42,14 @@ pub(super) struct Timed {
 pub(super) struct TimedChanges(pub(super) Vec<Timed>);
 
 impl TimedChanges {
-    /// The same with another change of `group`, or without one.
+    /// These changes with a new change of `group`, or without one for it.
     pub(super) fn with(&self, group: &str, new: Option<(TimedChange, Time)>) -> TimedChanges {
         let others = self.0.iter().filter(|timed| timed.group != group).cloned();
         let new = new.map(|(change, ends)| Timed { group: group.to_owned(), change, ends });
         TimedChanges(others.chain(new).collect())
     }
 
-    /// The same without those that have ended.
+    /// These changes without those that have ended.
     pub(super) fn at(&self, now: Time) -> TimedChanges {
         TimedChanges(self.0.iter().filter(|timed| timed.ends > now).cloned().collect())
     }
@@ -57,7 +58,7 @@ impl TimedChanges {
         self.0.iter().find(|timed| timed.group == group)
     }
 
-    /// `policy` with these changes; those of groups that it does not have change nothing.
+    /// `policy` with these changes; changes of groups that it does not have are ignored.
     pub(super) fn applied(&self, policy: &Policy) -> Policy {
         let mut branches = policy.branches().to_vec();
         for Timed { group, change, .. } in &self.0 {
@@ -83,7 +84,7 @@ impl TimedChanges {
     }
 }
 
-/// A boost of a group with the weight `configured` if the user does not say to what.
+/// The default weight of a boosted group with the weight `configured`.
 fn boosted(configured: Weight) -> Weight {
     Weight::new((configured.as_u32() * BOOST).min(Weight::MAX)).unwrap_or(configured)
 }
@@ -93,7 +94,7 @@ const BOOST: u32 = 4;
 /// The clocks of a machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Clocks {
-    /// Another one after each start of the machine.
+    /// Differs after each start of the machine.
     boot: String,
     since_boot: Time,
     /// Seconds since 1970.
@@ -106,7 +107,7 @@ impl Clocks {
     }
 }
 
-/// Another text after each start of the machine; empty if the kernel does not say.
+/// Differs after each start of the machine; empty if the kernel does not provide it.
 pub(super) fn boot_id() -> String {
     std::fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned()
 }
@@ -125,9 +126,9 @@ struct Stored {
 struct StoredChange {
     group: String,
     change: TimedChange,
-    /// By CLOCK_BOOTTIME.
+    /// The end, by CLOCK_BOOTTIME, in seconds.
     ends_s: u64,
-    /// At `unix_s`.
+    /// The remaining seconds at `unix_s`.
     left_s: u64,
 }
 
@@ -143,7 +144,7 @@ impl Stored {
         Stored { version: 1, boot: at.boot.clone(), unix_s: at.unix_s, changes }
     }
 
-    /// What of it is still in force.
+    /// The changes that are still in force.
     fn at(self, now: &Clocks) -> TimedChanges {
         let is_same_boot = !now.boot.is_empty() && self.boot == now.boot;
         let mut changes = TimedChanges::default();
@@ -153,7 +154,7 @@ impl Stored {
             let left = if is_same_boot {
                 ends_s.saturating_sub(seconds(now.since_boot.since(Time::ZERO)))
             } else {
-                // A clock that was set back tells nothing.
+                // If the clock was set back, the elapsed time is unknown.
                 now.unix_s
                     .checked_sub(self.unix_s)
                     .map_or(0, |passed| left_s.saturating_sub(passed))
@@ -171,12 +172,12 @@ fn seconds(span: Span) -> u64 {
     span.as_nanos().div_ceil(1_000_000_000)
 }
 
-/// The shortest and the longest change.
+/// The shortest and the longest duration of a change.
 pub(super) const LENGTH_MIN: Span = Span::secs(1);
 pub(super) const LENGTH_MAX: Span = Span::secs(31 * 24 * 3_600);
 
 impl TimedChange {
-    /// For people; the group has the weight `configured` otherwise.
+    /// The change in words, for people; `configured` is the weight that the group has otherwise.
     pub(crate) fn in_words(self, configured: Weight) -> String {
         match self {
             TimedChange::Boost { weight } => {
@@ -189,21 +190,10 @@ impl TimedChange {
 }
 
 impl TimedStatus {
-    /// For people.
+    /// The change in words, for people.
     pub(crate) fn in_words(&self) -> String {
         let change = self.change.in_words(self.configured_weight);
-        format!("{change}, {} left", left_in_words(self.left_s))
-    }
-}
-
-/// A time, to the minute above an hour.
-pub(super) fn left_in_words(seconds: u64) -> String {
-    match (seconds / 3_600, seconds / 60 % 60, seconds % 60) {
-        (0, 0, s) => format!("{s} s"),
-        (0, min, 0) => format!("{min} min"),
-        (0, min, s) => format!("{min} min {s} s"),
-        (h, 0, _) => format!("{h} h"),
-        (h, min, _) => format!("{h} h {min} min"),
+        format!("{change}, {} left", lasting(self.left_s))
     }
 }
 
@@ -219,7 +209,7 @@ impl TimedFile {
         TimedFile { dir, name: format!("timed-{name}.json") }
     }
 
-    /// What is still in force of what was written; what is broken is ignored and logged.
+    /// The stored changes that are still in force; broken contents are logged and ignored.
     pub(super) fn read(&self) -> TimedChanges {
         let read = self.dir.read(&self.name, FILE_SIZE_MAX).map_err(|e| e.to_string());
         let stored = read.and_then(|text| match text {
@@ -274,7 +264,7 @@ mod tests {
         TimedChanges::default().with("a", Some((TimedChange::Pause, ends)))
     }
 
-    /// What is left in seconds of a pause that is stored at `at` and read at `now`.
+    /// The remaining seconds of a pause that is stored at `at` and read at `now`.
     fn left(length: u64, at: &Clocks, now: &Clocks) -> u64 {
         let stored = Stored::new(&pause(seconds(at.since_boot.since(Time::ZERO)) + length), at);
         let read: Stored = serde_json::from_str(&serde_json::to_string(&stored).unwrap()).unwrap();
@@ -304,8 +294,8 @@ mod tests {
     }
 
     proptest! {
-        /// However often the daemon and the machine start again, and whatever the clock says, what is left never
-        /// grows, and within one start of the machine exactly what has passed is gone.
+        /// However often the daemon and the machine restart, and whatever the clock says, the remaining time never
+        /// grows. Within one run of the machine it shrinks by exactly the time that has passed.
         #[test]
         fn no_clock_makes_a_change_longer(
             length in 1..100_000u64,

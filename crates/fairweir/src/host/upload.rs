@@ -1,4 +1,4 @@
-//! The upload: what it has, what of it each group may send, and what there is to say of it.
+//! The upload: its capacity, what each group may send, and its status.
 
 use std::collections::BTreeMap;
 
@@ -15,38 +15,38 @@ use tracing::info;
 use super::settings::Settings;
 use super::wire::{UploadGroupStatus, UploadStatus};
 
-/// See the module.
+/// The state of the upload; see the module.
 pub(super) struct Upload {
     control: UploadControl,
-    /// What went first lately.
+    /// The recent rate of traffic that is sent before all groups.
     first: Rate,
     /// What groups had to send since the start, by name.
     totals: BTreeMap<String, UploadGroupStatus>,
-    /// What they want, by name.
+    /// What groups want to send, by name.
     wants: BTreeMap<String, Want>,
     phase: UploadPhase,
-    /// The limit of a dry run as it was logged last.
+    /// The limit that a dry run logged last.
     logged: Option<Rate>,
-    /// What each group has of its own, in the policy's order; empty while nothing is divided.
+    /// The guaranteed rate of each group's class, in the policy's order; empty while nothing is divided.
     shares: Vec<Rate>,
     enforcing: bool,
-    /// How long uploads ran while the uplink's queue could not be measured.
+    /// How long there were uploads while the uplink's queue could not be measured.
     unseen: Span,
-    /// Whether flows have queues of their own within a class, as far as is known.
+    /// Whether flows have queues of their own within a class, as far as known.
     pub(super) has_flow_queues: bool,
 }
 
-/// What a group wants to send.
+/// How much a group wants to send.
 #[derive(Default)]
 struct Want {
-    /// What it had to send lately, the peak more than the rest.
+    /// The recent rate that it had to send; peaks count more.
     rate: Rate,
-    /// When it last had more than it could send.
+    /// When packets of the group last had to wait.
     waited_at: Option<Time>,
 }
 
 impl Upload {
-    /// `None` if the upload is not to be shared.
+    /// The state for these settings; `None` if the upload is not to be shared.
     pub(super) fn of(settings: &Settings) -> Option<Upload> {
         settings.shares_upload().then(|| Upload {
             control: control(settings, None),
@@ -62,9 +62,9 @@ impl Upload {
         })
     }
 
-    /// Takes in a tick; what the classes are to be, or in a dry run would be, or `None` if everything is to
-    /// leave unshaped. Unless it `shapes`, or in a dry run, nothing is concluded: a limit that is not in force
-    /// has no effect to see.
+    /// Handles a tick. Returns the classes to set (in a dry run, those that would be set), or
+    /// `None` if everything is to leave unshaped. Unless it `shapes` or this is a dry run, nothing
+    /// is concluded, because a limit that is not in force has no effect to observe.
     pub(super) fn decide(
         &mut self,
         seen: &Observation,
@@ -99,7 +99,7 @@ impl Upload {
         self.first = self.first.smoothed(first, 4).max(first);
         let total = self.control.total()?;
         self.enforcing = shapes;
-        // Steps of 1/16, so that the classes are not replaced in each tick.
+        // In steps of 1/16, so that the classes are not replaced in each tick.
         let step = (total / 16).as_bps().max(1);
         let first = Rate::bps(self.first.as_bps().div_ceil(step) * step);
         let demands = self.demands(&sample, settings, seen, total / IDLE_PARTS);
@@ -109,7 +109,7 @@ impl Upload {
         Some(classes)
     }
 
-    /// Logs a new phase; in a dry run the limit that would be, if it differs by a tenth from the last one.
+    /// Logs a new phase; in a dry run also the limit that would be set, if it differs by a tenth from the last logged.
     fn log(&mut self, settings: &Settings) {
         let (phase, limit) = (self.control.phase(), self.control.total());
         let is_near = |old: Rate, new: Rate| old.min(new) >= old.max(new).scale(9, 10);
@@ -124,7 +124,7 @@ impl Upload {
         }
     }
 
-    /// What each group wants, in the policy's order, not less than `least`; `None` is more than it has.
+    /// What each group wants, in the policy's order, at least `least`; `None` means more than it gets.
     fn demands(
         &mut self,
         sample: &UploadSample,
@@ -151,8 +151,8 @@ impl Upload {
         demands
     }
 
-    /// This is another network than before, if `moved`, of whose uplink `remembered` is known; or what
-    /// is known of it shows up late.
+    /// Starts again if the network has `moved`, or if the capacity is still unknown; `remembered`
+    /// is what is stored for the network's uplink.
     pub(super) fn handle_network(
         &mut self,
         settings: &Settings,
@@ -165,7 +165,7 @@ impl Upload {
         }
     }
 
-    /// The capacity that was learned and not refuted since; `None` while it is sought, and in a dry run.
+    /// The learned capacity, if it was not refuted since; `None` while it is being searched for, and in a dry run.
     pub(super) fn learned_capacity(&self) -> Option<Rate> {
         self.control.capacity().filter(|_| self.control.phase() == UploadPhase::Hold)
     }
@@ -175,7 +175,7 @@ impl Upload {
         self.enforcing && !matches!(self.control.phase(), UploadPhase::Open | UploadPhase::Drain)
     }
 
-    /// What is not done, in words.
+    /// What is not possible, in words.
     pub(super) fn limits(&self) -> impl Iterator<Item = &'static str> {
         let learns = self.control.phase() != UploadPhase::Fixed;
         let shared_queue = "the kernel lacks fq_codel: uploads of one group wait in one queue";
@@ -188,7 +188,7 @@ impl Upload {
         said.into_iter().flatten()
     }
 
-    /// Everything leaves unshaped.
+    /// Everything leaves unshaped from now on.
     pub(super) fn handle_release(&mut self) {
         self.enforcing = false;
         self.shares.clear();
@@ -206,7 +206,7 @@ impl Upload {
         }
     }
 
-    /// What there is to say of it.
+    /// The status of the upload.
     pub(super) fn status(&self, settings: &Settings) -> UploadStatus {
         let group = |(index, name): (usize, &String)| {
             let total = self.totals.get(name).cloned().unwrap_or_default();
@@ -227,17 +227,17 @@ impl Upload {
     }
 }
 
-/// In a dry run it only watches.
+/// The control of the upload; in a dry run it only observes.
 fn control(settings: &Settings, remembered: Option<Rate>) -> UploadControl {
     let new = if settings.dry_run { UploadControl::watching } else { UploadControl::new };
     new(settings.config.host.upload_capacity, remembered)
 }
 
-/// Round trips, less what the download's queue adds to them: of the probe, otherwise of
-/// acknowledgements. None while that queue is unknown or long.
+/// Round trips without the delay of the download's queue: of the probe, otherwise of
+/// acknowledgements. None while that delay is unknown or long.
 fn round_trips(seen: &Observation, decision: &Decision) -> Vec<RoundTrip> {
     let received: Bytes = seen.groups.iter().map(|group| group.received).sum();
-    // The mean: a queue of the download that is taken for one of the upload would limit it.
+    // The mean is subtracted: delay of the download taken for delay of the upload would limit the upload.
     let (mean, least) = match decision.delay {
         Some(delay) if delay.source == DelaySource::Timestamps && delay.least < DOWNLOAD_SHORT => {
             (delay.value, delay.least)
@@ -259,17 +259,17 @@ fn round_trips(seen: &Observation, decision: &Decision) -> Vec<RoundTrip> {
     trips.take(ROUND_TRIPS_MAX).collect()
 }
 
-/// The longest queue of the download that does not hide that of the upload: the two are not measured at once.
+/// The longest download queue that does not hide the upload's queue: the two are not measured at the same time.
 const DOWNLOAD_SHORT: Span = Span::millis(8);
-/// A download below this has no queue: answers to the probe, and acknowledgements of uploads.
+/// A download below this rate has no queue: it is replies to the probe, and acknowledgements of uploads.
 const DOWNLOAD_IDLE: Rate = Rate::mbit(1);
 /// An idle group keeps 1/128 of the total for its first packets.
 const IDLE_PARTS: u64 = 128;
-/// Of less no uplink has a queue.
+/// Below this rate no uplink has a queue.
 const SENDS_MIN: Rate = Rate::kbit(100);
-/// Uploads without a round trip of the uplink for this long are told.
+/// After this time of uploads without a measured round trip of the uplink, the status says so.
 const UNSEEN_MIN: Span = Span::secs(10);
-/// A group that had to wait within this time wants more than it gets.
+/// A group whose packets had to wait within this time wants more than it gets.
 const WAITED: Span = Span::secs(2);
 /// The largest packet of Ethernet, in L2 bytes.
 const PACKET: Bytes = Bytes::new(1_514);

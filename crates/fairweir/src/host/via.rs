@@ -1,7 +1,7 @@
-//! Tells the proxy beside a router whose connections to relay, and what each device may have.
+//! Tells the proxy beside a router which devices' connections to relay, and the rate of each device.
 //!
-//! A thread of its own asks it, so that a proxy that hangs delays nothing. What it is told expires, so
-//! it is repeated: a router that is killed leaves no device behind the proxy.
+//! It uses a thread of its own, so that a proxy that hangs delays nothing else. What the proxy is told expires, so it
+//! is repeated: if a router is killed, no device stays behind the proxy.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -19,29 +19,29 @@ use tracing::{info, warn};
 
 use crate::instance::PROXY;
 
-/// How long an answer is waited for; a daemon answers within a tick.
+/// How long to wait for a reply; a daemon replies within a tick.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// What has not changed is sent again after this time; it expires after [`FOR_MS`].
+/// An unchanged list is sent again after this time; it expires after [`FOR_MS`] milliseconds.
 const AGAIN_AFTER: Span = Span::secs(1);
 const FOR_MS: u64 = 3_000;
 const _: () = assert!(FOR_MS <= FOR_MS_MAX);
 
-/// A request of `fairweir proxy`.
+/// A request to `fairweir proxy`.
 #[derive(Serialize)]
 #[serde(tag = "request", rename_all = "snake_case")]
 enum Request {
     Relay(Told),
 }
 
-/// See the module.
+/// Tells the proxy; see the module.
 pub(super) struct Teller {
     asks: SyncSender<Told>,
-    /// What was sent last, and when.
+    /// The list that was sent last, and when.
     told: Option<(Vec<ToldDevice>, Time)>,
 }
 
 impl Teller {
-    /// Of the proxy whose socket is in a directory.
+    /// Starts a teller for the proxy whose socket is in a directory.
     ///
     /// # Errors
     /// If the thread cannot be started.
@@ -52,7 +52,7 @@ impl Teller {
         Ok(Teller { asks, told: None })
     }
 
-    /// Tells what has changed, and now and then what has not.
+    /// Sends the list if it has changed, and otherwise from time to time.
     pub(super) fn handle_tick(&mut self, devices: Vec<ToldDevice>, now: Time) {
         let is_known = |(told, at): &(Vec<ToldDevice>, Time)| {
             *told == devices && (devices.is_empty() || now.since(*at) < AGAIN_AFTER)
@@ -63,18 +63,18 @@ impl Teller {
         }
         match self.asks.try_send(Told { devices: devices.clone(), for_ms: FOR_MS }) {
             Ok(()) => self.told = Some((devices, now)),
-            // The proxy hangs; when it answers again, it is sent what holds then.
+            // The thread still waits for the proxy. A later tick sends the list of that time.
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {}
         }
     }
 }
 
-/// The devices of these names, with what their classes may carry.
+/// The devices with these names, each with the rate that its classes may have.
 pub(super) fn devices(relayed: &[String], policy: &Policy, decision: &Decision) -> Vec<ToldDevice> {
     let of = |name: &String| {
         let branch = policy.branches().iter().find(|b| b.group.name == *name)?;
         let ceils = leaves(policy, name).map(|i| decision.groups.get(i).and_then(|g| g.ceil));
-        // A sum of rates, if each leaf has one.
+        // The sum of the leaves' rates, if each has one.
         let rate_bps: Option<Rate> = ceils.sum();
         let matches = branch.group.matches.clone();
         Some(ToldDevice { name: name.clone(), matches, rate_bps })
@@ -82,7 +82,7 @@ pub(super) fn devices(relayed: &[String], policy: &Policy, decision: &Decision) 
     relayed.iter().filter_map(of).collect()
 }
 
-/// Indices of the leaves of a device.
+/// The indices of the leaves of a device.
 pub(super) fn leaves<'p>(policy: &'p Policy, device: &'p str) -> impl Iterator<Item = usize> + 'p {
     let is_of = move |path: &str| path.split(PATH_SEPARATOR).next() == Some(device);
     let groups = policy.groups().iter().enumerate();

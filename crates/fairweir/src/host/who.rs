@@ -1,4 +1,4 @@
-//! `fairweir router devices`: who is behind a router, and what each device has of the link.
+//! `fairweir router devices`: the devices behind a router, and the share of the link that each has.
 
 use std::io::{self, Write};
 
@@ -14,9 +14,9 @@ use super::cli::{DevicesArgs, DevicesCommand};
 use super::client::find;
 use super::naming;
 use super::show::headline;
-use super::timed::left_in_words;
 use super::wire::{HostRequest, NeighbourStatus, Neighbours, Status};
 use crate::table::{self, Align};
+use crate::words::lasting;
 
 pub(crate) fn run(args: &DevicesArgs) -> anyhow::Result<()> {
     if let Some(DevicesCommand::Name(args)) = &args.command {
@@ -40,52 +40,52 @@ pub(crate) fn run(args: &DevicesArgs) -> anyhow::Result<()> {
     }
     writeln!(out, "{}\n", headline(&status))?;
     print(out, &devices)?;
-    let since = left_in_words(status.since_s as u64);
+    let since = lasting(status.since_s as u64);
     Ok(writeln!(
         out,
         "\nRates are in Mbit/s; bytes are counted since the daemon started, {since} ago."
     )?)
 }
 
-/// What `fairweir router devices --json` prints.
+/// The output of `fairweir router devices --json`.
 #[derive(Debug, Serialize)]
 #[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct Who {
     /// The interface that faces the Internet.
     dev: String,
-    /// Since the daemon started, from when on bytes are counted, in seconds.
+    /// Seconds since the daemon started; bytes are counted from then on.
     since_s: f64,
-    /// What the link is believed to carry.
+    /// The estimated capacity of the link.
     capacity_bps: Option<Rate>,
-    /// The same of the uplink.
+    /// The estimated capacity of the uplink.
     upload_capacity_bps: Option<Rate>,
-    /// Those that receive most first.
+    /// Those that receive most come first.
     devices: Vec<Device>,
 }
 
-/// A device of the configuration; `default` is all others together.
+/// A device of the configuration; `default` stands for all others together.
 #[derive(Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 struct Device {
     name: String,
     weight: Weight,
-    /// What it may receive at most.
+    /// Its cap; null without one.
     max_bps: Option<Rate>,
-    /// What it receives now.
+    /// The rate that it receives now.
     rate_bps: Rate,
-    /// The same as a part of the link's capacity; null while that is unknown.
+    /// That rate as a fraction of the link's capacity; null while the capacity is unknown.
     of_link: Option<f64>,
     /// Its fair share of the link.
     share_bps: Rate,
     received_bytes: Bytes,
-    /// What it sends now; null if the upload is not shared.
+    /// The rate that it sends now; null if the upload is not shared.
     upload_rate_bps: Option<Rate>,
     sent_bytes: Option<Bytes>,
-    /// Which are there.
+    /// The members that are present now.
     members: Vec<NeighbourStatus>,
 }
 
-/// The devices of a status, each with who is there of it.
+/// The devices of a status, each with its members that are present.
 fn devices(status: &Status, there: Vec<NeighbourStatus>) -> Vec<Device> {
     let mut devices: Vec<Device> = Vec::new();
     for group in &status.groups {
@@ -149,7 +149,7 @@ fn print(out: &mut impl Write, devices: &[Device]) -> io::Result<()> {
     table::print(out, &headings, &devices.iter().flat_map(rows).collect::<Vec<_>>())
 }
 
-/// A row for the device, and one for each that is there of it, unless that is one and the same.
+/// A row for the device, and one for each present member, unless the device is its only member.
 fn rows(device: &Device) -> Vec<Vec<String>> {
     let mbit = |rate: Rate| format!("{:.2}", rate.as_mbit_f64());
     let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
@@ -186,19 +186,19 @@ fn rows(device: &Device) -> Vec<Vec<String>> {
     }
 }
 
-/// The columns that only devices of the configuration have.
+/// The number of columns that only devices of the configuration have.
 const COUNTED: usize = 8;
 
-/// Since when a device is there, when it was heard of, by what its name is known, and its addresses.
+/// Since when a member is present, when it was last heard, how its name is known, and its addresses.
 fn there(one: &NeighbourStatus, by: &str) -> Vec<String> {
     let made_up = if one.mac.is_made_up() { " (made up)" } else { "" };
     let addresses: Vec<_> = one.addresses.iter().map(ToString::to_string).collect();
     let heard = match one.silent_s {
         0..60 => "now".to_owned(),
-        silent => format!("{} ago", left_in_words(silent / 60 * 60)),
+        silent => format!("{} ago", lasting(silent / 60 * 60)),
     };
     vec![
-        left_in_words(one.since_s),
+        lasting(one.since_s),
         heard,
         by.to_owned(),
         format!("{}{made_up}", one.mac),

@@ -1,4 +1,4 @@
-//! The daemon's side of enforcement: the connections it watches, and the kernel as an enforcer.
+//! The daemon's side of enforcement: the connections it watches, and the kernel as the enforcer.
 
 use fairweir_config::host::Config;
 use fairweir_core::receiver::{Allocation, ConnectionSample, Enforcer, Windows};
@@ -10,21 +10,21 @@ use super::point::Point;
 use super::settings::Settings;
 use super::via;
 
-/// What was last seen of the connections, and the guard of their windows.
+/// The connections as last seen, and the guard of their windows.
 #[derive(Debug, Default)]
 pub(super) struct WindowControl {
-    /// Of the last tick, in the policy's order.
+    /// The counts of the last tick, in the policy's order.
     pub(super) counts: Vec<Count>,
     /// The connections of the last tick; at most `CONNECTIONS_MAX`.
     pub(super) seen: Vec<Seen>,
-    /// Groups whose connections the proxy relays; it bounds their windows itself.
+    /// The groups whose connections the proxy relays; the proxy bounds their windows itself.
     relayed: Vec<usize>,
     /// The length of the last tick.
     pub(super) interval: Span,
     guard: Guard,
 }
 
-/// A connection in the last tick.
+/// A connection as seen in the last tick.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
     pub(super) sample: ConnectionSample,
@@ -35,14 +35,14 @@ pub(super) struct Seen {
 /// The connections of a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Count {
-    /// That received something in the last tick, or have a bound.
+    /// The number of connections that received something in the last tick, or have a bound.
     pub(super) connections: u64,
     /// How many of them have a bound.
     pub(super) bounded: u64,
 }
 
 impl WindowControl {
-    /// What the connections received, if the control asks for it.
+    /// What each connection received, if the control needs that.
     pub(super) fn observe(
         &mut self,
         host: &mut Point,
@@ -64,36 +64,36 @@ impl WindowControl {
             count.bounded += u64::from(is_bounded);
             self.seen.push(Seen { sample: *sample, is_bounded });
         }
-        // What the proxy relays is like traffic without a receive window: its rate alone bounds it.
+        // Relayed traffic counts as traffic without a receive window: only its rate bounds it.
         samples.retain(|sample| !self.relayed.contains(&sample.group));
         Ok(samples)
     }
 
-    /// These interfaces are swept if the daemon is killed.
+    /// Sets the interfaces that are swept if the daemon is killed.
     pub(super) fn set_swept(&mut self, devs: Vec<String>) {
         self.guard.set_swept(devs);
     }
 
-    /// Which connections the proxy relays.
+    /// Sets which connections the proxy relays.
     pub(super) fn set_relayed(&mut self, config: &Config) {
         let leaves = config.relayed.iter().flat_map(|name| via::leaves(&config.policy, name));
         self.relayed = leaves.collect();
     }
 
-    /// The guard stands by, since classes would stay if the daemon were killed.
+    /// Makes the guard stand by, since classes would remain if the daemon were killed.
     pub(super) fn stand_by(&mut self) {
         if !self.guard.is_running() {
             self.guard.stand_by(None);
         }
     }
 
-    /// What carries out the decisions on `host`.
+    /// The enforcer of decisions on `host`.
     pub(super) fn enforcer<'h>(&'h mut self, host: &'h mut Point) -> KernelEnforcer<'h> {
         KernelEnforcer { host, guard: &mut self.guard, relayed: &self.relayed }
     }
 }
 
-/// The kernel's classes and windows. While windows are bounded the guard stands by, which lifts the
+/// The kernel's classes and windows. While windows are bounded, the guard stands by; it removes the
 /// bounds if this process ends or hangs.
 pub(super) struct KernelEnforcer<'h> {
     host: &'h mut Point,
@@ -102,7 +102,7 @@ pub(super) struct KernelEnforcer<'h> {
 }
 
 impl KernelEnforcer<'_> {
-    /// First windows of relayed connections are the proxy's.
+    /// The windows without those of relayed connections, whose first windows the proxy sets.
     fn without_relayed(&self, windows: &Windows) -> Windows {
         let mut windows = windows.clone();
         for &group in self.relayed {

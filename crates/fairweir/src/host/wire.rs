@@ -14,64 +14,67 @@ use fairweir_core::units::{Bytes, Rate};
 use fairweir_core::upload::UploadPhase;
 use serde::{Deserialize, Serialize};
 
-/// What the daemon knows and does.
+/// The daemon's state.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct Status {
-    /// Of fairweir.
+    /// The version of fairweir.
     pub(crate) version: String,
     /// The interface.
     pub(crate) dev: String,
-    /// The daemon's process.
+    /// The present interface of the access link, on a router that has several.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) link: Option<String>,
+    /// The process id of the daemon.
     pub(crate) pid: u32,
-    /// Another one after each start: what is counted since then is of this run.
+    /// Differs after each start: counters belong to this run.
     pub(crate) run: String,
-    /// Whether it is attached to the interface.
+    /// Whether the daemon is attached to the interface.
     pub(crate) ready: bool,
-    /// The way of control.
+    /// The kind of control.
     pub(crate) control: Control,
-    /// Whether it only says what it would do.
+    /// Whether the daemon only reports what it would do.
     pub(crate) dry_run: bool,
     /// Whether everything passes unshaped because a person asked for it.
     pub(crate) paused: bool,
     /// Whether downloads are shaped now.
     pub(crate) enforcing: bool,
-    /// Who divides; null if no other host is to be asked.
+    /// Who divides the download; null if no other host is to be asked.
     #[serde(default)]
     pub(crate) divider: Option<DividerStatus>,
-    /// Why everything passes unshaped although it should not, if so.
+    /// The reason if everything passes unshaped although it should not.
     pub(crate) open_reason: Option<String>,
-    /// What the link is believed to carry.
+    /// The estimated capacity of the link.
     pub(crate) capacity_bps: Option<Rate>,
-    /// Target of the queue at the ISP that is in force; null if the control has none.
+    /// The target of the queueing delay at the ISP that is in force; null if the control has none.
     pub(crate) latency_ms: Option<f64>,
-    /// What the household's agent of the credit market says that the slot has bought; null if no agent does.
+    /// The rate that is bought for the current slot, as told by the household's market agent; null without an agent.
     #[serde(default)]
     pub(crate) guaranteed_bps: Option<Rate>,
-    /// The most that is let through meanwhile, because nothing else enforces the market's rates; else null.
+    /// The present bound of the download, when nothing else enforces the market's rates; null otherwise.
     #[serde(default)]
     pub(crate) held_bps: Option<Rate>,
-    /// What was remembered of this network when the control began.
+    /// The remembered capacity of this network with which the control started.
     pub(crate) remembered: Option<Remembered>,
-    /// What the network is recognised by.
+    /// The identity of the network.
     pub(crate) network: Option<String>,
     /// Seconds since the start of the daemon.
     pub(crate) since_s: f64,
-    /// What the control did last: an object with `kind` and its numbers.
+    /// The last act of the control: an object with `kind` and its numbers.
     pub(crate) act: Act,
-    /// The same for people.
+    /// The act in words, for people.
     pub(crate) reason: String,
-    /// The last acts other than to measure, oldest first.
+    /// The last acts other than `measure`, oldest first.
     pub(crate) changes: Vec<Change>,
     /// In the policy's order.
     pub(crate) groups: Vec<GroupStatus>,
-    /// What is not covered.
+    /// What fairweir does not cover here.
     pub(crate) limits: Vec<String>,
-    /// What the queue of the access link adds to the delay; null while it is unknown.
+    /// The queueing delay of the access link; null while it is unknown.
     pub(crate) delay: Option<DelayStatus>,
     /// TCP connections that received something in the last tick, or whose window is bounded.
     pub(crate) connections: u64,
-    /// How many of them have a window that is bounded.
+    /// The number of those connections whose window is bounded.
     pub(crate) bounded_connections: u64,
     /// How connections are assigned to sites; null without `web:` rules.
     pub(crate) sites: Option<SitesStatus>,
@@ -79,16 +82,16 @@ pub(crate) struct Status {
     pub(crate) probe: Option<ProbeStatus>,
     /// What arrived for the router itself since the start, in L2 bytes; null on a host.
     pub(crate) own_received_bytes: Option<Bytes>,
-    /// Whose the names in `host:` matches are; null on a host.
+    /// The device of each name in `host:` matches; null on a host.
     #[serde(default)]
     pub(crate) hosts: Option<Vec<HostStatus>>,
-    /// Devices that are divided as their own fairweir asks; null on a host.
+    /// Devices whose share is divided as their own fairweir asks; null on a host.
     #[serde(default)]
     pub(crate) clients: Option<Vec<DeviceClientStatus>>,
-    /// What leaves; null if the upload is not shared.
+    /// The state of the upload; null if it is not shared.
     #[serde(default)]
     pub(crate) upload: Option<UploadStatus>,
-    /// Why the configuration on disk is not in force, if so.
+    /// The reason if the configuration on disk is not in force.
     pub(crate) config_error: Option<String>,
 }
 
@@ -96,51 +99,51 @@ pub(crate) struct Status {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct DividerStatus {
-    /// Who is asked.
+    /// The address of the divider that is asked.
     pub(crate) address: Option<IpAddr>,
-    /// Whether it divides.
+    /// Whether that divider divides.
     pub(crate) divides: bool,
-    /// What it divides, if it says so.
+    /// The rate that it divides, if it reports one.
     pub(crate) rate_bps: Option<Rate>,
-    /// Since when, in seconds.
+    /// How long this has been so, in seconds.
     pub(crate) since_s: Option<f64>,
-    /// When what arrived was last as agreed, in seconds before now.
+    /// The time since the traffic last matched the agreement, in seconds.
     pub(crate) verified_s: Option<f64>,
-    /// Who divides and why, for people.
+    /// Who divides, and why, in words for people.
     pub(crate) words: String,
 }
 
-/// A device that is divided as its own fairweir asks.
+/// A device whose share is divided as its own fairweir asks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct DeviceClientStatus {
-    /// Its name.
+    /// The device's name.
     pub(crate) device: String,
-    /// Who asks.
+    /// The address of the client.
     pub(crate) address: IpAddr,
-    /// How many classes it has.
+    /// The number of the device's classes.
     pub(crate) classes: usize,
-    /// Until the agreement ends if it is not renewed, in seconds.
+    /// The time until the agreement ends if it is not renewed, in seconds.
     pub(crate) ends_in_s: f64,
-    /// Flows that are bound to classes.
+    /// The number of flows that are bound to classes.
     pub(crate) bound: usize,
-    /// Marks that found no room since the agreement began.
+    /// The number of marks that found no room since the agreement began.
     pub(crate) refused: u32,
 }
 
-/// What leaves by the interface.
+/// The state of the upload through the interface.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct UploadStatus {
-    /// Whether it is shaped now.
+    /// Whether the upload is shaped now.
     pub(crate) enforcing: bool,
     /// `fixed`, `open`, `drain`, `hold` or `raise`.
     pub(crate) phase: UploadPhase,
-    /// What the uplink is believed to carry.
+    /// The estimated capacity of the uplink.
     pub(crate) capacity_bps: Option<Rate>,
-    /// What all groups may send together; null is not limited.
+    /// The limit of all groups together; null if there is no limit.
     pub(crate) limit_bps: Option<Rate>,
-    /// What the uplink's queue adds to the delay, as measured last.
+    /// The queueing delay of the uplink, as last measured.
     pub(crate) queue_ms: Option<f64>,
     /// In the policy's order.
     pub(crate) groups: Vec<UploadGroupStatus>,
@@ -150,18 +153,18 @@ pub(crate) struct UploadStatus {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct UploadGroupStatus {
-    /// Of the group.
+    /// The name of the group.
     pub(crate) name: String,
-    /// What it had to send in the last tick.
+    /// The rate that the group had to send in the last tick.
     pub(crate) rate_bps: Rate,
-    /// What its class has of its own, beyond which it borrows what others leave; in a dry run what it would
-    /// have. Null while nothing is limited.
+    /// The guaranteed rate of its class, beyond which it borrows what others leave unused; in a dry
+    /// run the rate it would have. Null while nothing is limited.
     pub(crate) share_bps: Option<Rate>,
-    /// The same since the start, in L2 bytes, before its class.
+    /// The bytes that the group had to send since the start, in L2 bytes, before its class.
     pub(crate) offered_bytes: Bytes,
-    /// Packets that its class dropped.
+    /// The number of packets that its class dropped.
     pub(crate) drops: u64,
-    /// What waits in its class.
+    /// The bytes that wait in its class.
     pub(crate) backlog_bytes: Bytes,
 }
 
@@ -171,113 +174,113 @@ pub(crate) struct UploadGroupStatus {
 pub(crate) struct HostStatus {
     /// The name.
     pub(crate) name: String,
-    /// The device of the configuration.
+    /// The configuration's device with this name.
     pub(crate) group: String,
-    /// Null if no device has a lease with this name, or only ones that are listed by `mac:`.
+    /// Null if no device has a lease with this name, or only devices that are listed by `mac:`.
     pub(crate) mac: Option<Mac>,
-    /// How many other devices claim the name.
+    /// The number of other devices that claim the name.
     pub(crate) rivals: usize,
 }
 
-/// What can be asked of `fairweir host` beyond the requests of every daemon.
+/// The requests to `fairweir host` beyond those that every daemon has.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum HostRequest {
-    /// Answered by [`Connections`].
+    /// The reply is [`Connections`].
     Connections {
-        /// How many, those that received most first; at most 1,000.
+        /// The most connections in the reply, those that received most first; at most 1,000.
         limit: usize,
     },
-    /// Answered by [`Neighbours`].
+    /// The reply is [`Neighbours`].
     Neighbours,
-    /// Answered by [`Changed`]: puts values into the file of `[set]`, and applies them.
+    /// Writes values to the file of `[set]`, and applies them. The reply is [`Changed`].
     Set {
         /// See [`fairweir_config::host::set::Changes`].
         changes: Changes,
     },
-    /// Answered by a text: changes a group for a time, in place of what changes it already.
+    /// Changes a group for a time; this replaces a present change. The reply is a text.
     Timed {
-        /// Its path.
+        /// The path of the group.
         group: String,
-        /// How it is changed.
+        /// The change.
         change: TimedChange,
-        /// For how many seconds.
+        /// The duration in seconds.
         for_s: u64,
     },
-    /// Answered by a text: ends such a change.
+    /// Ends such a change. The reply is a text.
     EndTimed {
-        /// Of this group.
+        /// The path of the group.
         group: String,
     },
-    /// Answered by a text: nothing of the quota of a group was used.
+    /// Resets the usage of a group's quota. The reply is a text.
     ResetQuota {
-        /// Its path.
+        /// The path of the group.
         group: String,
     },
-    /// Answered by a text: everything passes unshaped for a time, for a comparison.
+    /// Lets everything pass unshaped for a time, for a comparison. The reply is a text.
     Open {
-        /// For how many seconds; 0 ends it.
+        /// The duration in seconds; 0 ends it.
         for_s: u64,
     },
-    /// The rate that a slot of the credit market has bought, from the household's agent.
+    /// The rate that is bought for a slot of the credit market, from the household's agent.
     Guarantee(Guarantee),
-    /// What a browser's extension says; answered by [`ClaimsReply`].
+    /// A message of a browser's extension; the reply is [`ClaimsReply`].
     Claims(ClaimsRequest),
 }
 
-/// How a group is changed for a time.
+/// A temporary change of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 #[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) enum TimedChange {
-    /// It has more.
+    /// The group gets a larger weight.
     Boost {
-        /// Its weight meanwhile; null is four times the configured one.
+        /// The weight meanwhile; null means four times the configured one.
         weight: Option<Weight>,
     },
-    /// It has next to nothing.
+    /// The group gets next to nothing.
     Pause,
 }
 
-/// A change of a group that ends by itself.
+/// The temporary change of a group.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct TimedStatus {
-    /// How the group is changed.
+    /// The change.
     pub(crate) change: TimedChange,
-    /// Its weight before and after.
+    /// The weight before and after the change.
     pub(crate) configured_weight: Weight,
-    /// Until it ends, in seconds.
+    /// The seconds until it ends.
     pub(crate) left_s: u64,
 }
 
-/// What follows the calendar for a group.
+/// The quota and the schedule of a group.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct PlanStatus {
-    /// Null without a quota.
+    /// Null if the group has no quota.
     pub(crate) quota: Option<QuotaStatus>,
-    /// The entries of its schedule in force now, such as `mon-fri 08:00-18:00: max 2mbit`.
+    /// The entries of the schedule that are in force now, such as `mon-fri 08:00-18:00: max 2mbit`.
     pub(crate) schedule: Vec<String>,
 }
 
-/// A quota.
+/// The state of a quota.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct QuotaStatus {
-    /// In L2 bytes, as all here.
+    /// The amount per period, in L2 bytes, like all bytes here.
     pub(crate) amount_bytes: Bytes,
-    /// In each of these.
+    /// The period.
     pub(crate) per: Period,
-    /// What arrived for the group in this one, before its class.
+    /// The bytes that arrived for the group in the present period, before its class.
     pub(crate) used_bytes: Bytes,
-    /// Until it is used up.
+    /// The remaining bytes until it is used up.
     pub(crate) left_bytes: Bytes,
     /// Whether `then_bps` is in force.
     pub(crate) used_up: bool,
-    /// What it may receive at most when it is used up.
+    /// The most that the group may receive once the quota is used up.
     pub(crate) then_bps: Rate,
-    /// Until the next period begins, in seconds; null if no clock can tell.
+    /// The seconds until the next period begins; null if that cannot be computed.
     pub(crate) ends_in_s: Option<u64>,
 }
 
@@ -286,34 +289,34 @@ pub(crate) struct QuotaStatus {
 pub(crate) struct Neighbours {
     /// The files of the configuration, in the order in which they were merged.
     pub(crate) files: Vec<PathBuf>,
-    /// Those that were heard of last first; at most 1,024.
+    /// The most recently heard come first; at most 1,024.
     pub(crate) neighbours: Vec<NeighbourStatus>,
 }
 
-/// A device in the LAN, as the kernel's table of neighbours has it.
+/// A device in the LAN, from the kernel's table of neighbours.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct NeighbourStatus {
     /// Its link-layer address.
     pub(crate) mac: Mac,
-    /// In the LAN, of both families.
+    /// Its addresses in the LAN, of both families.
     pub(crate) addresses: Vec<IpAddr>,
-    /// The device of the configuration; null if it is in `default`.
+    /// The device of the configuration to which it belongs; null if it is in `default`.
     pub(crate) device: Option<String>,
-    /// What it is called by DHCP; null without a lease that this router has heard.
+    /// Its DHCP name; null if this router has seen no lease of it.
     pub(crate) dhcp_name: Option<String>,
-    /// Since it came, as far as the daemon or its lease know, in seconds.
+    /// How long it has been present, as far as the daemon or its lease show, in seconds.
     pub(crate) since_s: u64,
-    /// Since the kernel last knew that it is there, in seconds.
+    /// The time since the kernel last confirmed that it is present, in seconds.
     pub(crate) silent_s: u64,
 }
 
 /// The connections of the last tick.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Connections {
-    /// How many there are.
+    /// The number of all connections.
     pub(crate) all: usize,
-    /// Those that received most.
+    /// The connections that received most.
     pub(crate) connections: Vec<ConnectionStatus>,
 }
 
@@ -326,13 +329,13 @@ pub(crate) struct ConnectionStatus {
     pub(crate) group: String,
     /// The server's port.
     pub(crate) port: u16,
-    /// Payload received in the last tick.
+    /// The rate of payload in the last tick.
     pub(crate) rate_bps: Rate,
-    /// The receiver's own estimate; null while there is none.
+    /// The receiver's own estimate of the round-trip time; null while there is none.
     pub(crate) rtt_ms: Option<f64>,
-    /// The largest window that it may advertise.
+    /// The largest window that the connection may advertise.
     pub(crate) window_bytes: Bytes,
-    /// What keeps it from receiving more.
+    /// What keeps the connection from receiving more.
     pub(crate) limited_by: LimitedBy,
     /// How its host is known; null if the host does not decide its group.
     pub(crate) evidence: Option<EvidenceStatus>,
@@ -343,69 +346,69 @@ pub(crate) struct ConnectionStatus {
 pub(crate) struct EvidenceStatus {
     /// `extension`, `host`, `sni`, `dns`, `mixed` or `unnamed`.
     pub(crate) reason: String,
-    /// The host; null if it is not one, or at the socket that only reads.
+    /// The host's name; null if it is unknown, or at the read-only socket.
     pub(crate) name: Option<String>,
 }
 
-/// How connections were assigned to sites, since the start of the daemon.
+/// How connections were assigned to sites since the daemon started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct SitesStatus {
-    /// Connections of now whose beginning has not named a host yet.
+    /// Present connections whose first bytes have not named a host yet.
     pub(crate) undecided: u64,
-    /// By a browser's extension.
+    /// The number assigned by a browser's extension.
     pub(crate) by_extension: u64,
-    /// By the `Host` field of an HTTP request.
+    /// The number assigned by the `Host` field of an HTTP request.
     pub(crate) by_host: u64,
-    /// By the server name indication of TLS or QUIC.
+    /// The number assigned by the server name indication of TLS or QUIC.
     pub(crate) by_sni: u64,
-    /// By the DNS answer that gave the address.
+    /// The number assigned by the DNS answer that gave the address.
     pub(crate) by_dns: u64,
-    /// Whose beginning names no host that is known.
+    /// Connections whose first bytes name no known host.
     pub(crate) unnamed: u64,
-    /// Names of different groups on one flow.
+    /// Flows with names of different groups.
     pub(crate) mixed: u64,
-    /// With an encrypted ClientHello.
+    /// Connections with an encrypted ClientHello.
     pub(crate) ech: u64,
     /// Connections for DNS over TLS, whose answers cannot be read.
     pub(crate) encrypted_dns: u64,
-    /// Beginnings that were lost because too many came at once.
+    /// First bytes of connections that were lost because too many came at once.
     pub(crate) lost: u64,
-    /// What browsers' extensions have said.
+    /// The claims of browsers' extensions.
     pub(crate) claims: ClaimsStatus,
 }
 
-/// What browsers' extensions have said, since the start of the daemon, in events.
+/// Claims of browsers' extensions since the daemon started, in events.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct ClaimsStatus {
-    /// Users whose extension was heard in the last minute.
+    /// The number of users whose extension was heard in the last minute.
     pub(crate) users: u64,
-    /// About a connection that is known.
+    /// Events about a known connection.
     pub(crate) counted: u64,
-    /// About an unknown connection: another interface, another user, a name that was not seen.
+    /// Events about an unknown connection: on another interface, of another user, or with a name that was not seen.
     pub(crate) unmatched: u64,
-    /// In another form, or not requests at all.
+    /// Events in another form, or messages that are not requests.
     pub(crate) malformed: u64,
-    /// More than a user may send.
+    /// Events beyond the rate that a user may send.
     pub(crate) over_rate: u64,
-    /// With a time more than 10 s away.
+    /// Events with a time that differs from now by more than 10 s.
     pub(crate) out_of_time: u64,
-    /// Sent twice.
+    /// Events that were sent twice.
     pub(crate) repeated: u64,
-    /// Of a configuration that is not in force any more.
+    /// Events for a configuration that is no longer in force.
     pub(crate) stale: u64,
 }
 
 impl ClaimsStatus {
-    /// Those that were not looked at.
+    /// The number of events that were not used.
     pub(crate) fn refused(&self) -> u64 {
         self.malformed + self.over_rate + self.out_of_time + self.repeated + self.stale
     }
 }
 
 impl SitesStatus {
-    /// The decisions, by what they rest on.
+    /// The number of decisions by kind of evidence.
     pub(crate) fn by_evidence(&self) -> [(&'static str, u64); 6] {
         [
             ("extension", self.by_extension),
@@ -422,25 +425,25 @@ impl SitesStatus {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum LimitedBy {
-    /// Its window, which fairweir bounds to its share.
+    /// Its window, which fairweir bounds to the connection's share.
     Share,
     /// Its window, as large as the receive buffer allows.
     Buffer,
-    /// The sender or the path: it does not fill its window.
+    /// The sender or the path: the connection does not fill its window.
     Sender,
 }
 
-/// A capacity from an earlier time.
+/// A capacity that was stored earlier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct Remembered {
-    /// What the link carried.
+    /// The capacity of the link.
     pub(crate) capacity_bps: Rate,
-    /// How old this was when it was read.
+    /// Its age in seconds when it was read.
     pub(crate) age_s: u64,
 }
 
-/// What the queue of the access link adds to the delay, as the control concludes.
+/// The queueing delay of the access link, as determined by the control.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct DelayStatus {
@@ -448,9 +451,9 @@ pub(crate) struct DelayStatus {
     pub(crate) mean_ms: f64,
     /// The least of the last tick.
     pub(crate) least_ms: f64,
-    /// Who measured it.
+    /// How it was measured.
     pub(crate) source: DelaySource,
-    /// On how many packets.
+    /// The number of packets on which it is based.
     pub(crate) samples: u32,
 }
 
@@ -458,34 +461,34 @@ pub(crate) struct DelayStatus {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct ProbeStatus {
-    /// The host that answers or is asked; null while no host was found.
+    /// The host that answers or is asked; null while none was found.
     pub(crate) reflector: Option<String>,
-    /// Requests that were answered or lost since the probe's start.
+    /// The number of requests that were answered or lost since the probe started.
     pub(crate) sent: u64,
-    /// How many of them were answered.
+    /// The number of those requests that were answered.
     pub(crate) answered: u64,
-    /// The newest round-trip time.
+    /// The last measured round-trip time.
     pub(crate) rtt_last_ms: Option<f64>,
-    /// Why no host is asked, if so.
+    /// The reason if no host is asked.
     pub(crate) error: Option<String>,
 }
 
-/// Something that the control did.
+/// An act of the control.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct Change {
     /// Seconds since the start of the daemon.
     pub(crate) at_s: f64,
-    /// An object with `kind` and its numbers.
+    /// The act: an object with `kind` and its numbers.
     pub(crate) act: Act,
-    /// The same for people.
+    /// The act in words, for people.
     pub(crate) reason: String,
 }
 
-/// What a change of settings did.
+/// The result of a change of settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Changed {
-    /// For people.
+    /// A description for people.
     pub(crate) message: String,
     /// The changes that undo it.
     pub(crate) undo: Changes,
@@ -495,51 +498,51 @@ pub(crate) struct Changed {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct GroupStatus {
-    /// As configured; of a group within a device the path, `tv/video`.
+    /// As configured; for a group within a device the path, such as `tv/video`.
     pub(crate) name: String,
-    /// In force, among the groups beside it.
+    /// The weight in force, relative to the groups at the same level.
     pub(crate) weight: Weight,
-    /// What it may receive at most; null without a cap. While it limits, `state` is `capped`.
+    /// The group's cap; null without one. While it limits the group, `state` is `capped`.
     #[serde(default)]
     pub(crate) max_bps: Option<Rate>,
-    /// What it receives at least if it wants that much; null without a floor.
+    /// The group's floor: it receives at least this if it wants that much; null without one.
     #[serde(default)]
     pub(crate) min_bps: Option<Rate>,
-    /// What changes it for a time; null if nothing does.
+    /// Its temporary change; null without one.
     #[serde(default)]
     pub(crate) timed: Option<TimedStatus>,
     /// Its quota and schedule; null if it has none.
     #[serde(default)]
     pub(crate) plan: Option<PlanStatus>,
-    /// The device and the group that it is in, with their weights, the device first.
+    /// The device and the group that contain it, with their weights, the device first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) within: Vec<WithinStatus>,
-    /// As configured; empty for the default group.
+    /// The configured matches; empty for the default group.
     #[serde(rename = "match")]
     pub(crate) matches: Vec<Match>,
     /// What arrived in the last tick and what was decided: `rate_bps`, `demand_bps`, `share_bps`,
     /// `ceil_bps` and `state`.
     #[serde(flatten)]
     pub(crate) decision: GroupDecision,
-    /// Since the start of the daemon.
+    /// The bytes that arrived since the daemon started.
     pub(crate) received_bytes: Bytes,
     /// Packets that its class dropped since the start of the daemon.
     pub(crate) drops: u64,
-    /// What waits in its class now.
+    /// The bytes that wait in its class now.
     pub(crate) backlog_bytes: Bytes,
     /// TCP connections that received something in the last tick, or whose window is bounded.
     pub(crate) connections: u64,
-    /// How many of them have a window that is bounded.
+    /// The number of those connections whose window is bounded.
     pub(crate) bounded_connections: u64,
 }
 
 impl GroupStatus {
-    /// The first part of its path: the device, or the group of the configuration.
+    /// The first part of the path: the device, or the group of the configuration.
     pub(crate) fn top(&self) -> &str {
         self.name.split(PATH_SEPARATOR).next().unwrap_or_default()
     }
 
-    /// The weight of that.
+    /// The weight of the group named by [`GroupStatus::top`].
     pub(crate) fn top_weight(&self) -> Weight {
         self.within.first().map_or(self.weight, |top| top.weight)
     }
@@ -549,17 +552,17 @@ impl GroupStatus {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct WithinStatus {
-    /// Its path.
+    /// The path.
     pub(crate) name: String,
-    /// In force.
+    /// The weight in force.
     pub(crate) weight: Weight,
-    /// What all beneath it may receive together at most.
+    /// The cap of all groups beneath it together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) max_bps: Option<Rate>,
-    /// What they receive together at least if they want that much.
+    /// The floor of all groups beneath it together: they receive at least this if they want that much.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) min_bps: Option<Rate>,
-    /// What changes it for a time.
+    /// Its temporary change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) timed: Option<TimedStatus>,
     /// Its quota and schedule.
@@ -567,19 +570,19 @@ pub(crate) struct WithinStatus {
     pub(crate) plan: Option<PlanStatus>,
 }
 
-/// Of [`ClaimsRequest`] and [`ClaimsReply`].
+/// The version of [`ClaimsRequest`] and [`ClaimsReply`].
 pub(crate) const CLAIMS_VERSION: u32 = 1;
 
-/// What a browser's extension says, and asks.
+/// A message of a browser's extension.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ClaimsRequest {
-    /// [`CLAIMS_VERSION`].
+    /// The version; see [`CLAIMS_VERSION`].
     pub(crate) version: u32,
-    /// Of the configuration that the extension knows; its events are of that one.
+    /// The generation of the configuration that the extension knows and its events refer to.
     #[serde(default)]
     pub(crate) generation: Option<u64>,
-    /// Requests that leave, and requests whose response has begun.
+    /// Requests that are about to be sent, and requests whose response has begun.
     #[serde(default)]
     pub(crate) events: Vec<ClaimEvent>,
 }
@@ -590,47 +593,47 @@ pub(crate) struct ClaimsRequest {
 pub(crate) struct ClaimEvent {
     /// SHA-256 of the salt and the server's name, in hex.
     pub(crate) host: String,
-    /// The server's address; null, as `start_ms`, for a request that leaves.
+    /// The server's address; null, like `start_ms`, for a request that is about to be sent.
     pub(crate) address: Option<std::net::IpAddr>,
-    /// Its port.
+    /// The server's port.
     pub(crate) port: u16,
-    /// Index of the site's group; null if the site has none.
+    /// The index of the site's group; null if the site has none.
     pub(crate) group: Option<usize>,
     /// When the request was sent, in ms since 1970.
     pub(crate) begin_ms: f64,
-    /// When the response began.
+    /// When the response began, in ms since 1970.
     pub(crate) start_ms: Option<f64>,
-    /// The site is only a guess.
+    /// Whether the site is only a guess.
     #[serde(default)]
     pub(crate) unsure: bool,
-    /// The host has answered by HTTP/1.1.
+    /// Whether the host has answered by HTTP/1.1.
     #[serde(default)]
     pub(crate) http1: bool,
 }
 
-/// What the daemon answers.
+/// The daemon's reply.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ClaimsReply {
-    /// [`CLAIMS_VERSION`].
+    /// The version; see [`CLAIMS_VERSION`].
     pub(crate) version: u32,
-    /// Of the configuration in force.
+    /// The generation of the configuration in force.
     pub(crate) generation: u64,
-    /// It, if the extension knows another one.
+    /// The configuration in force, if the extension knows another one.
     pub(crate) config: Option<ClaimsConfig>,
-    /// What each group receives now, in the order of the configuration.
+    /// The present rate of each group, in the order of the configuration.
     pub(crate) rates: Vec<GroupRate>,
 }
 
-/// What an extension has to know of the configuration.
+/// What an extension must know of the configuration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ClaimsConfig {
-    /// In front of the names that are hashed.
+    /// The salt: it is put before names when they are hashed.
     pub(crate) salt: String,
-    /// In the order of the configuration; the last one is that of what no rule names.
+    /// In the order of the configuration; the last group is for sites that no rule names.
     pub(crate) groups: Vec<ClaimsGroup>,
 }
 
-/// A group as an extension knows it.
+/// A group, as known to an extension.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct ClaimsGroup {
     /// Its name.
@@ -641,13 +644,13 @@ pub(crate) struct ClaimsGroup {
     pub(crate) sites: Vec<String>,
 }
 
-/// What a group receives.
+/// The rate of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct GroupRate {
-    /// In the last tick.
+    /// The rate in the last tick.
     pub(crate) rate_bps: Rate,
-    /// Its fair share.
+    /// The group's fair share.
     pub(crate) share_bps: Rate,
-    /// How it stands to its share.
+    /// The group's state relative to its share.
     pub(crate) state: fairweir_core::receiver::GroupState,
 }

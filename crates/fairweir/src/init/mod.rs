@@ -41,7 +41,7 @@ const WEIGHT_OTHERS: u32 = 5;
 /// The weight of the application that the user names.
 const WEIGHT_FIRST: u32 = 10;
 
-/// What an installation may have put in place of a configuration.
+/// The example configuration that an installation puts at the default path.
 const EXAMPLE: &str = include_str!("../../../../dist/fairweir.toml");
 
 pub(crate) fn run(args: &InitArgs) -> anyhow::Result<()> {
@@ -96,12 +96,12 @@ pub(crate) fn is_example(path: &Path) -> bool {
 pub(crate) struct Seen {
     pub(crate) talkers: Vec<Talker>,
     pub(crate) received: Bytes,
-    /// The highest rate over a step.
+    /// The highest rate in any [`STEP`].
     pub(crate) busiest: Rate,
     pub(crate) span: Span,
 }
 
-/// Watches who receives on an interface. A signal ends it, and what was attached is removed.
+/// Watches which applications receive traffic on an interface. A signal ends this and detaches all.
 ///
 /// # Errors
 /// If it was interrupted, another daemon has the interface, or the kernel refuses.
@@ -168,7 +168,7 @@ fn show_progress(done: Span, all: Span, rate: Rate) {
     );
 }
 
-/// What a person says about the configuration.
+/// A person's answers about the configuration.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wishes {
     /// The group that matters most, by its index among the suggested ones.
@@ -246,7 +246,7 @@ fn group(seen: &Seen, groups: &[(String, Match, Bytes)], i: usize, first: Option
     )
 }
 
-/// What a configuration lacks: a group for each busy application without a group of its own there.
+/// What a configuration lacks: groups for busy applications that have no group there.
 pub(crate) fn additions(seen: &Seen, policy: &Policy) -> String {
     let known: Vec<&Match> = policy.groups().iter().flat_map(|group| &group.matches).collect();
     let groups = suggested(seen).0;
@@ -303,7 +303,7 @@ fn push_comments(text: &mut String, title: &str, talkers: &[&Talker]) {
     }
 }
 
-/// The rule for `match`.
+/// The application as a rule for `match`.
 fn written(who: &Who) -> String {
     match who {
         Who::App(name) => format!("app:{name}"),

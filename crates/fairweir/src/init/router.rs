@@ -1,27 +1,28 @@
 //! `fairweir init --router`: a first configuration of a router, from what the kernel and the DHCP
-//! server know of the devices in the LAN.
+//! server know about the devices in the LAN.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use std::net::IpAddr;
 use std::path::Path;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use fairweir_config::file::read_own;
 use fairweir_core::lease_file;
 use fairweir_core::packet::Mac;
 use fairweir_core::policy::{Match, Policy};
 use fairweir_linux::link::{self, Link};
+use fairweir_linux::link_devices;
 use fairweir_linux::network::{self, Neighbour};
 
 use crate::device::check_named;
 use crate::exit::Usage;
 
-/// Where dnsmasq writes its leases, by distribution.
+/// Where dnsmasq writes its leases, for each distribution.
 const LEASE_FILES: [&str; 3] =
     ["/var/lib/misc/dnsmasq.leases", "/tmp/dhcp.leases", "/var/lib/dnsmasq/dnsmasq.leases"];
 const LEASES_BYTES_MAX: u64 = 1 << 20;
-/// The most devices that are listed; more are left to `default`.
+/// The most devices that are listed; further ones belong to `default`.
 const DEVICES_MAX: usize = 32;
 
 /// A device behind the router.
@@ -29,12 +30,12 @@ const DEVICES_MAX: usize = 32;
 struct Device {
     mac: Mac,
     addresses: BTreeSet<IpAddr>,
-    /// What it calls itself.
+    /// The name that the device reports by DHCP.
     name: Option<String>,
 }
 
 impl Device {
-    /// Its table, with a name that is not taken.
+    /// The device's table in the file, with a name that is not in `taken`.
     fn entry(&self, taken: &mut BTreeSet<String>) -> String {
         let [.., a, b] = self.mac.0;
         let named = self.name.clone().filter(|name| !taken.contains(name));
@@ -60,14 +61,14 @@ impl Device {
 
 /// A router, and the devices behind it.
 pub(crate) struct Found {
-    pub(crate) lan: String,
-    pub(crate) wan: String,
+    pub(crate) lans: Vec<String>,
+    pub(crate) wans: Vec<String>,
     devices: Vec<Device>,
 }
 
 impl Found {
     pub(crate) fn configuration(&self) -> String {
-        configuration(&self.lan, &self.wan, &self.devices)
+        configuration(&self.lans, &self.wans, &self.devices)
     }
 
     /// What a configuration lacks: the devices without a rule.
@@ -87,18 +88,21 @@ impl Found {
     }
 }
 
-/// Looks at this router.
+/// Detects this router's interfaces and devices.
 ///
 /// # Errors
 /// If it is not clear which interfaces face the Internet and the devices.
 pub(crate) fn look(wan: Option<&str>, lan: Option<&str>) -> anyhow::Result<Found> {
-    let wan = match wan {
+    let found = link_devices()?;
+    let wans = match wan {
         Some(dev) => {
             check_named(dev)?;
-            dev.to_owned()
+            if found.iter().any(|other| other == dev) { found } else { vec![dev.to_owned()] }
         }
-        None => network::default_device()?
-            .context("no interface has a default route; name the one of the Internet with --dev")?,
+        None if found.is_empty() => {
+            bail!("no interface has a default route; name the one of the Internet with --dev")
+        }
+        None => found,
     };
     let (links, neighbours) = (link::all()?, network::neighbours()?);
     if let Some(lan) = lan {
@@ -106,24 +110,29 @@ pub(crate) fn look(wan: Option<&str>, lan: Option<&str>) -> anyhow::Result<Found
     }
     let lan = match lan {
         Some(lan) => links.iter().find(|link| link.name == *lan),
-        None => likely_lan(&links, &neighbours, &wan),
+        None => likely_lan(&links, &neighbours, &wans),
     };
     let Some(lan) = lan else {
         bail!("no bridge is up; name the interface of the devices with --lan");
     };
-    if lan.name == wan {
+    if let Some(wan) = wans.iter().find(|wan| lan.name == **wan) {
         let what =
             format!("{wan} is the interface of the Internet; --lan names that of the devices");
         return Err(Usage(what).into());
     }
     let names = LEASE_FILES.iter().flat_map(|path| leases(Path::new(path))).collect();
     let devices = devices(lan.index, &neighbours, &names);
-    Ok(Found { lan: lan.name.clone(), wan, devices })
+    Ok(Found { lans: vec![lan.name.clone()], wans, devices })
 }
 
 /// The bridge with the most neighbours.
-fn likely_lan<'l>(links: &'l [Link], neighbours: &[Neighbour], wan: &str) -> Option<&'l Link> {
-    let bridges = links.iter().filter(|l| l.kind == "bridge" && l.is_up() && l.name != wan);
+fn likely_lan<'l>(
+    links: &'l [Link],
+    neighbours: &[Neighbour],
+    wans: &[String],
+) -> Option<&'l Link> {
+    let bridges = links.iter();
+    let bridges = bridges.filter(|l| l.kind == "bridge" && l.is_up() && !wans.contains(&l.name));
     bridges.max_by_key(|link| neighbours.iter().filter(|n| n.device == link.index).count())
 }
 
@@ -141,12 +150,12 @@ fn devices(lan: u32, neighbours: &[Neighbour], names: &BTreeMap<Mac, String>) ->
     devices
 }
 
-/// The names in a file of dnsmasq.
+/// The device names in a lease file of dnsmasq.
 fn leases(path: &Path) -> BTreeMap<Mac, String> {
     match read_own(path, LEASES_BYTES_MAX) {
         Ok(bytes) => {
             let text = String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned();
-            // Also a lease that has ended names its device.
+            // Expired leases also name their devices.
             let leases = lease_file::read(&text, 0).leases.into_iter();
             leases.filter_map(|lease| Some((lease.mac, lease.name?))).collect()
         }
@@ -157,13 +166,19 @@ fn leases(path: &Path) -> BTreeMap<Mac, String> {
     }
 }
 
-fn configuration(lan: &str, wan: &str, devices: &[Device]) -> String {
+fn configuration(lans: &[String], wans: &[String], devices: &[Device]) -> String {
+    // A single name is written without a list.
+    let names = |names: &[String]| match names {
+        [one] => toml::Value::from(one.as_str()),
+        several => toml::Value::from(several.to_vec()),
+    };
+
     let mut text = format!(
         "# Written by `fairweir init --router`. While several devices download, each gets the download in\n\
          # proportion to its weight; what one does not use goes to the others.\n\
          version = 1\n\n[router]\nlan = {}\nwan = {}\n",
-        toml::Value::from(lan),
-        toml::Value::from(wan),
+        names(lans),
+        names(wans),
     );
     let mut taken = BTreeSet::from(["default".to_owned()]);
     for device in devices {
@@ -208,7 +223,7 @@ mod tests {
             (mac("00:00:5e:02:53:01"), "default".to_owned()),
         ]);
         let devices = devices(3, &neighbours, &names);
-        let text = configuration("br-lan", "wan0", &devices);
+        let text = configuration(&["br-lan".into()], &["wan0".into(), "ds0".into()], &devices);
         assert!(text.contains("# 192.168.7.5, 2001:db8::5\n"), "{text}");
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("router.toml");

@@ -1,4 +1,4 @@
-//! How commands ask the daemon.
+//! The connection over which commands send requests to the daemon.
 
 use std::io;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::NAME;
 use crate::daemon_args::{RunDir, connect_patiently};
 use crate::progress::Count;
 
-/// How long a daemon may be silent, without a report of its progress.
+/// How long a daemon may send nothing, not even a progress report.
 pub(super) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A connection to the daemon that reports the progress of a long request on stderr.
@@ -20,7 +20,7 @@ pub(super) struct Asker {
 }
 
 impl Asker {
-    /// Connects, to ask for what needs `access`.
+    /// Connects for requests that need `access`.
     ///
     /// # Errors
     /// If no daemon listens there.
@@ -29,10 +29,10 @@ impl Asker {
         Ok(Asker { client })
     }
 
-    /// Asks for a value.
+    /// Sends a request and reads the value in the reply.
     ///
     /// # Errors
-    /// What the daemon says if it refuses.
+    /// The daemon's error if it refuses.
     pub(super) fn ask<T: DeserializeOwned>(
         &mut self,
         request: &impl Serialize,
@@ -43,10 +43,10 @@ impl Asker {
         Ok(value?)
     }
 
-    /// Asks for something to be done.
+    /// Sends a request to change something; returns the daemon's message.
     ///
     /// # Errors
-    /// Why it was not.
+    /// The reason if it was not done.
     pub(super) fn tell(&mut self, request: &impl Serialize) -> anyhow::Result<String> {
         let count = Count::new("done:", "subscribers");
         let message = self.client.tell(request, &mut |done, of| count.show(done, of));
@@ -55,7 +55,7 @@ impl Asker {
     }
 }
 
-/// Whether there is no daemon at the socket.
+/// Whether the error means that no daemon is at the socket.
 pub(super) fn is_absent(e: &io::Error) -> bool {
     matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
 }

@@ -1,4 +1,4 @@
-//! The file and what the API said since, put together.
+//! Combines the file with the changes that were made by the API since.
 
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
@@ -12,14 +12,14 @@ use tracing::warn;
 use super::journal::Overlay;
 use super::registry::{Hidden, Origin, Registry, RegistryError, Reported};
 
-/// The registry of a file under an overlay, which takes the file's subscribers, so that a
-/// million of them are not there twice; `progress` hears how many subscribers of how many are
-/// looked at. Of one name the overlay counts; where both say the
-/// same, the overlay's record is superfluous and the file's counts. Sessions and leases give way to both.
+/// The registry of a file with an overlay on top. The file's subscribers are moved out of `file`,
+/// so that a million of them are not in memory twice. `progress` gets the number of subscribers
+/// that were processed, and of all. Where both have a name, the overlay's record wins; but if both
+/// records are equal, the file's is used. Sessions and leases give way to records of both.
 ///
 /// # Errors
-/// The records that cannot be, with their places; of two that exclude each other, the file's is
-/// the one that was there first.
+/// The records that are not valid, with their places. If two records exclude each other, the file's
+/// counts as the first.
 pub(super) fn assemble(
     file: &mut IspFile,
     overlay: &Overlay,
@@ -101,7 +101,7 @@ fn subscribers(
         |stored: &&Reported| !registry.subscribers().contains_key(stored.subscriber.name.as_str());
     let sessions: Vec<_> = overlay.sessions.values().filter(is_new).collect();
     for stored in sessions {
-        // They change all the time; a file is not refused for their sake.
+        // Sessions and leases change all the time, so one that does not fit is no reason to refuse a file.
         if let Err(e) = registry.load_report(stored) {
             let subscriber = &stored.subscriber.name;
             warn!(subscriber, "a session does not fit the file and is forgotten: {e}");
@@ -110,7 +110,7 @@ fn subscribers(
     Ok(())
 }
 
-/// Names that the API removed and the file still has.
+/// The names that the file has and the API removed.
 fn hidden(file: &IspFile, overlay: &Overlay) -> Hidden {
     let plans = file.plans.iter().filter(|(_, p)| {
         let over = overlay.plans.get(&p.name);
@@ -126,7 +126,7 @@ fn hidden(file: &IspFile, overlay: &Overlay) -> Hidden {
     }
 }
 
-/// Adds the place of the other record in a conflict.
+/// The text of an error; in a conflict it includes the place of the other record.
 fn with_first_place(
     file: &IspFile,
     again: &OnceCell<Option<IspFile>>,
@@ -137,7 +137,7 @@ fn with_first_place(
         RegistryError::AddressTaken { owner, .. } => owner,
         _ => return error.to_string(),
     };
-    // It was taken from `file`.
+    // The subscribers were moved out of `file`, so the file is read again.
     let again = again.get_or_init(|| IspFile::load(&file.path).ok());
     let first = again.as_ref().and_then(|file| {
         let (origin, _) = file.subscribers.iter().find(|(_, spec)| spec.name == *other)?;
@@ -149,8 +149,8 @@ fn with_first_place(
     }
 }
 
-/// What was loaded of an overlay. A part of one does not say how far each of its records is outdated: those that do
-/// not fit are left out.
+/// The result of loading a record of the overlay. If a part of the journal was not understood, its
+/// records can be outdated, so those that do not fit are left out.
 fn fits(overlay: &Overlay, loaded: anyhow::Result<()>) -> anyhow::Result<()> {
     match loaded {
         Err(e) if overlay.is_partial => {
@@ -169,7 +169,7 @@ fn in_overlay(section: &str, name: &str, error: &RegistryError) -> anyhow::Error
     )
 }
 
-/// Progress is reported after this many subscribers.
+/// Progress is reported once for this many subscribers.
 const SAY_EVERY: usize = 10_000;
 
 #[cfg(test)]
@@ -229,7 +229,7 @@ plan = \"slow\"
             registry.subscribers().iter().map(|(name, r)| (&**name, r.origin)).collect();
         assert_eq!(origins, [("alice", Origin::ApiOverFile), ("carol", Origin::Api)]);
         assert!(registry.hidden().subscribers.contains("bob"));
-        // Nothing is gone that the file does not have.
+        // A name that the file does not have is not kept as removed.
         overlay.subscribers.remove("dave");
         assert_eq!(Overlay::of(&registry), overlay);
     }
@@ -269,7 +269,7 @@ plan = \"slow\"
         let taken = error(FILE, &overlay);
         assert!(taken.contains("`carol` of the API") && taken.contains("`alice`"), "{taken}");
         assert!(taken.ends_with("`fairweir isp revert carol`"), "{taken}");
-        // Of a damaged journal what fits is in force.
+        // With a damaged journal, the records that fit are in force.
         overlay.subscribers.insert("dave".into(), spec("dave", "192.0.2.4", "slow"));
         overlay.subscribers.insert("erin".into(), spec("erin", "192.0.2.5", "lost"));
         overlay.is_partial = true;

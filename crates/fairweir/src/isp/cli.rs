@@ -61,6 +61,9 @@ pub(crate) enum IspCommand {
     /// Print a subscriber and its counters.
     #[command(after_help = SHOW_EXAMPLES)]
     Show(ShowArgs),
+    /// List the sessions and leases that are not policed, and why.
+    #[command(after_help = UNPOLICED_EXAMPLES)]
+    Unpoliced(UnpolicedArgs),
     /// Add or change the subscribers of a CSV table (name,addresses,plan).
     #[command(after_help = IMPORT_EXAMPLES)]
     Import(ImportArgs),
@@ -162,10 +165,23 @@ pub(crate) struct ListArgs {
     pub(super) run_dir: RunDir,
 }
 
+/// `fairweir isp unpoliced`.
+#[derive(Debug, Args)]
+pub(crate) struct UnpolicedArgs {
+    /// Instead list sessions that are policed although no packet of them came for too long.
+    #[arg(long)]
+    pub(super) silent: bool,
+    /// Print one JSON object per line.
+    #[arg(long)]
+    pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) run_dir: RunDir,
+}
+
 /// `fairweir isp show`.
 #[derive(Debug, Args)]
 pub(crate) struct ShowArgs {
-    /// The subscriber's name.
+    /// The subscriber's name, or one of its addresses.
     pub(super) name: String,
     /// Print JSON.
     #[arg(long)]
@@ -307,7 +323,13 @@ const LIST_EXAMPLES: &str = "Examples:
 
 const SHOW_EXAMPLES: &str = "Examples:
   sudo fairweir isp show alice
+  sudo fairweir isp show 192.0.2.1
   sudo fairweir isp show alice --json";
+
+const UNPOLICED_EXAMPLES: &str = "Examples:
+  sudo fairweir isp unpoliced
+  sudo fairweir isp unpoliced --json | jq -r 'select(.kind == \"no_plan\").subscriber'
+  sudo fairweir isp unpoliced --silent";
 
 const IMPORT_EXAMPLES: &str = "Examples:
   sudo fairweir isp import new.csv --dry-run

@@ -1,7 +1,7 @@
-//! Clients: hosts of subscribers that say by which weights their download is to be divided. See
+//! Clients: hosts of subscribers that send the weights by which to divide their download. See
 //! `fairweir_core::agreement`.
 //!
-//! The socket is there while a plan is for clients, and hears the subscribers' device only.
+//! The socket exists while a plan is for clients, and listens only at the subscribers' device.
 
 use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
@@ -19,18 +19,18 @@ use super::registry::{PlanRecord, Registry};
 use super::wire::{ClientClass, ClientStatus, ClientsStatus};
 use crate::listener::Listener;
 
-/// The most clients that are no strangers: of more subscribers than a daemon polices.
+/// The most clients that do not count as strangers: more than a daemon has subscribers.
 const CLIENTS_MAX: u32 = 1 << 17;
 
 /// See the module.
 pub(super) struct Clients {
     listener: Listener<Arc<str>>,
-    /// Whether a plan is for clients.
+    /// Whether at least one plan is for clients.
     is_wanted: bool,
 }
 
 impl Clients {
-    /// Without a socket.
+    /// Starts without a socket.
     ///
     /// # Errors
     /// If the kernel has no random bytes.
@@ -42,7 +42,7 @@ impl Clients {
         self.listener.waits_for()
     }
 
-    /// Opens the socket if a plan is for clients, and ends agreements that were not renewed.
+    /// Opens or closes the socket as plans require, and ends agreements that were not renewed.
     pub(super) fn handle_tick(
         &mut self,
         device: &str,
@@ -55,12 +55,12 @@ impl Clients {
         self.listener.handle_tick(device, &mut Side { registry, kernel }, now);
     }
 
-    /// Answers the datagrams that wait.
+    /// Answers the waiting datagrams.
     pub(super) fn handle_ready(&mut self, registry: &Registry, kernel: &mut Kernel, now: Time) {
         self.listener.handle_ready(&mut Side { registry, kernel }, now);
     }
 
-    /// `None` if no plan is for clients.
+    /// The status of the clients; `None` if no plan is for clients.
     pub(super) fn status(&self, now: Time) -> Option<ClientsStatus> {
         self.is_wanted.then(|| ClientsStatus {
             port: PORT,
@@ -103,7 +103,7 @@ impl Clients {
     }
 }
 
-/// Subscribers, and the kernel that divides for them.
+/// The subscribers, and the kernel part that divides their downloads.
 struct Side<'d> {
     registry: &'d Registry,
     kernel: &'d mut Kernel,

@@ -1,4 +1,4 @@
-//! The commands that ask the daemon.
+//! The commands that send requests to the daemon.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -34,6 +34,7 @@ pub(super) fn run(command: &IspCommand) -> anyhow::Result<()> {
         }
         IspCommand::List(args) => list(args),
         IspCommand::Show(args) => show::subscriber(args),
+        IspCommand::Unpoliced(args) => show::unpoliced(args),
         IspCommand::Import(args) => import(args),
         IspCommand::Plan(PlanCommand::Add(args)) => plans(args, |plan| Request::AddPlan { plan }),
         IspCommand::Plan(PlanCommand::Change(args)) => {
@@ -191,11 +192,11 @@ fn revert(args: &RevertArgs) -> anyhow::Result<()> {
     match Client::connect(dir, NAME, Access::Change, PATIENCE) {
         Ok(client) => Ok(super::say(&Asker { client }.tell(&request)?)?),
         Err(Error::NotRunning { source, .. }) if is_absent(&source) => {
-            // What is refused leaves neither a lock nor a journal.
+            // A dry run creates neither a lock nor a journal.
             journal::look(&StateDir::new(&args.state.state_dir))?
                 .0
                 .revert(&args.names, args.all)?;
-            // A daemon that starts meanwhile waits for this lock before it reads the journal.
+            // A daemon that starts now waits for this lock before it reads the journal.
             let _lock = Lock::acquire(dir, NAME)?;
             let (mut journal, mut overlay) = Journal::open(StateDir::new(&args.state.state_dir))?;
             overlay.revert(&args.names, args.all)?;

@@ -1,7 +1,7 @@
-//! The daemon's state: the registry, its journal, and the kernel that does what they say.
+//! The daemon's state: the registry, its journal, and the kernel state that follows from them.
 //!
-//! Invariant: registry, journal and kernel say the same; a change that one of them refuses is taken
-//! back from the others.
+//! Invariant: registry, journal and kernel agree. A change that one of them refuses is undone in
+//! the others.
 
 use std::path::{Path, PathBuf};
 
@@ -29,23 +29,23 @@ use super::wire::Imported;
 use crate::exit::usage;
 use crate::words::{chained, count};
 
-/// How often a link that is gone is attached again, and rates are measured.
+/// How often a missing link is attached again, and rates are measured.
 pub(super) const TICK: Span = Span::secs(1);
 
 /// The most bad rows that are reported.
 const BAD_ROWS_MAX: usize = 1_000;
 
-/// How the files are read again.
+/// How the files are to be read again.
 #[derive(Clone, Copy, Debug)]
 struct Reload {
     dry_run: bool,
     force: bool,
 }
 
-/// Hears how many subscribers are done of how many.
+/// Called with the number of subscribers that are done, and of all.
 pub(super) type Progress<'p> = dyn FnMut(usize, usize) + 'p;
 
-/// See the module.
+/// The daemon; see the module.
 pub(super) struct Daemon {
     path: PathBuf,
     table: Option<PathBuf>,
@@ -64,17 +64,17 @@ pub(super) struct Daemon {
     pub(super) nat: Nat,
     pub(super) meter: Meter,
     pub(super) started: Time,
-    /// Why everything passes, if it does.
+    /// The reason if all traffic passes.
     pub(super) open_reason: Option<String>,
     pub(super) config_error: Option<String>,
     state: StateDir,
 }
 
 impl Daemon {
-    /// Reads everything, loads the kernel, and attaches.
+    /// Reads the files, loads the kernel part, and attaches it.
     ///
     /// # Errors
-    /// The first thing that is wrong; then nothing is attached.
+    /// The first error; nothing is attached then.
     pub(super) fn start(
         mut file: IspFile,
         mut config_error: Option<String>,
@@ -101,7 +101,7 @@ impl Daemon {
             Some(e) => warn!("starting with the table of subscribers that was in force last: {e}"),
         }
         if let Some(radius) = &mut radius {
-            radius.restore(&registry);
+            radius.restore(&registry, now);
         }
         let mut kernel = Kernel::load(&file.isp)?;
         let effects = Registry::default().effects_towards(&registry);
@@ -135,7 +135,7 @@ impl Daemon {
         };
         daemon.refresh_segments();
         daemon.read_leases(now);
-        // After everything that says who is policed: what polices until here may be a daemon's before.
+        // After all subscribers are known: until now the programs of an earlier daemon may still police.
         daemon.kernel.attach(&daemon.isp, monotonic_now())?;
         if let Some(usage) = &mut daemon.usage {
             usage.begin(&daemon.kernel)?;
@@ -145,12 +145,12 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// The files that it was made from.
+    /// The paths of the files that are in force.
     pub(super) fn files(&self) -> Vec<PathBuf> {
         [Some(&self.path), self.table.as_ref()].into_iter().flatten().cloned().collect()
     }
 
-    /// Once a [`TICK`].
+    /// Called once per [`TICK`].
     pub(super) fn handle_tick(&mut self, now: Time) {
         self.kernel.beat(now);
         if !self.kernel.is_attached() {
@@ -165,6 +165,10 @@ impl Daemon {
             self.open_reason = reason;
         }
         self.read_leases(now);
+        if let Some(mut radius) = self.radius.take() {
+            radius.handle_tick(self, now);
+            self.radius = Some(radius);
+        }
         self.follow_clients(now);
         if let Some(usage) = &mut self.usage {
             usage.handle_tick(&self.kernel, &self.registry, now);
@@ -185,7 +189,7 @@ impl Daemon {
         self.kernel.give_up()
     }
 
-    /// Writes the last of what was used. Traffic passes, or is policed for some time.
+    /// Writes the last usage rows. Traffic then passes, or is policed for some more time.
     ///
     /// # Errors
     /// If something cannot be removed from the kernel.
@@ -202,14 +206,14 @@ impl Daemon {
             _ => self.open(),
         };
         if let Some(usage) = &mut self.usage {
-            // It was logged.
+            // An error was logged already.
             let _ = usage.write(&self.kernel, &self.registry);
             usage.end();
         }
         ended
     }
 
-    /// Writes what was used until now; returns where to.
+    /// Writes the usage until now; returns the path.
     ///
     /// # Errors
     /// If there is no table `[usage]`, or the disk refuses.
@@ -220,10 +224,10 @@ impl Daemon {
         Ok(format!("usage until now is in {}", usage.status().dir))
     }
 
-    /// Lets the kernel follow, and remembers what was used of what goes or gets another plan.
+    /// Updates the kernel, and records the usage of subscribers that are removed or get another plan.
     ///
     /// # Errors
-    /// If the kernel refuses; then nothing has changed.
+    /// If the kernel refuses; nothing has changed then.
     fn apply(
         &mut self,
         effects: &Effects,
@@ -252,13 +256,13 @@ impl Daemon {
         }
     }
 
-    /// Lets clients' agreements end, and listens for clients if a plan is for them.
+    /// Ends old agreements of clients, and listens for clients if a plan is for them.
     fn follow_clients(&mut self, now: Time) {
         let Daemon { clients, isp, registry, kernel, .. } = self;
         clients.handle_tick(&isp.device, registry, kernel, now);
     }
 
-    /// Accounting packets, or clients, may have arrived.
+    /// Handles waiting accounting packets and messages of clients.
     pub(super) fn handle_ready(&mut self, now: Time) {
         self.clients.handle_ready(&self.registry, &mut self.kernel, now);
         if let Some(mut radius) = self.radius.take() {
@@ -273,10 +277,10 @@ impl Daemon {
         }
     }
 
-    /// Makes changes on behalf of the API, all of them or none; returns what they did.
+    /// Makes changes on behalf of the API, all of them or none; returns their effects.
     ///
     /// # Errors
-    /// Which key is wrong, and why, or what the kernel or the disk said.
+    /// The key that is wrong, and why; or the error of the kernel or the disk.
     pub(super) fn change(
         &mut self,
         changes: &[Change],
@@ -289,7 +293,7 @@ impl Daemon {
         self.commit(undo, progress)
     }
 
-    /// What the registry has taken over, goes to journal and kernel; or it is taken back.
+    /// Writes the registry's change to the journal and the kernel; if one of them refuses, undoes the change.
     fn commit(&mut self, undo: Undo, progress: &mut Progress<'_>) -> anyhow::Result<Effects> {
         let effects = self.registry.effects(&undo);
         let mark = match self.journal.append(&journal::edits(&self.registry, &undo)) {
@@ -312,11 +316,11 @@ impl Daemon {
         Ok(effects)
     }
 
-    /// Reads the file again and does what is different; a wrong file changes nothing, nor one that
-    /// seems to be cut off, unless `force`.
+    /// Reads the file again and applies the differences. A file with mistakes changes nothing;
+    /// neither does one that seems to be truncated, unless `force`.
     ///
     /// # Errors
-    /// Why the old one stays in force; it is kept for the status too.
+    /// The reason why the old file stays in force; it is also kept for the status.
     pub(super) fn reload(
         &mut self,
         dry_run: bool,
@@ -334,10 +338,10 @@ impl Daemon {
         done
     }
 
-    /// Forgets what the API said of `names`, or of all, and takes the file's word.
+    /// Drops the API's changes to `names`, or all of them, and uses the file's records.
     ///
     /// # Errors
-    /// If there is nothing to forget, or the file does not fit what is left.
+    /// If there is nothing to drop, or the file does not fit the remaining records.
     pub(super) fn revert(
         &mut self,
         names: &[String],
@@ -402,14 +406,14 @@ impl Daemon {
         Ok(effects)
     }
 
-    /// Lets segments follow what has changed.
+    /// Updates the segments after a change.
     fn refresh_segments(&mut self) {
         if let Err(e) = self.segments.refresh(&self.entries, &self.registry, &mut self.kernel) {
             warn!("segments are not as configured: {}", chained(&e));
         }
     }
 
-    /// Refuses files that look as if they were cut off, as by a full disk.
+    /// Refuses files that seem to be truncated, for example because the disk was full.
     fn check_whole(&self, file: &IspFile, effects: &Effects) -> anyhow::Result<()> {
         let is_of_file = |record: &Record| record.origin == Origin::File;
         let removed = effects.subscribers.iter().filter(|(_, before, after)| {
@@ -481,12 +485,12 @@ impl Daemon {
         imported
     }
 
-    /// Who said a subscriber.
+    /// The origin of a subscriber's record.
     pub(super) fn origin_of(&self, name: &str) -> Option<Origin> {
         self.registry.subscribers().get(name).map(|record| record.origin)
     }
 
-    /// The name of the subscriber that has an address, or the text itself if it is the name of one or no address of one.
+    /// The name of the subscriber that has the address `text`; otherwise `text` itself.
     pub(super) fn name_of<'n>(&'n self, text: &'n str) -> &'n str {
         if self.registry.subscribers().contains_key(text) {
             return text;
@@ -494,12 +498,12 @@ impl Daemon {
         self.registry.owner(text).map_or(text, |name| name)
     }
 
-    /// Which part of the journal is not in force, if so.
+    /// The part of the journal that is not in force, if there is one.
     pub(super) fn journal_error(&self) -> Option<String> {
         self.journal.left().cloned()
     }
 
-    /// How many records are the API's: added, changed, removed.
+    /// The number of records that the API added, changed and removed.
     pub(super) fn api_counts(&self) -> [usize; 3] {
         let plans = self.registry.plans().values().map(|r| r.origin);
         let registry = &self.registry;
@@ -530,7 +534,7 @@ impl Subscribers for Daemon {
         let mut undo = Undo::default();
         let make = |change| self.registry.make(change, &mut undo);
         let results: Vec<_> = changes.iter().map(make).collect();
-        // A session may change without an effect on the kernel.
+        // A session can change without an effect on the kernel, but must be stored.
         if self.registry.differs(&undo) {
             self.commit(undo, &mut |_, _| ())?;
         }
@@ -551,7 +555,7 @@ fn section_of(change: &Change) -> &'static str {
     }
 }
 
-/// What of `[isp]` cannot be changed while the daemon runs.
+/// The first key of `[isp]` that differs and cannot be changed while the daemon runs.
 fn differing_key(runs: &IspSection, wanted: &IspSection) -> Option<&'static str> {
     let differs = [
         ("device", runs.device != wanted.device),

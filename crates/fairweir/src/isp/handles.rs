@@ -1,4 +1,4 @@
-//! The kernel's numbers of subscribers, by name and back, in 30 bytes for each.
+//! Maps subscribers' names to the kernel's numbers and back, with 30 bytes for each subscriber.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use anyhow::Context;
 use fairweir_linux::police::SubscriberId;
 use hashbrown::HashTable;
 
-/// A name for each number that is in use, and the other way round.
+/// The name of each number in use, and the number of each name.
 #[derive(Debug, Default)]
 pub(super) struct Handles {
     seeds: RandomState,

@@ -1,9 +1,9 @@
-//! What subscribers used, sent to a collector as IPFIX (RFC 7011), a data record for each row.
+//! What subscribers used, sent to a collector as IPFIX (RFC 7011), with a data record for each row.
 //!
-//! A thread of its own sends, so that nothing waits for the collector: at most [`BATCHES_MAX`] messages wait,
-//! and further records are counted as lost. A message has records of at most [`RECORDS_BYTES`], so that it
-//! fits into any IPv6 packet. By UDP each message has the template; by TCP the first of a connection. What is
-//! lost on the way, or by a collector that ends its connection, is not known: the files have all of it.
+//! A thread of its own sends, so that nothing else waits for the collector. At most [`BATCHES_MAX`] messages wait;
+//! further records are counted as lost. A message has at most [`RECORDS_BYTES`] of records, so that it fits into any
+//! IPv6 packet. Over UDP each message has the template; over TCP only the first message of a connection. Losses on the
+//! way, or when a collector ends its connection, are not detected: the files have all records.
 
 use std::fmt;
 use std::io::Write;
@@ -27,21 +27,21 @@ use super::wire::CollectorStatus;
 const BATCHES_MAX: usize = 1 << 16;
 /// Bytes of records in a message: the smallest packet that IPv6 must carry, without the headers of IP, UDP, message, sets and template.
 const RECORDS_BYTES: usize = 1_280 - 48 - 16 - 4 - TEMPLATE_BYTES;
-/// How long a connection may take to open and to accept a message, and the pause before the collector is tried
-/// again after a failure.
+/// How long opening a connection and sending a message may each take, and the pause before the
+/// collector is tried again after a failure.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long the daemon waits at its end for what is to be sent.
+/// How long a daemon that ends waits for queued messages to be sent.
 const END_PATIENCE: Duration = Duration::from_secs(2);
-/// Messages by UDP between two pauses: a collector may lose more that come at once.
+/// The number of UDP messages between two pauses: a collector may lose messages of a longer burst.
 const BURST: u32 = 10;
 const BURST_PAUSE: Duration = Duration::from_millis(1);
 
 const VERSION: u16 = 10;
 const SET_OF_TEMPLATES: u16 = 2;
-/// The template's number, and that of sets of its records.
+/// The id of the template, and of sets with its records.
 const TEMPLATE: u16 = 256;
 const VARIABLE: u16 = 65_535;
-/// Information elements by their numbers in IANA's registry, and bytes.
+/// Information elements: the number in IANA's registry, and the length in bytes.
 const FIELDS: [(u16, u16); 8] = [
     (150, 4),        // flowStartSeconds
     (151, 4),        // flowEndSeconds
@@ -52,12 +52,12 @@ const FIELDS: [(u16, u16); 8] = [
     (1, 8),          // octetDeltaCount
     (133, 8),        // droppedPacketDeltaCount
 ];
-/// The set with the template.
+/// The length of the set with the template, in bytes.
 const TEMPLATE_BYTES: usize = 4 + 4 + 4 * FIELDS.len();
 
-/// What a subscriber used of a class; as text, a row of the files.
+/// What a subscriber used of a class. As text it is a row of the files.
 pub(super) struct Row<'r> {
-    /// From when until when, Unix time.
+    /// The begin and the end of the interval, Unix time.
     pub(super) span_s: (u64, u64),
     pub(super) subscriber: &'r str,
     pub(super) plan: &'r str,
@@ -70,7 +70,7 @@ impl fmt::Display for Row<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Row { span_s: (from_s, until_s), subscriber, plan, class, direction, used } = self;
         let direction = direction_name(*direction);
-        // Other names have no character that would have to be quoted.
+        // Only names of classes can have characters that must be quoted.
         let class = match class.contains([',', '"']) {
             true => &*format!("\"{}\"", class.replace('"', "\"\"")),
             false => class,
@@ -82,7 +82,7 @@ impl fmt::Display for Row<'_> {
     }
 }
 
-/// Collects records, and hands them to the thread that sends.
+/// Collects records, and passes them to the thread that sends.
 pub(super) struct Exporter {
     collector: Collector,
     batch: Batch,
@@ -91,14 +91,14 @@ pub(super) struct Exporter {
     said: Arc<Said>,
 }
 
-/// Records that go in one message.
+/// The records of one message.
 #[derive(Default)]
 struct Batch {
     records: Vec<u8>,
     count: u32,
 }
 
-/// What the thread says.
+/// The state that the thread reports.
 #[derive(Default)]
 struct Said {
     sent: AtomicU64,
@@ -133,7 +133,7 @@ impl Exporter {
         self.batch.count += 1;
     }
 
-    /// Sends what was added until now.
+    /// Queues the records that were added until now.
     pub(super) fn flush(&mut self) {
         let batch = std::mem::take(&mut self.batch);
         let count = batch.count.into();
@@ -142,7 +142,7 @@ impl Exporter {
         }
     }
 
-    /// Waits a little until all is sent.
+    /// Waits up to [`END_PATIENCE`] until all records are sent.
     pub(super) fn end(self) {
         let Exporter { queue, is_over, collector, .. } = self;
         drop(queue);
@@ -167,18 +167,18 @@ impl Said {
     }
 }
 
-/// The way to the collector.
+/// The socket to the collector.
 enum Wire {
     Udp(UdpSocket),
     Tcp(TcpStream),
 }
 
-/// What the thread has.
+/// The state of the thread.
 struct Sender {
     collector: Collector,
     patience: Duration,
     wire: Option<Wire>,
-    /// Records of this stream until now.
+    /// The number of records that were sent on this stream.
     sequence: u32,
     said: Arc<Said>,
 }
@@ -219,7 +219,7 @@ impl Sender {
         match wire {
             Wire::Udp(socket) => {
                 let message = message(batch, self.sequence, true);
-                // An earlier message may have found no listener; the kernel reports it now.
+                // If an earlier message found no listener, the kernel reports that now; so this one is sent again.
                 socket.send(&message).or_else(|_| socket.send(&message)).map(drop)
             }
             Wire::Tcp(stream) => stream.write_all(&message(batch, self.sequence, is_new)),
@@ -248,7 +248,7 @@ fn record(row: &Row<'_>) -> Vec<u8> {
     bytes.extend((from_s as u32).to_be_bytes());
     bytes.extend((until_s as u32).to_be_bytes());
     for text in [row.subscriber, row.plan, row.class] {
-        // No name is longer than 254 bytes, above which lengths are written otherwise.
+        // Names have at most 254 bytes; longer ones would need another encoding of the length.
         bytes.push(text.len() as u8);
         bytes.extend(text.as_bytes());
     }
@@ -258,14 +258,14 @@ fn record(row: &Row<'_>) -> Vec<u8> {
     bytes
 }
 
-/// A message with these records, and if so with the template before them.
+/// A message with these records, and with the template before them if `has_template`.
 fn message(batch: &Batch, sequence: u32, has_template: bool) -> Vec<u8> {
     let mut bytes = Vec::new();
     bytes.extend(VERSION.to_be_bytes());
     bytes.extend([0; 2]);
     bytes.extend((unix_now() as u32).to_be_bytes());
     bytes.extend(sequence.to_be_bytes());
-    // The observation domain: the daemon has one.
+    // The observation domain id: the daemon has only one.
     bytes.extend(1_u32.to_be_bytes());
     if has_template {
         let numbers = [SET_OF_TEMPLATES, TEMPLATE_BYTES as u16, TEMPLATE, FIELDS.len() as u16];
@@ -307,7 +307,7 @@ mod tests {
         Collector { transport, at }
     }
 
-    /// Messages of a stream, with their sequence numbers and what follows the header.
+    /// The messages of a stream: the sequence number of each, and the bytes after its header.
     fn messages(mut stream: &[u8]) -> Vec<(u32, &[u8])> {
         let mut all = Vec::new();
         while let [0, 10, high, low, ..] = *stream {
@@ -319,7 +319,7 @@ mod tests {
         all
     }
 
-    /// Waits for a status.
+    /// Waits until the status satisfies `is_so`.
     fn wait(exporter: &Exporter, is_so: impl Fn(&CollectorStatus) -> bool) -> CollectorStatus {
         let deadline = Instant::now() + Duration::from_secs(30);
         loop {
@@ -370,7 +370,7 @@ mod tests {
         let took = begin.elapsed();
         assert!(took < Duration::from_secs(5), "{took:?}");
         let status = wait(&exporter, |status| status.error.is_some());
-        // One is in the hands of the thread.
+        // The thread is handling one message.
         assert!((9..=10).contains(&status.lost_records), "{status:?}");
         assert_eq!(status.sent_records, 0);
         let begin = Instant::now();
@@ -384,7 +384,7 @@ mod tests {
         let at = listener.local_addr().unwrap();
         let tcp = collector(Transport::Tcp, at);
         let mut exporter = Exporter::with_patience(tcp, Duration::from_millis(300));
-        // More than the sockets' buffers take.
+        // More data than the sockets' buffers hold.
         for _ in 0..500_000 {
             exporter.add(&row("alice", 1));
         }
@@ -405,7 +405,7 @@ mod tests {
         assert!(rest.join().unwrap().unwrap() > 1_000_000);
     }
 
-    /// What another program reads of the messages.
+    /// Checks that another program reads the messages correctly.
     #[test]
     #[ignore = "long: needs tshark"]
     fn wireshark_reads_every_record() {

@@ -1,14 +1,14 @@
-//! What the API changed, kept over restarts: a journal beside the operator's files.
+//! Keeps the API's changes over restarts: a journal beside the operator's files.
 //!
-//! Each line is one list of edits, written and synced before it is answered, so what was answered
-//! is there after a crash, and half a line at the end was never answered. Of each name the last
-//! edit counts: it overrides what the file says of that name until it is reverted.
+//! Each line is one list of edits. It is written and synced before the request is answered. So after a crash all
+//! acknowledged edits are there, and an incomplete last line was never acknowledged. The last edit of each name counts:
+//! it overrides the file's record of that name until it is reverted.
 //!
-//! The journal is rewritten when most of it is outdated. Between two rewrites lie enough edits that a change
-//! costs the same with any number of records, see [`rewrite_at`].
+//! The journal is rewritten when most of it is outdated. There are enough edits between two rewrites that the mean cost
+//! of a change does not depend on the number of records, see [`rewrite_at`].
 //!
-//! A journal that is damaged, or of another version, is read as far as it is understood. Before it is rewritten it
-//! gets another name, so nothing of it is lost.
+//! Of a damaged journal, or one of another version, the parts that are understood are used. Before it is rewritten it
+//! is kept under another name, so nothing of it is lost.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -24,35 +24,35 @@ use tracing::warn;
 
 use super::registry::{Origin, Record, Registry, Report, Reported, Undo};
 
-/// The most outdated edits before a small journal is rewritten.
+/// Even a small journal is rewritten only after at least this many outdated edits.
 const OUTDATED_MAX: usize = 10_000;
 
-/// A rewrite looks at this many records for each outdated edit, at most.
+/// A rewrite reads at most this many records for each outdated edit.
 const WALK_PART: usize = 16;
 
-/// In the state directory.
+/// The file name in the state directory.
 const FILE: &str = "isp.journal";
 
-/// What a journal is called that was not understood in whole; with a number, from the second on.
+/// The name for a copy of a journal that was not fully understood; from the second copy on a number follows.
 const UNREAD: &str = "isp.journal.unread";
 
-/// The most of them.
+/// The most of these copies.
 const UNREAD_MAX: usize = 100;
 
-/// The largest journal, in bytes: 4 million subscribers with 300 bytes each, and as many outdated edits.
+/// The largest journal, in bytes: enough for 4 million subscribers of 300 bytes each, and as many outdated edits.
 const FILE_SIZE_MAX: u64 = 4 << 30;
 
-/// The first line.
+/// The first line of the file.
 const HEADER: &str = "{\"fairweir_isp_journal\":1}\n";
 
-/// What the API says of names: `None` is gone, whatever the file says.
+/// The API's records by name; `None` means that the API removed the name, whatever the file has.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Overlay {
     pub(super) plans: BTreeMap<String, Option<PlanEntry>>,
     pub(super) subscribers: BTreeMap<String, Option<SubscriberSpec>>,
-    /// Sessions and leases, which give way to the files too; a lease is in the journal if a command gave it a plan.
+    /// Sessions and leases, which give way to the files too. A lease is included only if a command set its plan.
     pub(super) sessions: BTreeMap<String, Reported>,
-    /// Whether a part of the journal was not understood; then what does not fit the files is left out.
+    /// Whether a part of the journal was not understood; records that do not fit the files are then left out.
     pub(super) is_partial: bool,
 }
 
@@ -66,7 +66,7 @@ pub(super) enum Edit {
     SetSubscriber(SubscriberSpec),
     HideSubscriber(String),
     RevertSubscriber(String),
-    /// Of earlier versions.
+    /// Written by earlier versions.
     SetSession(SubscriberSpec),
     Report(Reported),
 }
@@ -75,23 +75,23 @@ pub(super) enum Edit {
 #[derive(Debug)]
 pub(super) struct Journal {
     dir: StateDir,
-    /// Two writers would overwrite what the other has acknowledged.
+    /// Keeps a second writer out: two would overwrite each other's acknowledged edits.
     _lock: StateLock,
     path: PathBuf,
     file: File,
     length: u64,
-    /// Edits since it was last rewritten.
+    /// The number of edits in the file.
     edits: usize,
-    /// What was not understood, and where it is.
+    /// A description of the part that was not understood, and where it is kept.
     left: Option<String>,
     integrity: Integrity,
-    /// Records that rewrites have looked at.
+    /// The number of records that rewrites have read.
     #[cfg(test)]
     walked: usize,
 }
 
 impl Journal {
-    /// Reads the journal in `dir`, and opens it for more.
+    /// Reads the journal in `dir`, and opens it for appending.
     ///
     /// # Errors
     /// If it cannot be read or written, others may write to it, or another process has it open.
@@ -141,22 +141,22 @@ impl Journal {
                 })
             }
         };
-        // Else the file may be gone after a crash, with all that it keeps.
+        // Otherwise the file and its edits may be missing after a crash.
         journal.dir.sync()?;
         Ok((journal, overlay))
     }
 
-    /// Which part of it is not in force, if so.
+    /// A description of the part that is not in force, if there is one.
     pub(super) fn left(&self) -> Option<&String> {
         self.left.as_ref()
     }
 
-    /// Gives a damaged journal a second name, which it keeps when it is rewritten.
+    /// Gives a damaged journal a second name, under which it remains after a rewrite.
     fn keep_unread(&mut self) -> io::Result<PathBuf> {
         for name in unread_names() {
             let path = self.dir.path_of(&name);
             match fs::hard_link(&self.path, &path) {
-                // It may have been kept by a start that did not come as far as to rewrite it.
+                // An earlier start may have made this name without getting as far as the rewrite.
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
                     if !self.dir.holds(&name, &self.file) {
                         continue;
@@ -170,10 +170,10 @@ impl Journal {
         Err(io::Error::other(format!("there are {UNREAD_MAX} of them")))
     }
 
-    /// Keeps a list of edits; returns how it is taken back.
+    /// Appends a list of edits; returns the mark for undoing it.
     ///
     /// # Errors
-    /// If the disk refuses; then nothing is kept.
+    /// If the disk refuses; no edit is stored then.
     pub(super) fn append(&mut self, edits: &[Edit]) -> anyhow::Result<Mark> {
         let mark = Mark { length: self.length, edits: self.edits };
         if edits.is_empty() {
@@ -195,7 +195,7 @@ impl Journal {
         Ok(mark)
     }
 
-    /// Takes back what was appended since `mark`.
+    /// Removes what was appended since `mark`.
     pub(super) fn take_back(&mut self, mark: Mark) {
         if let Err(e) = self.file.set_len(mark.length).and_then(|()| self.file.sync_data()) {
             warn!(path = %self.path.display(), "a failed edit remains in the journal: {e}");
@@ -224,23 +224,23 @@ impl Journal {
         }
     }
 
-    /// Replaces the journal in one step.
+    /// Replaces the journal atomically.
     ///
     /// # Errors
-    /// If the disk refuses. Then the old one stays; or if the new one is there already but may be gone
-    /// after a crash, nothing more is kept.
+    /// If the disk refuses. The old journal then stays in use. If the new one is in place but could
+    /// not be synced, no more edits are accepted.
     pub(super) fn rewrite(&mut self, edits: &[Edit]) -> anyhow::Result<()> {
         if self.integrity == Integrity::Damaged {
             self.keep_unread().context("a part was not understood and cannot be kept elsewhere")?;
         }
         let mut text = HEADER.as_bytes().to_vec();
-        // A line for each, so that a damaged byte costs one.
+        // One line for each edit, so that a damaged byte loses only one edit.
         for edit in edits {
             serde_json::to_writer(&mut text, &[edit])?;
             text.push(b'\n');
         }
         if let Err(e) = self.dir.write(FILE, &text) {
-            // It may be that only the directory could not be synced.
+            // The new file may be in place, and only syncing the directory may have failed.
             if self.dir.holds(FILE, &self.file) || self.dir.sync().is_err() {
                 return Err(e.into());
             }
@@ -267,13 +267,13 @@ impl Journal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Integrity {
     Whole,
-    /// A part was not, and the file has a second name: it is to be rewritten.
+    /// A part was not understood; the file has a second name, so a rewrite is safe and due.
     Kept,
-    /// A part was not, and a rewrite would lose it.
+    /// A part was not understood and would be lost by a rewrite.
     Damaged,
 }
 
-/// How long the journal was.
+/// The length of the journal at some time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mark {
     length: u64,
@@ -281,10 +281,10 @@ pub(super) struct Mark {
 }
 
 impl Overlay {
-    /// Does an edit.
+    /// Applies an edit.
     ///
     /// # Errors
-    /// If it holds a plan that cannot be.
+    /// If it contains a plan that is not valid.
     pub(super) fn apply(&mut self, edit: Edit) -> Result<(), String> {
         match edit {
             Edit::SetPlan(value) => {
@@ -317,10 +317,10 @@ impl Overlay {
         Ok(())
     }
 
-    /// Forgets what the API said of `names`, or of all.
+    /// Drops the API's records of `names`, or all of them.
     ///
     /// # Errors
-    /// If it said nothing of one of them; then nothing is forgotten.
+    /// If there is no record of one of them; no record is dropped then.
     pub(super) fn revert(&mut self, names: &[String], all: bool) -> anyhow::Result<()> {
         let is_pinned = |stored: &Reported| stored.report.own_plan.is_some();
         let knows = |name: &String| {
@@ -341,7 +341,7 @@ impl Overlay {
         Ok(())
     }
 
-    /// What the API says in `registry`.
+    /// The API's records in `registry`.
     pub(super) fn of(registry: &Registry) -> Overlay {
         let mut overlay = Overlay::default();
         for (name, record) in registry.plans().iter().filter(|(_, r)| r.origin != Origin::File) {
@@ -365,7 +365,7 @@ impl Overlay {
         overlay
     }
 
-    /// The edits that lead to it from nothing.
+    /// The edits that produce this overlay from an empty one.
     pub(super) fn into_edits(self) -> Vec<Edit> {
         let plans = self.plans.into_iter().map(|(name, plan)| match plan {
             Some(plan) => Edit::SetPlan(plan.to_json()),
@@ -383,12 +383,12 @@ impl Overlay {
     }
 }
 
-/// The edits that lead from nothing to what the API says in `registry`.
+/// The edits that produce the API's records in `registry` from an empty overlay.
 pub(super) fn all_edits(registry: &Registry) -> Vec<Edit> {
     Overlay::of(registry).into_edits()
 }
 
-/// The edits that some changes amount to, once they are made.
+/// The edits for changes that were just made and that `undo` would undo.
 pub(super) fn edits(registry: &Registry, undo: &Undo) -> Vec<Edit> {
     let hidden = registry.hidden();
     let plan = |name: &str| match registry.plans().get(name) {
@@ -413,16 +413,16 @@ pub(super) fn edits(registry: &Registry, undo: &Undo) -> Vec<Edit> {
     plans.chain(undo.subscribers().filter_map(subscriber)).collect()
 }
 
-/// From how many edits on a journal is rewritten that needs `needed` of them, of a registry with `records` records.
+/// The number of edits at which to rewrite a journal that needs `needed` edits; the registry has `records` records.
 ///
-/// A rewrite looks at each record and writes each edit that is needed. At least
-/// max([`OUTDATED_MAX`], records / [`WALK_PART`]) edits are outdated then, and as many as are needed, so that for each
-/// of them it looks at no more than [`WALK_PART`] records and writes at most one.
+/// A rewrite reads each record and writes each needed edit. At this point `needed` + max([`OUTDATED_MAX`], records /
+/// [`WALK_PART`]) edits are outdated, or more. So for each of them it reads at most [`WALK_PART`] records and writes at
+/// most one edit.
 fn rewrite_at(needed: usize, records: usize) -> usize {
     2 * needed + OUTDATED_MAX.max(records / WALK_PART)
 }
 
-/// How many edits lead from nothing to what the API says in `registry`.
+/// The number of edits that produce the API's records in `registry` from an empty overlay.
 fn stored(registry: &Registry) -> usize {
     let hidden = registry.hidden();
     let subscribers = [Origin::Api, Origin::ApiOverFile];
@@ -437,7 +437,7 @@ fn unread_names() -> impl Iterator<Item = String> {
     (1..=UNREAD_MAX).map(|n| if n == 1 { UNREAD.to_owned() } else { format!("{UNREAD}.{n}") })
 }
 
-/// What the journal in `dir` says, touching nothing, and what of it was not understood.
+/// Reads the journal in `dir` without changing it; also returns a description of what was not understood.
 ///
 /// # Errors
 /// If it cannot be read, or others may write to it.
@@ -445,14 +445,14 @@ pub(super) fn look(dir: &StateDir) -> anyhow::Result<(Overlay, Option<String>)> 
     read(dir).map(|read| (read.overlay, read.not_understood))
 }
 
-/// A journal.
+/// The contents of a journal.
 #[derive(Default)]
 struct Read {
     overlay: Overlay,
-    /// How many bytes of it stay.
+    /// The number of bytes that are kept.
     length: u64,
     edits: usize,
-    /// The first line of which a part was not understood, why, and how many there are.
+    /// The first line that was not fully understood, why, and the number of such lines.
     not_understood: Option<String>,
 }
 
@@ -493,7 +493,7 @@ fn read(dir: &StateDir) -> anyhow::Result<Read> {
     Ok(read)
 }
 
-/// The edits in a line that is no list of edits.
+/// The edits that can be recovered from a line that is not a valid list.
 fn salvage(line: &[u8]) -> Vec<Edit> {
     let (mut edits, mut at) = (Vec::new(), 0);
     while let Some(step) = line[at..].iter().position(|&b| b == b'{') {
@@ -564,7 +564,7 @@ mod tests {
         assert_eq!(overlay.subscribers["alice"], None);
         assert_eq!(overlay.subscribers.get("eve"), None);
         assert_eq!(overlay.subscribers["bob"], Some(spec("bob", "192.0.2.2")));
-        // Rewritten, it says the same, and more can be appended.
+        // The rewritten journal has the same contents and can be appended to.
         journal.rewrite(&all_edits(&registry)).unwrap();
         journal.append(&[Edit::RevertSubscriber("alice".into())]).unwrap();
         drop(journal);
@@ -591,7 +591,7 @@ mod tests {
         assert_eq!(overlay.plans["slow"], None);
     }
 
-    /// What was understood of a journal with this text, after it was opened and rewritten.
+    /// The overlay after opening and rewriting a journal with this text.
     fn reopened(text: &[u8]) -> Overlay {
         let dir = tempfile::tempdir().unwrap();
         let state = StateDir::new(dir.path());
@@ -605,7 +605,7 @@ mod tests {
             overlay.subscribers.keys().cloned().map(Edit::HideSubscriber).collect();
         journal.rewrite(&edits).unwrap();
         drop(journal);
-        // Nothing of it is lost, and it is told until the operator has looked.
+        // All of it is kept, and the status mentions it until the operator deletes the copy.
         let kept = fs::read(dir.path().join(UNREAD)).unwrap();
         assert!(kept.starts_with(text));
         let (journal, again) = Journal::open(state.clone()).unwrap();
@@ -634,7 +634,7 @@ mod tests {
             let dir = tempfile::tempdir().unwrap();
             let state = StateDir::new(dir.path());
             state.write(FILE, &damaged).unwrap();
-            // A byte of a name or of an address may make another.
+            // A changed byte in a name or address may produce another valid one.
             fewest = fewest.min(look(&state).unwrap().0.subscribers.len());
         }
         assert_eq!(fewest, 6, "one wrong byte costs one edit");
@@ -670,7 +670,7 @@ mod tests {
         drop(journal);
         let bytes = state.read(FILE, 1_000).unwrap().unwrap();
         assert!(bytes.starts_with(text.as_bytes()) && bytes.len() > text.len());
-        // With room it is kept at the next attempt.
+        // Once a name is free, the journal is kept at the next attempt.
         fs::remove_file(dir.path().join("isp.journal.unread.7")).unwrap();
         let (mut journal, _) = Journal::open(state.clone()).unwrap();
         journal.tidy(&registry());
@@ -679,10 +679,10 @@ mod tests {
         assert_eq!(state.read(FILE, 1_000).unwrap().unwrap(), HEADER.as_bytes());
     }
 
-    /// Looks at the records of a rewrite, and at those that it writes, not at the time.
+    /// Measures how many records a rewrite reads and writes, not the time.
     #[test]
     fn a_change_costs_the_same_with_a_hundred_thousand_sessions_as_with_a_hundred() {
-        // On a disk the syncs of these changes take a minute.
+        // On a disk, syncing these changes would take a minute.
         let memory = Some(Path::new("/dev/shm")).filter(|path| path.is_dir());
         for sessions in [100_u32, 100_000] {
             let dir = memory.map_or_else(tempfile::tempdir, tempfile::tempdir_in).unwrap();
@@ -726,7 +726,7 @@ mod tests {
         }
     }
 
-    /// Writes edits until it is killed, and says which are kept.
+    /// Writes edits until it is killed, and prints the number of each stored edit.
     fn write(dir: &Path) {
         let (mut journal, overlay) = Journal::open(StateDir::new(dir)).unwrap();
         let mut out = io::stdout();
@@ -747,11 +747,11 @@ mod tests {
 
     #[test]
     fn two_hundred_kills_lose_nothing_that_was_kept_and_a_second_writer_is_refused() {
-        // It starts itself as the writer.
+        // The test starts itself as the writer.
         if let Some(dir) = std::env::var_os(WRITER) {
             return write(Path::new(&dir));
         }
-        // Of two writers at the same time, since a start takes longer than a write.
+        // Two writers run in parallel, since a start takes longer than a write.
         let kept: usize = thread::scope(|scope| {
             let writers = [0..100, 100..200].map(|kills| scope.spawn(move || kept_over(kills)));
             writers.into_iter().map(|writer| writer.join().unwrap()).sum()
@@ -760,7 +760,7 @@ mod tests {
         assert!(kept > 1_000, "{kept} edits kept");
     }
 
-    /// Kills the writer of a journal of its own; the number of edits that it kept, which must all be there.
+    /// Kills a writer repeatedly. Returns the number of edits that it reported as stored; all must be in its journal.
     fn kept_over(kills: Range<u64>) -> usize {
         let dir = tempfile::tempdir().unwrap();
         let state = StateDir::new(dir.path());
@@ -793,7 +793,7 @@ mod tests {
         kept
     }
 
-    /// Where [`write()`] writes.
+    /// The variable with the directory in which [`write()`] writes.
     const WRITER: &str = "FAIRWEIR_TEST_JOURNAL";
     const KILLS: &str = "isp::journal::tests::two_hundred_kills_lose_nothing_that_was_kept_and_a_second_writer_is_refused";
 }

@@ -1,4 +1,4 @@
-//! The registry's effects, done in the kernel: all of them, or none.
+//! Applies the registry's effects to the kernel: all of them, or none.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -18,13 +18,13 @@ use super::handles::Handles;
 use super::registry::{Effects, Record, Registry};
 use crate::words::chained;
 
-/// Of every subscriber, download and upload.
+/// The download and upload counters of every subscriber.
 pub(super) type Snapshot = HashMap<Arc<str>, [Counters; 2]>;
 
-/// Both directions in the order of all pairs here.
+/// The two directions, in the order of all pairs in this module.
 pub(super) const DIRECTIONS: [Direction; 2] = [Direction::Download, Direction::Upload];
 
-/// As in the status, the API and the files.
+/// The direction's name in the status, the API and the files.
 pub(super) fn direction_name(direction: Direction) -> &'static str {
     match direction {
         Direction::Download => "download",
@@ -32,25 +32,25 @@ pub(super) fn direction_name(direction: Direction) -> &'static str {
     }
 }
 
-/// The numbers of a plan's two directions.
+/// The kernel's numbers of a plan's two directions; `None` for one that is not policed.
 type Ids = [Option<PlanId>; 2];
 
-/// What the kernel has, under the operator's names.
+/// The kernel's state, by the operator's names.
 pub(super) struct Kernel {
     police: Police,
     ids: BTreeMap<Arc<str>, Ids>,
     ids_used: BTreeSet<u16>,
     handles: Handles,
-    /// Where packets are looked at.
+    /// The places where packets are policed.
     pub(super) attached: Vec<Attachment>,
     gone: Vec<Gone>,
-    /// How long it polices without a daemon, if it does.
+    /// How long the kernel continues to police without a daemon; `None` if it does not.
     pub(super) keeps: Option<Span>,
-    /// Why it does not although it should, if so.
+    /// The reason if it does not continue although the configuration asks for it.
     pub(super) keep_error: Option<String>,
 }
 
-/// Hears of a subscriber, by its name, what was counted in a direction, by its index and class.
+/// Called with a subscriber's name, the index of a direction, and the counters of that direction by class.
 pub(super) type Tell<'t> = dyn FnMut(&Arc<str>, usize, &[Counters]) + 't;
 
 /// A subscriber that was removed.
@@ -59,11 +59,11 @@ pub(super) struct Gone {
     pub(super) name: Arc<str>,
     /// Its last plan.
     pub(super) plan: Arc<str>,
-    /// All that was counted of it by class, download and upload.
+    /// The final counters by class, download and upload.
     pub(super) counters: [Vec<Counters>; 2],
 }
 
-/// A place where packets are looked at.
+/// A place where packets are policed.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Attachment {
     pub(super) device: String,
@@ -71,7 +71,7 @@ pub(super) struct Attachment {
     pub(super) direction: Direction,
 }
 
-/// Something that was done, and how it is taken back.
+/// A step that was done, with what is needed to undo it.
 enum Done {
     NewPlan(PlanId),
     ChangedPlan(PlanId, Box<Compiled>),
@@ -81,15 +81,15 @@ enum Done {
 }
 
 impl Kernel {
-    /// Makes the tables, beside those that a daemon before has left.
+    /// Creates the tables, beside those that an earlier daemon left.
     ///
     /// # Errors
-    /// If the kernel refuses, or others may write where policing is kept.
+    /// If the kernel refuses, or others can write to the place where policing is kept.
     pub(super) fn load(isp: &IspSection) -> anyhow::Result<Kernel> {
         let spec = PoliceSpec::default();
         let (police, keeps, keep_error) = match isp.when_gone {
             WhenGone::Open => {
-                // It would police beside this one.
+                // Otherwise the programs of an earlier daemon would police beside this one.
                 open_kept(&isp.device)?;
                 (Police::load(&spec)?, None, None)
             }
@@ -117,7 +117,7 @@ impl Kernel {
         })
     }
 
-    /// The daemon is there.
+    /// Tells the kernel that the daemon is alive.
     pub(super) fn beat(&self, now: Time) {
         if let Some(watchdog) = self.keeps {
             self.police.extend_deadline(now + watchdog);
@@ -129,17 +129,17 @@ impl Kernel {
         self.handles.of(name)
     }
 
-    /// What segments are set in.
+    /// The kernel part, for setting segments.
     pub(super) fn police(&self) -> &Police {
         &self.police
     }
 
-    /// The same, for members that come and go.
+    /// The kernel part, for adding and removing members.
     pub(super) fn police_mut(&mut self) -> &mut Police {
         &mut self.police
     }
 
-    /// Attaches wherever `isp` says, by the way that a daemon before had, or the first that works.
+    /// Attaches at all places that `isp` names: in the way that an earlier daemon used, or the first way that works.
     ///
     /// # Errors
     /// If no way works; then nothing is attached.
@@ -156,7 +156,7 @@ impl Kernel {
                 e.downcast_ref().is_some_and(|e| matches!(e, Error::Occupied { .. }))
             };
             if attached.as_ref().is_err_and(is_occupied) && i + 1 == ways.len() {
-                // By what a daemon before has left, perhaps.
+                // The place may be occupied by what an earlier daemon left.
                 self.detach();
                 self.police.settle()?;
                 attached = self.attach_all(way, isp.overhead);
@@ -189,13 +189,13 @@ impl Kernel {
         Ok(())
     }
 
-    /// From now on everything passes.
+    /// Detaches; all traffic passes from now on.
     pub(super) fn detach(&mut self) {
         self.police.detach_all();
         self.attached.clear();
     }
 
-    /// The same, and nothing is left in the kernel when this drops.
+    /// Detaches, so that nothing is left in the kernel when this drops.
     ///
     /// # Errors
     /// If something cannot be removed.
@@ -205,16 +205,16 @@ impl Kernel {
         Ok(self.police.give_up()?)
     }
 
-    /// Whether packets are looked at wherever they should be.
+    /// Whether programs are attached at all places where they should be.
     pub(super) fn is_attached(&self) -> bool {
         !self.attached.is_empty() && self.police.is_attached()
     }
 
-    /// Does what `effects` say, which lead to `registry`; `progress` hears how many subscribers are
-    /// done of how many.
+    /// Applies `effects`, which lead to `registry`; `progress` is called with the number of
+    /// subscribers that are done, and of all.
     ///
     /// # Errors
-    /// If the kernel refuses something; then all is as it was before, but for the state of
+    /// If the kernel refuses something. All is then as before, except the internal state of
     /// subscribers that were removed and added again.
     pub(super) fn apply(
         &mut self,
@@ -243,12 +243,12 @@ impl Kernel {
         Ok(())
     }
 
-    /// Who was removed since this was asked last, also by a change that was taken back.
+    /// The subscribers that were removed since the last call, including by a change that was undone.
     pub(super) fn take_gone(&mut self) -> Vec<Gone> {
         std::mem::take(&mut self.gone)
     }
 
-    /// What became of a subscriber's packets, if his plan polices that direction.
+    /// The counters of a subscriber's packets, for the directions that the plan polices.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -258,7 +258,7 @@ impl Kernel {
         Ok([self.police.counters(handle, download)?, self.police.counters(handle, upload)?])
     }
 
-    /// The same by class, see `Police::counters_by_class`.
+    /// Like [`Kernel::counters`], by class; see `Police::counters_by_class`.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -269,7 +269,7 @@ impl Kernel {
         Ok([of(download)?, of(upload)?])
     }
 
-    /// The same for all subscribers, for each direction by its index.
+    /// Calls `tell` with the counters by class of every subscriber and direction.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -284,7 +284,7 @@ impl Kernel {
         Ok(())
     }
 
-    /// What became of the packets of all subscribers.
+    /// The counters of all subscribers.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -300,7 +300,7 @@ impl Kernel {
         Ok(all)
     }
 
-    /// What became of the packets of all subscribers of a plan, since the start.
+    /// The sum of the counters of all subscribers of a plan, since the start.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -315,7 +315,7 @@ impl Kernel {
         Ok(totals)
     }
 
-    /// What belongs to no subscriber.
+    /// The counters of traffic that belongs to no subscriber.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -324,7 +324,7 @@ impl Kernel {
         Ok([self.police.unknown(download)?, self.police.unknown(upload)?])
     }
 
-    /// What the kernel holds for all this.
+    /// The kernel memory that the tables use.
     pub(super) fn memory(&self) -> Bytes {
         self.police.memory().unwrap_or_else(|e| {
             warn!("cannot read the kernel's memory usage: {e}");
@@ -335,7 +335,7 @@ impl Kernel {
     // --------------------------------------------------------------------------------------------
     // Changes
 
-    /// Returns the numbers of plans that no subscriber has any more.
+    /// Applies effects step by step, and notes each step in `done`. Returns the numbers of plans without users.
     fn attempt(
         &mut self,
         effects: &Effects,
@@ -371,7 +371,7 @@ impl Kernel {
                 let spec = spec_of(before, &ids_before);
                 let between = match kept.is_empty() {
                     false => SubscriberSpec { addresses: kept.into(), ..spec.clone() },
-                    // The kernel's tables allow no subscriber without an address, but one without a plan.
+                    // The kernel's tables do not allow a subscriber without an address, but one without a plan.
                     true => SubscriberSpec { download: None, upload: None, ..spec.clone() },
                 };
                 self.change(name, between, spec, done)?;
@@ -393,8 +393,8 @@ impl Kernel {
         self.police.set_plan(id, &algorithm(plan)).with_context(|| format!("plan `{name}`"))
     }
 
-    /// Sets new and changed plans. Returns the numbers that fall vacant, and who has a plan that
-    /// has gained or lost a direction without being changed otherwise.
+    /// Sets new and changed plans. Returns the numbers that become vacant, and the subscribers that
+    /// are not changed themselves but whose plan has gained or lost a direction.
     fn set_plans(
         &mut self,
         effects: &Effects,
@@ -512,7 +512,7 @@ impl Kernel {
     }
 }
 
-/// The ways of attaching, the best first.
+/// The possible ways to attach, the best first.
 pub(super) fn ways(isp: &IspSection) -> Vec<Vec<Attachment>> {
     let at =
         |device: &str, hook, direction| Attachment { device: device.to_owned(), hook, direction };
@@ -525,7 +525,7 @@ pub(super) fn ways(isp: &IspSection) -> Vec<Vec<Attachment>> {
         }
         (Some(uplink), HookChoice::Xdp) => vec![arriving(uplink, Hook::Xdp)],
         (Some(uplink), HookChoice::Tcx) => vec![arriving(uplink, Hook::TcxIngress)],
-        // Without an uplink XDP was refused when the file was read.
+        // Without an uplink, `hook = "xdp"` was refused when the file was read.
         (None, HookChoice::Auto | HookChoice::Xdp | HookChoice::Tcx) => vec![vec![
             at(&isp.device, Hook::TcxEgress, Direction::Download),
             at(&isp.device, Hook::TcxIngress, Direction::Upload),
@@ -538,7 +538,7 @@ fn spec_of(record: &Record, ids: &BTreeMap<Arc<str>, Ids>) -> SubscriberSpec {
     SubscriberSpec { addresses: Arc::clone(&record.addresses), download, upload }
 }
 
-/// Addresses that move from one subscriber to another: they are free in between.
+/// Addresses that move between changed subscribers. They are removed from the old one before any is added.
 fn moving_addresses(effects: &Effects) -> BTreeSet<IpNet> {
     let changed = effects.subscribers.iter().filter_map(|(_, before, after)| {
         Some((before.as_ref()?.addresses.iter(), after.as_ref()?.addresses.to_vec()))

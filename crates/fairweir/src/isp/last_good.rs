@@ -1,5 +1,5 @@
-//! The table of subscribers that was in force last: with it the daemon starts if the table is wrong or seems to be cut off,
-//! as it would go on with it at a reload.
+//! The last table of subscribers that was in force. The daemon starts with it if the present table
+//! has mistakes or seems to be truncated, just as a reload would keep the old table.
 
 use std::path::Path;
 
@@ -10,15 +10,15 @@ use tracing::warn;
 use super::SHRINK_MAX;
 use crate::words::chained;
 
-/// In the state directory.
+/// The file name in the state directory.
 const FILE: &str = "isp.subscribers";
-/// As large as a table may be.
+/// The size limit in bytes, as for a table.
 const SIZE_MAX: u64 = 256 << 20;
 
-/// Reads the files; with the table of before if theirs is not to be taken, and why it is not.
+/// Reads the files. If their table cannot be used, takes the last good table instead, and returns the reason.
 ///
 /// # Errors
-/// What is wrong, if there is no table of before, or it does not help.
+/// The mistake in the files, if there is no last good table or it does not help.
 pub(super) fn load(path: &Path, state: &StateDir) -> anyhow::Result<(IspFile, Option<String>)> {
     let file = match IspFile::load(path) {
         Ok(file) => file,
@@ -39,13 +39,13 @@ pub(super) fn load(path: &Path, state: &StateDir) -> anyhow::Result<(IspFile, Op
     }
 }
 
-/// The same files with the table of before, if there is one.
+/// The files with the last good table in place of theirs, if there is one.
 pub(super) fn before(path: &Path, state: &StateDir) -> Option<IspFile> {
     let kept = Some(state.path_of(FILE)).filter(|kept| kept.exists())?;
     IspFile::load_with(path, Some(&kept)).ok().filter(|file| file.table.is_some())
 }
 
-/// Keeps the table that is in force now.
+/// Stores the table that is in force now as the last good one.
 pub(super) fn keep(file: &mut IspFile, state: &StateDir) {
     let Some(table) = file.table_source.take() else { return };
     let kept = state.read(FILE, SIZE_MAX).ok().flatten();
@@ -57,8 +57,8 @@ pub(super) fn keep(file: &mut IspFile, state: &StateDir) {
     }
 }
 
-/// Says why files look as if they were cut off, as by a full disk, if they do: of `all` subscribers before, `missing` are
-/// not there any more.
+/// The reason if files seem to be truncated, for example because the disk was full. Of `all`
+/// subscribers that there were before, `missing` are no longer there.
 pub(super) fn cut_off(file: &IspFile, had_end: bool, missing: usize, all: usize) -> Option<String> {
     if let Some(table) = file.table.as_ref().filter(|_| had_end && !file.has_end) {
         let table = table.display();

@@ -1,11 +1,11 @@
 //! Subscribers from the files of DHCP servers. See `fairweir_core::lease_file`.
 //!
-//! Files are looked at once a second and read if they changed, but not for more than a twentieth of the time.
+//! Files are checked once a second and read if they changed, but reading takes at most a twentieth of the time.
 //!
-//! A DHCP server may rewrite its file in place, and Kea moves its leases to other files from time to time. So that a
-//! file lacks a lease says nothing: a lease ends by its own time, by a line that says so, or when its address is
-//! another device's. A lease without an end is over if two readings lack it, unless the file seems to
-//! be cut off. While a file cannot be read its leases go on.
+//! A DHCP server may rewrite its file in place, and Kea moves its leases to other files from time to time. So a lease
+//! that is missing in a file may still be valid. A lease ends when its time is over, by a line that ends it, or when
+//! its address belongs to another device. A lease without an end is over if two readings in a row lack it, unless the
+//! file seems to be truncated. While a file cannot be read, its leases stay.
 //!
 //! Kea's clean-up (LFC): the server renames `F` to `F.1` and begins a new `F`; another process merges `F.2` and `F.1`
 //! into `F.output`, renames it to `F.completed`, removes `F.2` and `F.1`, and renames `F.completed` to `F.2`. At any
@@ -36,31 +36,31 @@ use crate::words::chained;
 
 /// The largest file, in bytes, as for a table of subscribers.
 const FILE_BYTES_MAX: u64 = 256 << 20;
-/// How often an unchanged file is read: leases end without a change of the file.
+/// How often an unchanged file is read: a lease can end without a change of the file.
 const READ_PERIOD: Span = Span::secs(60);
 /// Reading takes at most 1/20 of the time.
 const READ_PART: u64 = 20;
 
-/// How often a reading is made again, as a file was replaced meanwhile.
+/// How often to read again if a file was replaced while reading.
 const TRIES_MAX: usize = 5;
 
-/// See the module.
+/// The leases of all files; see the module.
 pub(super) struct Leases {
     section: LeasesSection,
     sources: Vec<Source>,
-    /// Not before this, as the last reading took long.
+    /// The next reading is not before this time, because the last one took long.
     not_before: Time,
-    /// What the registry has, by MAC address.
+    /// The addresses that the registry has, by MAC address.
     given: BTreeMap<String, Vec<IpNet>>,
-    /// Whether `given` has what the registry had at the start.
+    /// Whether `given` includes the leases that the registry had at the start.
     is_seeded: bool,
-    /// Leases that the registry refused.
+    /// The number of leases that the registry refused.
     refused: usize,
     error: Option<String>,
     pub(super) unpoliced: Unpoliced,
 }
 
-/// A file, with those that Kea has beside it.
+/// A lease file, with the files that Kea has beside it.
 struct Source {
     path: PathBuf,
     stamps: Option<[Option<Stamp>; FAMILY]>,
@@ -70,21 +70,21 @@ struct Source {
     error: Option<String>,
 }
 
-/// A lease that goes on.
+/// A lease that is valid.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Known {
     mac: Mac,
-    /// Unix time; 0 is never.
+    /// The end of the lease, Unix time; 0 means no end.
     until_s: u64,
-    /// Readings in a row that lack it: 0, 1, or 2 and more.
+    /// The number of readings in a row in which it was missing: 0, 1, or 2 for more.
     missing: u8,
 }
 
-/// What is appended to the path for Kea's files, the oldest first; the last one is the file itself.
+/// Suffixes of Kea's files, the oldest file first; the last one is the lease file itself.
 const SUFFIXES: [&str; FAMILY] = [".completed", ".2", ".1", ""];
 const FAMILY: usize = 4;
 
-/// What changes when a file does: device, inode, size, time.
+/// Changes whenever a file does: device, inode, size, time.
 type Stamp = (u64, u64, u64, i64, i64);
 
 impl Leases {
@@ -139,7 +139,7 @@ impl Leases {
         self.not_before = now + Span::nanos(took.as_nanos() * READ_PART);
     }
 
-    /// Ends the leases that the files lack, however many they are.
+    /// Ends the leases that are missing in the files, regardless of their number.
     pub(super) fn end_missing(&mut self) {
         for source in &mut self.sources {
             source.known.retain(|_, lease| lease.missing == 0);
@@ -147,7 +147,7 @@ impl Leases {
         }
     }
 
-    /// Who has which addresses; of a device with too many, those that the files have now come first.
+    /// The addresses of each device. If a device has too many, those that are now in the files come first.
     fn wanted(&mut self) -> BTreeMap<String, Vec<IpNet>> {
         let mut wanted: BTreeMap<String, Vec<IpNet>> = BTreeMap::new();
         for is_missing in [false, true] {
@@ -163,14 +163,14 @@ impl Leases {
         wanted
     }
 
-    /// Lets the registry follow.
+    /// Updates the registry.
     ///
     /// # Errors
     /// If the disk or the kernel refuses.
     fn take(&mut self, daemon: &mut impl Subscribers, now_s: u64) -> anyhow::Result<()> {
         let leases = self.wanted();
         if !self.is_seeded {
-            // Stored with a plan by a command, of leases that may be over.
+            // Stored because a command gave the lease a plan; the lease may be over.
             let known = daemon.registry().subscribers().iter();
             let known = known.filter(|(_, record)| record.origin == Origin::Lease);
             self.given.extend(known.map(|(name, r)| (name.to_string(), r.addresses.to_vec())));
@@ -225,7 +225,7 @@ impl Leases {
 }
 
 impl Source {
-    /// Whether it was read, or leases ended.
+    /// Reads the file if that is due. Returns whether it was read or leases ended.
     fn handle_tick(&mut self, now: Time, now_s: u64) -> bool {
         let stamps = self.family().map(|path| stamp(&path));
         let is_due = self.read_at.is_none_or(|at| now.since(at) >= READ_PERIOD);
@@ -239,7 +239,7 @@ impl Source {
         true
     }
 
-    /// Ends leases whose time is over; whether there were some.
+    /// Ends leases whose time is over; returns whether there were any.
     fn end_old(&mut self, now_s: u64) -> bool {
         let before = self.known.len();
         self.known.retain(|_, lease| lease.until_s == 0 || lease.until_s > now_s);
@@ -254,10 +254,10 @@ impl Source {
         })
     }
 
-    /// The texts of the file and of those that Kea has beside it, the oldest first.
+    /// The contents of the lease file and of those that Kea has beside it, the oldest first.
     ///
     /// # Errors
-    /// If one cannot be read, or they are replaced all the time.
+    /// If one cannot be read, or if they are replaced again and again.
     fn texts(&self) -> Result<Vec<Text>, String> {
         let family = self.family();
         let identities =
@@ -274,7 +274,7 @@ impl Source {
         Err(last.err().unwrap_or_else(|| format!("{path} is replaced all the time")))
     }
 
-    /// Takes over what the files say.
+    /// Applies the contents of the files.
     ///
     /// # Errors
     /// If more leases are missing than [`SHRINK_MAX`].
@@ -341,7 +341,7 @@ mod tests {
 
     const HEADER: &str = "address,hwaddr,client_id,valid_lifetime,expire,subnet_id,fqdn_fwd,fqdn_rev,hostname,state,user_context,pool_id\n";
 
-    /// A lease of Kea's file: its end, and its state.
+    /// A row of Kea's file: a lease with its end and its state.
     fn row(n: usize, until_s: u64, state: u8) -> String {
         format!("192.0.2.{n},02:00:00:00:00:{n:02x},,3600,{until_s},1,0,0,,{state},,0\n")
     }
@@ -372,7 +372,7 @@ mod tests {
             fs::rename(self.path(from), self.path(to)).unwrap();
         }
 
-        /// The last bytes of the addresses that are known after two more readings at a Unix time.
+        /// The last bytes of the known addresses, after two more readings at a Unix time.
         fn known(&mut self, now_s: u64) -> Vec<u8> {
             for _ in 0..2 {
                 self.source.stamps = None;
@@ -395,7 +395,7 @@ mod tests {
         assert_eq!(files.known(0), [1, 2, 3]);
         fs::write(files.path(""), "").unwrap();
         assert_eq!(files.known(0), [1, 2, 3], "not even the header is there");
-        // A release and a new lease while the clean-up runs; it writes half of its result.
+        // A release and a new lease during the clean-up, which has written half of its result.
         files.write("", &(row(3, 9_000, 2) + &row(4, 9_000, 0)));
         files.write(".output", &row(1, 9_000, 0));
         assert_eq!(files.known(0), [1, 2, 4]);
@@ -406,7 +406,7 @@ mod tests {
         assert_eq!(files.known(0), [1, 2, 4]);
         files.rename(".completed", ".2");
         assert_eq!(files.known(0), [1, 2, 4]);
-        // As a daemon that begins now sees it, with another clean-up that has begun.
+        // The view of a daemon that starts now, while another clean-up has begun.
         files.rename("", ".1");
         files.write("", &row(2, 9_000, 2));
         files.source.known.clear();
@@ -432,7 +432,7 @@ mod tests {
         assert_eq!(files.known(10_000).len(), 100, "it cannot be read");
         assert!(files.source.error.is_some());
 
-        // dnsmasq's leases without an end: a few are over when they are missing, many are not.
+        // dnsmasq's leases without an end: if a few are missing they end; if many are missing they stay.
         let line = |n: usize| format!("0 02:00:00:00:00:{n:02x} 192.0.2.{n} * *\n");
         let lines = |n: usize| (1..=n).map(line).collect::<String>();
         let mut files = Files::new();
@@ -452,7 +452,7 @@ mod tests {
         assert_eq!(files.source.error, None);
     }
 
-    /// Kea's server cleans up once a second, while this reads all the time.
+    /// Kea's server cleans up once a second, while this test reads continuously.
     #[test]
     fn the_clean_up_of_a_real_kea_loses_no_lease() {
         if !can_run(Path::new("/usr/sbin/kea-dhcp4").exists(), "kea-dhcp4 (kea-dhcp4-server)") {
@@ -495,7 +495,7 @@ mod tests {
         while clean_ups < 4 && began.elapsed() < Duration::from_secs(60) {
             files.source.stamps = None;
             files.source.read_at = None;
-            // As at the start of the daemon: nothing is known but what the files say.
+            // As at the start of a daemon, which knows only what the files have.
             files.source.known.clear();
             files.source.handle_tick(Time::ZERO, unix_now());
             readings += 1;

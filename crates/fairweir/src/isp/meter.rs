@@ -1,4 +1,4 @@
-//! Rates: what the counters grew by.
+//! Rates, computed from the growth of the counters.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use super::kernel::{Kernel, Snapshot};
 use super::registry::Registry;
 use super::wire::{Busiest, Busy, BusyDirection, Directions, TotalsStatus};
 
-/// Counters of all subscribers that are younger are used again: reading a million takes a while.
+/// Counters of all subscribers that are younger are used again: reading a million takes long.
 const SNAPSHOT_AGE_MIN: Span = Span::millis(900);
-/// Counters that are older do not show who is busy now.
+/// Older counters are not used: they do not show who is busy now.
 const SNAPSHOT_AGE_MAX: Span = Span::secs(120);
 
-/// What was counted when.
+/// The last counters, and when they were read.
 #[derive(Default)]
 pub(super) struct Meter {
     at: Time,
@@ -23,7 +23,7 @@ pub(super) struct Meter {
     plans: BTreeMap<Arc<str>, [(Totals, TotalsStatus); 2]>,
     unknown: [(Totals, TotalsStatus); 2],
     snapshot: Option<(Time, Snapshot)>,
-    /// When it was asked, for how many, and who they were.
+    /// The last reply: when it was made, for how many subscribers, and which.
     busiest: Option<(Time, usize, Busiest)>,
 }
 
@@ -56,12 +56,12 @@ impl Meter {
         Ok(())
     }
 
-    /// Of a plan, as last measured.
+    /// The totals of a plan, as last measured.
     pub(super) fn plan(&self, name: &str) -> Directions<TotalsStatus> {
         self.plans.get(name).map(directions).unwrap_or_default()
     }
 
-    /// Of packets that belong to no subscriber.
+    /// The totals of packets that belong to no subscriber.
     pub(super) fn unknown(&self) -> Directions<TotalsStatus> {
         directions(&self.unknown)
     }
@@ -123,7 +123,7 @@ impl Meter {
     }
 }
 
-/// What passed in both directions.
+/// The bytes that passed in both directions.
 fn growth(now: &[Counters; 2], before: Option<&[Counters; 2]>) -> u64 {
     let sum = |both: &[Counters; 2]| both[0].passed.as_u64() + both[1].passed.as_u64();
     sum(now).saturating_sub(before.map_or(0, sum))

@@ -1,24 +1,24 @@
 //! `fairweir isp`: polices the subscribers of an access network.
 //!
 //! A service of [`fairweir_daemon`]. The kernel polices by itself; the daemon tells it which
-//! subscriber has which plan, and reads its counters. When the daemon ends, however it does, its
-//! programs go on until the next daemon replaces them, a time is over, or a command ends them; with
-//! `when_gone = "open"` they end with it and all traffic passes.
+//! subscriber has which plan, and reads its counters. However the daemon ends, its programs remain
+//! until the next daemon replaces them, a time is over, or a command ends them. With `when_gone =
+//! "open"` they end with the daemon, and all traffic passes.
 //!
 //! | module | its job |
 //! |---|---|
-//! | [`registry`] | plans, subscribers, and the rules that they obey (pure) |
-//! | [`journal`], [`assemble`] | what the API changed, and how it overrides the files |
-//! | [`last_good`] | the table that was in force last |
-//! | [`kernel`], [`handles`], [`meter`] | what is set in the kernel, and what it counted |
+//! | [`registry`] | plans, subscribers, and the rules that they must satisfy (pure) |
+//! | [`journal`], [`assemble`] | the API's changes, and how they override the files |
+//! | [`last_good`] | the last table that was in force |
+//! | [`kernel`], [`handles`], [`meter`] | the kernel's state and its counters |
 //! | [`radius`], [`leases`] | subscribers that access servers and DHCP servers report |
-//! | [`unpoliced`] | whom they report without effect, and why |
+//! | [`unpoliced`] | reported subscribers that are not policed, and why |
 //! | [`usage`], [`ipfix`] | what each subscriber used, in files and for a collector |
 //! | [`nat`] | whether this host hides subscribers from the policer |
-//! | [`clients`] | whose hosts say how their downloads are divided |
-//! | [`segments`] | who shares a capacity, and how it is divided |
-//! | [`daemon`], [`report`] | the daemon's state, and what it tells |
-//! | [`wire`], [`commands`], [`top`], [`show`] | what others ask it |
+//! | [`clients`] | hosts that choose how their downloads are divided |
+//! | [`segments`] | members that share a capacity, and how it is divided |
+//! | [`daemon`], [`report`] | the daemon's state, and its replies |
+//! | [`wire`], [`commands`], [`top`], [`show`] | requests to the daemon |
 
 use std::io::{self, Write};
 use std::os::fd::BorrowedFd;
@@ -75,8 +75,8 @@ use wire::{LeasedRate, Request};
 pub(crate) use show::{headline, notes};
 pub(crate) use wire::{Directions, Found, SegmentUse, Status};
 
-/// The most subscribers that a reload, or a file of leases, may lack without `--force`: this number, or this part of all
-/// if that is more.
+/// The most subscribers that may be missing after a reload or in a lease file without `--force`:
+/// this number, or 1 / the second number of all, if that is more.
 const SHRINK_MAX: (usize, usize) = (10, 10);
 
 /// The longest request, in bytes: a table of two million subscribers.
@@ -90,7 +90,7 @@ pub(crate) fn run(args: &IspArgs) -> anyhow::Result<()> {
     }
 }
 
-/// The daemon's whole life.
+/// Runs the daemon until it ends.
 fn serve(args: &DaemonArgs) -> anyhow::Result<()> {
     let state = StateDir::new(&args.state.state_dir);
     let (file, config_error) = last_good::load(&args.config, &state)?;
@@ -103,7 +103,7 @@ fn serve(args: &DaemonArgs) -> anyhow::Result<()> {
     let common = args.service.spec(NAME, REQUEST_MAX)?;
     let spec = Spec {
         devices,
-        // The command line decides.
+        // The command line takes precedence.
         admin_group: common.admin_group.or(file.isp.group.as_ref().map(|(_, group)| *group)),
         metrics: file.isp.metrics,
         ..common
@@ -123,7 +123,7 @@ fn serve(args: &DaemonArgs) -> anyhow::Result<()> {
     })
 }
 
-/// Asks the daemon for subscribers by an address, or by how their names begin.
+/// Asks the daemon for subscribers by address, or by the begin of their names.
 ///
 /// # Errors
 /// If the daemon does not answer or refuses.
@@ -131,7 +131,7 @@ pub(crate) fn find(client: &mut Client, text: &str) -> Result<Found, Error> {
     client.ask(&Request::Find { text: text.to_owned() })
 }
 
-/// The kernel's tables grow by a file descriptor for every thousand subscribers and direction.
+/// Raises the limit: the kernel's tables use a file descriptor for every thousand subscribers and direction.
 fn allow_many_files() {
     let raise = || {
         let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
@@ -142,7 +142,7 @@ fn allow_many_files() {
     }
 }
 
-/// The daemon as a service.
+/// The daemon, as a service.
 struct Isp {
     daemon: Daemon,
     tick_at: Time,
@@ -158,6 +158,7 @@ impl Service for Isp {
             | Request::Counters { .. }
             | Request::Top { .. }
             | Request::Plans
+            | Request::Unpoliced { .. }
             | Request::Import { dry_run: true, .. } => Access::Read,
             Request::Add { .. }
             | Request::Change { .. }
@@ -213,6 +214,9 @@ impl Service for Isp {
                 Answer::value(&report::list(daemon, plan, after, limit))
             }
             Request::Find { text } => answer(report::find(daemon, &text, now)),
+            Request::Unpoliced { skip, silent } => {
+                Answer::value(&report::unpoliced_page(daemon, skip, silent))
+            }
             Request::Plans => {
                 let plans = daemon.registry.plans().values();
                 let plans: Vec<Value> = plans.map(|record| record.entry.to_json()).collect();
@@ -345,12 +349,12 @@ fn change_plan(
     daemon.change(&[as_change(plan)], progress)
 }
 
-/// What a change did, for the log and for the client.
+/// The effects of a change, for the log and for the client.
 fn outcome(peer: Peer, what: &str, done: anyhow::Result<Effects>) -> Answer {
     outcome_and(peer, what, done, "")
 }
 
-/// The same, with more to say if something changed.
+/// Like [`outcome`], with an additional text if something changed.
 fn outcome_and(peer: Peer, what: &str, done: anyhow::Result<Effects>, more: &str) -> Answer {
     let in_words = |effects: Effects| {
         let more = if effects.is_empty() { "" } else { more };
@@ -377,7 +381,7 @@ fn log(peer: Peer, what: &str, ok: bool, message: &str) {
     info!(uid, pid, "{what}{verdict}: {message}");
 }
 
-/// What changes did, in a few words.
+/// The effects of changes, in a few words.
 fn in_words(effects: &Effects) -> String {
     if effects.is_empty() {
         return "nothing changed".to_owned();
@@ -405,7 +409,7 @@ fn in_words(effects: &Effects) -> String {
     parts.join(", ")
 }
 
-/// The most changes that are listed; more are counted.
+/// The most changes that are listed; further ones are only counted.
 const WORDS_MAX: usize = 8;
 
 /// Writes to stdout.

@@ -1,5 +1,5 @@
-//! Whether this host translates subscribers' addresses before their downloads are policed: at the uplink these arrive
-//! under another address, as of no subscriber, and pass.
+//! Checks whether this host translates subscribers' addresses before their downloads are policed.
+//! Such downloads arrive at the uplink under another address, belong to no subscriber, and pass.
 
 use fairweir_config::isp::IspSection;
 use fairweir_core::units::{Span, Time};
@@ -7,13 +7,13 @@ use fairweir_linux::{conntrack, monotonic_now};
 
 use super::registry::Registry;
 
-/// The most connections that are looked at.
+/// The most connections that are checked.
 const CONNECTIONS_MAX: usize = 4_096;
-/// How often, if it takes less than a [`COST_PART`] of that.
+/// How often to check, if a check takes less than a [`COST_PART`] of this time.
 const PERIOD: Span = Span::secs(2);
 const COST_PART: u64 = 100;
 
-/// What was found last.
+/// The result of the last check.
 #[derive(Debug, Default)]
 pub(super) struct Nat {
     next: Time,
@@ -21,7 +21,7 @@ pub(super) struct Nat {
 }
 
 impl Nat {
-    /// Once a second; `is_suspicious` while downloads arrive that are of no subscriber.
+    /// Called once a second; `is_suspicious` while downloads arrive that belong to no subscriber.
     pub(super) fn handle_tick(
         &mut self,
         isp: &IspSection,
@@ -39,7 +39,7 @@ impl Nat {
     }
 }
 
-/// Says whose downloads pass, and what is to be changed, if something is. Who may not look finds nothing.
+/// Describes whose downloads pass and what to change, if a problem is found. Without permission to look, finds nothing.
 pub(super) fn look(isp: &IspSection, registry: &Registry) -> Option<String> {
     let uplink = isp.uplink.as_ref()?;
     let device = &isp.device;

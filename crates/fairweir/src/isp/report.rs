@@ -1,4 +1,4 @@
-//! What the daemon tells those who ask: its status, subscribers, and metrics.
+//! The daemon's replies: its status, subscribers, and metrics.
 
 use fairweir_config::isp::address::address_text;
 use fairweir_core::units::Time;
@@ -14,18 +14,18 @@ use super::registry::{Origin, PlanRecord, Record};
 use super::unpoliced::KINDS;
 use super::usage::Usage;
 use super::wire::{
-    ApiStatus, Directions, Found, HookStatus, Listing, PlanStatus, SegmentUse, Status,
-    SubscriberCounters, SubscriberStatus, TotalsStatus, UnpolicedStatus,
+    ApiStatus, Directions, Found, HookStatus, Listing, NasStatus, PlanStatus, SegmentUse, Status,
+    SubscriberCounters, SubscriberStatus, TotalsStatus, Unpoliced, UnpolicedStatus,
 };
 use std::collections::BTreeMap;
 
 /// The most subscribers in one reply: a longer one would delay other clients.
 const LIST_MAX: usize = 1_000;
 
-/// The most subscribers that a search finds: what a person reads. Each costs two look-ups in the kernel.
+/// The most subscribers that a search returns, for a person to read. Each costs two look-ups in the kernel.
 const FIND_MAX: usize = 20;
 
-/// The most sessions that are not policed in a status, of each the reason.
+/// The most unpoliced sessions that a status lists with their reasons.
 const UNPOLICED_MAX: usize = 100;
 
 /// The status at `now`.
@@ -54,7 +54,7 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
         config_error: daemon.config_error.clone(),
         journal_error: daemon.journal_error(),
         nat_error: daemon.nat.error.clone(),
-        radius: daemon.radius.as_ref().map(Radius::status),
+        radius: daemon.radius.as_ref().map(|radius| radius.status(now)),
         coa: daemon.radius.as_ref().and_then(Radius::coa_status),
         leases: daemon.leases.as_ref().map(Leases::status),
         usage: daemon.usage.as_ref().map(Usage::status),
@@ -66,6 +66,16 @@ pub(super) fn status(daemon: &Daemon, now: Time) -> Status {
 fn unpoliced(daemon: &Daemon) -> impl Iterator<Item = &UnpolicedStatus> {
     let radius = daemon.radius.iter().flat_map(|radius| radius.unpoliced.iter());
     radius.chain(daemon.leases.iter().flat_map(|leases| leases.unpoliced.iter()))
+}
+
+/// A page of these, or of the silent sessions that are still policed, after the first `skip`.
+pub(super) fn unpoliced_page(daemon: &Daemon, skip: usize, silent: bool) -> Unpoliced {
+    let quiet = daemon.radius.iter().flat_map(|radius| radius.silent.iter());
+    let all: Box<dyn Iterator<Item = &UnpolicedStatus>> =
+        if silent { Box::new(quiet) } else { Box::new(unpoliced(daemon)) };
+    let mut all = all.skip(skip);
+    let unpoliced = all.by_ref().take(LIST_MAX).cloned().collect();
+    Unpoliced { unpoliced, has_more: all.next().is_some() }
 }
 
 fn unpoliced_by_reason(daemon: &Daemon) -> BTreeMap<String, usize> {
@@ -94,7 +104,7 @@ fn plans(daemon: &Daemon) -> Vec<PlanStatus> {
     daemon.registry.plans().iter().map(plan).collect()
 }
 
-/// Where packets are looked at.
+/// The place where packets are policed.
 pub(super) fn hook_status(attachment: &Attachment) -> HookStatus {
     HookStatus {
         device: attachment.device.clone(),
@@ -123,7 +133,7 @@ fn origin_name(origin: Origin) -> &'static str {
     }
 }
 
-/// Some subscribers behind `after`, in order of their names.
+/// A page of subscribers after the name `after`, in order of their names.
 pub(super) fn list(
     daemon: &Daemon,
     plan: Option<&str>,
@@ -157,9 +167,9 @@ fn subscriber_json(name: &str, record: &Record) -> Value {
     })
 }
 
-/// Who has the address that the text is, and the first subscribers whose names begin with it.
+/// The subscriber that has the address `text`, and the first subscribers whose names begin with `text`.
 ///
-/// Takes a look-up per length of a prefix, and one in order of names, however many there are.
+/// The cost is a look-up per prefix length and one by name, independent of the number of subscribers.
 ///
 /// # Errors
 /// If the kernel refuses.
@@ -170,7 +180,7 @@ pub(super) fn find(daemon: &Daemon, text: &str, now: Time) -> anyhow::Result<Fou
     Ok(Found { subscribers, has_more })
 }
 
-/// One subscriber, and what became of its packets.
+/// One subscriber, and the counters of its packets.
 ///
 /// # Errors
 /// If no subscriber has that name, or the kernel refuses.
@@ -199,6 +209,7 @@ pub(super) fn subscriber(
     let counters = daemon.kernel.counters(name)?;
     let plan = daemon.registry.plans().get(&record.plan);
     let [download, upload] = directions_of(plan, counters);
+    let sessions = daemon.radius.as_ref().map(|radius| radius.sessions_of(name, now));
     Ok(SubscriberStatus {
         name: name.to_owned(),
         addresses: record.addresses.iter().map(address_text).collect(),
@@ -206,6 +217,7 @@ pub(super) fn subscriber(
         policy: plan.map(|plan| plan.entry.policy()).unwrap_or_default(),
         origin: origin_name(record.origin).to_owned(),
         own_plan: record.own_plan().cloned(),
+        sessions: sessions.unwrap_or_default(),
         download,
         upload,
         client: daemon.clients.of(name, &daemon.kernel, now)?,
@@ -270,7 +282,7 @@ pub(super) fn metrics(daemon: &mut Daemon, top: usize, now: Time) -> anyhow::Res
     Ok(metrics.finish())
 }
 
-/// What may be wrong, and whether it is.
+/// The kinds of errors, and whether each is present.
 fn errors(status: &Status) -> [(&'static str, bool); 5] {
     [
         ("config", status.config_error.is_some()),
@@ -283,7 +295,7 @@ fn errors(status: &Status) -> [(&'static str, bool); 5] {
 
 type Label<'l> = (&'l str, &'l str);
 
-/// Name, explanation, and the value among the totals.
+/// The name, the explanation, and how to get the value from the totals.
 type Counter = (&'static str, &'static str, fn(&TotalsStatus) -> u64);
 
 const COUNTERS: [Counter; 8] = [
@@ -297,7 +309,7 @@ const COUNTERS: [Counter; 8] = [
     ("undelegated_packets", "Packets for which no stunt could pay.", |t| t.refused_packets),
 ];
 
-/// Of all plans, and of traffic that belongs to no subscriber.
+/// Counters of all plans, and of traffic that belongs to no subscriber.
 fn totals(metrics: &mut Metrics, device: Label<'_>, status: &Status) {
     for (name, help, count) in COUNTERS {
         let help = format!("{help} By plan, of all its subscribers.");
@@ -320,7 +332,7 @@ fn totals(metrics: &mut Metrics, device: Label<'_>, status: &Status) {
     }
 }
 
-/// A value of a segment in one direction.
+/// Gets a value of a segment in one direction.
 type Used = fn(&SegmentUse) -> u64;
 
 fn segments(metrics: &mut Metrics, device: Label<'_>, status: &Status) {
@@ -361,6 +373,10 @@ fn sessions(metrics: &mut Metrics, device: Label<'_>, status: &Status) {
     if let Some(radius) = &status.radius {
         metrics.gauge("fairweir_radius_sessions", "Sessions that access servers reported.");
         metrics.sample(&[device], radius.sessions);
+        let help = "Sessions that are policed although no packet came for too long.";
+        metrics.gauge("fairweir_radius_silent_sessions", help);
+        metrics.sample(&[device], radius.silent);
+        access_servers(metrics, device, &radius.nas);
     }
     let radius = status.radius.as_ref();
     let radius = radius.map(|r| ("radius", "Accounting packets", &r.packets, r.dropped_packets));
@@ -389,7 +405,39 @@ fn sessions(metrics: &mut Metrics, device: Label<'_>, status: &Status) {
     }
 }
 
-/// Of the busiest subscribers only: a million time series are too many.
+/// Metrics of the access servers, 256 at most.
+fn access_servers(metrics: &mut Metrics, device: Label<'_>, all: &[NasStatus]) {
+    if all.is_empty() {
+        return;
+    }
+    metrics.gauge("fairweir_nas_sessions", "Sessions of an access server.");
+    for one in all {
+        metrics.sample(&[device, ("nas", &one.nas)], one.sessions);
+    }
+    metrics.gauge("fairweir_nas_silent_seconds", "For how long an access server sent no packet.");
+    for one in all {
+        if let Some(silent_s) = one.silent_s {
+            metrics.sample(&[device, ("nas", &one.nas)], silent_s as u64);
+        }
+    }
+    type Map = fn(&NasStatus) -> &BTreeMap<String, u64>;
+    let counters: [(&str, &str, &str, Map); 2] = [
+        ("packets", "kind", "Packets of an access server by kind.", |one| &one.packets),
+        ("refused", "reason", "Packets and sessions of an access server without effect.", |one| {
+            &one.refused
+        }),
+    ];
+    for (name, label, help, map) in counters {
+        metrics.counter(&format!("fairweir_nas_{name}"), help);
+        for one in all {
+            for (key, n) in map(one) {
+                metrics.sample(&[device, ("nas", &one.nas), (label, key)], *n);
+            }
+        }
+    }
+}
+
+/// Metrics of the busiest subscribers only, because a million time series would be too many.
 fn subscribers(
     metrics: &mut Metrics,
     device: Label<'_>,

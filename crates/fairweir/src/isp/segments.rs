@@ -1,8 +1,8 @@
-//! Segments: who is a member of which, what is guaranteed, and the division of each capacity ten times
-//! a second. See `fairweir_core::phantom::segment`.
+//! Segments: the members of each, their guarantees, and the division of each capacity ten times a
+//! second. See `fairweir_core::phantom::segment`.
 //!
-//! Guarantees are those of the configuration, or those of a lease while there is one. A lease is in no
-//! journal: it ends by itself, or with the daemon.
+//! Guarantees are those of a lease while there is one, otherwise those of the configuration. A
+//! lease is not in the journal: it ends by itself, or with the daemon.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -22,10 +22,10 @@ use super::registry::{Effects, Registry};
 use super::wire::{Directions, LeaseStatus, LeasedRate, SegmentStatus, SegmentUse};
 use crate::words::chained;
 
-/// The longest lease, in seconds: a mistake in its end is found soon.
+/// The longest lease, in seconds; it limits the effect of a wrong end.
 const LEASE_MAX_S: u64 = 8 * 24 * 3600;
 
-/// The smallest change of a pace: 1 / this of it.
+/// A pace is changed only if it differs by at least 1 / this of itself.
 const CHANGE_LEAST: u64 = 128;
 
 /// All segments, in the order of the file.
@@ -38,10 +38,10 @@ pub(super) struct Segments {
 struct Segment {
     entry: SegmentEntry,
     members: BTreeMap<Arc<str>, Member>,
-    /// Matching subscribers beyond the most.
+    /// The number of matching subscribers beyond the most members.
     left_out: usize,
     lease: Option<Lease>,
-    /// Of the last lease that was taken.
+    /// The generation of the last lease that was accepted.
     generation: u64,
 }
 
@@ -52,18 +52,18 @@ struct Member {
     lines: [Line; 2],
 }
 
-/// A member in one direction.
+/// The state of a member in one direction.
 #[derive(Clone, Copy, Debug, Default)]
 struct Line {
     pace: Rate,
     guarantee: Rate,
-    /// Since it joined.
+    /// Bytes that passed since the member joined.
     passed: Bytes,
     refused: u64,
-    /// In the last period.
+    /// The rate in the last period.
     rate: Rate,
     watch: Watch,
-    /// What it wanted at the last tick; `None` is all it can get.
+    /// The demand at the last tick; `None` means all it can get.
     demand: Option<Rate>,
 }
 
@@ -78,7 +78,7 @@ impl Segments {
         (!self.all.is_empty()).then(|| self.divided_at + PERIOD)
     }
 
-    /// Lets segments and members be as the file and the registry say.
+    /// Updates segments and members to match the file and the registry.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -137,7 +137,7 @@ impl Segments {
         let stay: BTreeSet<SubscriberId> = stay.map(|member| member.id).collect();
         for id in gone.into_iter().filter(|id| !stay.contains(id)) {
             for direction in DIRECTIONS {
-                // It may have been removed.
+                // The member may have been removed.
                 if kernel.police().used(id, direction).is_ok() {
                     kernel.police_mut().part(id, direction)?;
                 }
@@ -157,11 +157,11 @@ impl Segments {
         }
     }
 
-    /// Takes a lease of guarantees, which replaces the one before, but for members that it does not name
-    /// if `keep` is set. Returns what it came to.
+    /// Applies a lease of guarantees, which replaces the previous one. If `keep` is set, members
+    /// that it does not name keep theirs. Returns the result in words.
     ///
     /// # Errors
-    /// If it is late, or more than the segment carries; then nothing has changed.
+    /// If it is late, or exceeds the capacity of the segment; nothing has changed then.
     pub(super) fn lease(
         &mut self,
         name: &str,
@@ -219,7 +219,7 @@ impl Segments {
         Ok(text)
     }
 
-    /// What the status says of each.
+    /// The status of each segment.
     pub(super) fn status(&self) -> Vec<SegmentStatus> {
         self.all.iter().map(Segment::status).collect()
     }
@@ -244,8 +244,8 @@ impl Segment {
         Ok(())
     }
 
-    /// Guarantees to all members what the lease says, or the configuration without one; if that sums to
-    /// more than the segment carries, equal parts of it.
+    /// Sets the guarantees of all members: those of the lease, or without one those of the configuration. If their sum
+    /// exceeds the capacity of the segment, each member gets an equal part of it.
     fn set_guarantees(&mut self, police: &Police) -> anyhow::Result<()> {
         let count = self.members.len().max(1) as u64;
         for (name, member) in &mut self.members {
@@ -295,7 +295,7 @@ impl Segment {
         self.divide(police)
     }
 
-    /// Sets all paces by what members want and are guaranteed.
+    /// Sets all paces from the members' demands and guarantees.
     fn divide(&mut self, police: &Police) -> anyhow::Result<()> {
         for (at, direction) in DIRECTIONS.into_iter().enumerate() {
             let Some(capacity) = self.entry.capacity[at] else { continue };
@@ -352,7 +352,7 @@ fn ids(index: usize) -> [SegmentId; 2] {
     [0, 1].map(|at| SegmentId((2 * index + at) as u16))
 }
 
-/// Whether what has changed is of a member, or of a plan.
+/// Whether the effects include a member or a plan.
 pub(super) fn concern(entries: &[SegmentEntry], effects: &Effects) -> bool {
     let is_of = |name: &str, pattern: &MemberPattern| match pattern {
         MemberPattern::Name(member) => name == member.as_str(),

@@ -1,16 +1,16 @@
-//! What begins and ends sessions of subscribers: RADIUS and the leases of DHCP servers.
+//! The interface for sources of sessions: RADIUS and the leases of DHCP servers.
 
 use super::registry::{Change, Registry, RegistryError};
 
-/// The daemon, as a source of sessions sees it.
+/// The daemon, as seen by a source of sessions.
 pub(super) trait Subscribers {
-    /// Who is known.
+    /// The present plans and subscribers.
     fn registry(&self) -> &Registry;
 
-    /// Lets sessions or leases begin and end; returns which of them could not be.
+    /// Begins and ends sessions or leases; returns the result of each.
     ///
     /// # Errors
-    /// If the disk or the kernel refuses; then nothing has changed.
+    /// If the disk or the kernel refuses; nothing has changed then.
     fn change_sessions(
         &mut self,
         changes: &[Change],

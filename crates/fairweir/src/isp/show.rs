@@ -1,4 +1,4 @@
-//! What people see of files and of the daemon: check, dry run, status, a subscriber, plans.
+//! Text output about files and the daemon: check, dry run, status, a subscriber, plans.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -6,13 +6,13 @@ use std::path::Path;
 
 use fairweir_config::isp::address::address_text;
 use fairweir_config::isp::{Endpoint, IspFile, SegmentEntry};
-use fairweir_core::units::{Bytes, Rate};
-use fairweir_daemon::{Access, StateDir};
+use fairweir_core::units::{Bytes, Rate, Span};
+use fairweir_daemon::{Access, StateDir, unix_now};
 use serde_json::{Value, json};
 
 use super::asker::Asker;
 use super::assemble::assemble;
-use super::cli::{DaemonArgs, ShowArgs, StatusArgs};
+use super::cli::{DaemonArgs, ShowArgs, StatusArgs, UnpolicedArgs};
 use super::journal::{self, Overlay};
 use super::kernel::ways;
 use super::nat;
@@ -20,14 +20,15 @@ use super::registry::{PlanRecord, Registry};
 use super::report::hook_status;
 use super::segments::matching;
 use super::wire::{
-    ClientClass, ClientStatus, CoaStatus, LeasesStatus, RadiusStatus, Request, Status,
-    SubscriberCounters, SubscriberStatus, TotalsStatus, UnpolicedStatus, UsageStatus,
+    ClientClass, ClientStatus, CoaStatus, LeasesStatus, NasStatus, RadiusStatus, Request,
+    SessionStatus, Status, SubscriberCounters, SubscriberStatus, TotalsStatus, Unpoliced,
+    UnpolicedStatus, UsageStatus,
 };
 use crate::device::note_missing;
 use crate::exit::usage;
 use crate::progress::Count;
 use crate::table::{self, Align};
-use crate::words::{count, mbit};
+use crate::words::{count, lasting, mbit};
 use fairweir_config::{FileKind, text};
 
 /// `fairweir check` of an ISP's file.
@@ -37,7 +38,7 @@ pub(crate) fn check(path: &Path, as_json: bool) -> anyhow::Result<()> {
     print(&file, &registry, as_json)
 }
 
-/// `fairweir isp --dry-run`: the same with what the API changed, and the way to police.
+/// `fairweir isp --dry-run`: like [`check`], with the API's changes and the way to attach.
 pub(super) fn dry_run(args: &DaemonArgs) -> anyhow::Result<()> {
     let mut file = IspFile::load(&args.config)?;
     let (overlay, left) = journal::look(&StateDir::new(&args.state.state_dir))?;
@@ -51,7 +52,7 @@ pub(super) fn dry_run(args: &DaemonArgs) -> anyhow::Result<()> {
     print(&file, &registry, args.json)
 }
 
-/// The registry, with word of how far it is if that takes long.
+/// The registry; shows progress if building it takes long.
 fn counted(file: &mut IspFile, overlay: &Overlay) -> anyhow::Result<Registry> {
     let count = Count::new("checked", "subscribers");
     let registry = assemble(file, overlay, &mut |done, of| count.show(done, of));
@@ -223,6 +224,8 @@ fn understood(file: &IspFile, registry: &Registry) -> Value {
             "listen": radius.endpoint.listen,
             "clients": radius.endpoint.clients.iter().map(address_text).collect::<Vec<_>>(),
             "plan": radius.plan,
+            "plan_by": radius.plan_by.iter().map(|source| source.name()).collect::<Vec<_>>(),
+            "stale_after_s": radius.stale_after.map(Span::as_secs_f64),
         })),
         "coa": file.coa.as_ref().map(|coa| json!({
             "listen": coa.endpoint.listen,
@@ -279,7 +282,7 @@ pub(super) fn status(args: &StatusArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Device, hooks and what happens to packets, on one line.
+/// The device, the hooks and the mode, on one line.
 pub(crate) fn headline(status: &Status) -> String {
     let doing = if status.enforcing { "policing" } else { "everything passes" };
     let hook = status.hooks.first().map_or("no hook", |hook| &hook.hook).replace('_', " ");
@@ -289,10 +292,13 @@ pub(crate) fn headline(status: &Status) -> String {
     format!("{}  {hook}  {who}  {doing}  up {minutes} min", status.device)
 }
 
-/// The most sessions that are not policed of which a person reads; `--json` has more.
+/// The most unpoliced sessions in the output for people; `--json` has more.
 const UNPOLICED_SHOWN: usize = 10;
 
-/// Notes for the user below the table.
+/// The most access servers in the output for people.
+const NAS_SHOWN: usize = 10;
+
+/// Notes for people below the table.
 pub(crate) fn notes(status: &Status) -> Vec<String> {
     let mut notes = Vec::new();
     if let Some(reason) = &status.open_reason {
@@ -322,6 +328,22 @@ pub(crate) fn notes(status: &Status) -> Vec<String> {
         let packets = packet_counts(packets, "taken", &taken, *dropped_packets);
         notes.push(format!("RADIUS at {listen}: {}, {packets}", count(*sessions, "session")));
         notes.extend(radius.note.clone());
+        for one in radius.nas.iter().take(NAS_SHOWN) {
+            let NasStatus { nas, sessions, silent_s, packets, refused } = one;
+            let (sessions, last) = (count(*sessions, "session"), last_packet(*silent_s));
+            let counts = |map: &BTreeMap<String, u64>| {
+                map.iter().map(|(name, n)| format!(", {n} {name}")).collect::<String>()
+            };
+            let refused = match counts(refused) {
+                none if none.is_empty() => none,
+                some => format!("; without effect{some}"),
+            };
+            notes.push(format!("  NAS {nas}: {sessions}, {last}{}{refused}", counts(packets)));
+        }
+        if radius.silent > 0 {
+            let silent = count(radius.silent, "session");
+            notes.push(format!("silent but policed: {silent} (`fairweir isp unpoliced --silent`)"));
+        }
     }
     if let Some(CoaStatus { listen, packets, dropped_packets }) = &status.coa {
         let of = |result: &str| packets.get(result).copied().unwrap_or_default();
@@ -332,7 +354,8 @@ pub(crate) fn notes(status: &Status) -> Vec<String> {
     }
     let unpoliced: usize = status.unpoliced_by_reason.values().sum();
     if unpoliced > 0 {
-        notes.push(format!("not policed: {}", count(unpoliced, "session or lease")));
+        let number = count(unpoliced, "session or lease");
+        notes.push(format!("not policed: {number} (`fairweir isp unpoliced` lists all)"));
     }
     for one in status.unpoliced.iter().take(UNPOLICED_SHOWN) {
         let UnpolicedStatus { subscriber, session, nas, addresses, reason, since_s, .. } = one;
@@ -369,7 +392,7 @@ pub(crate) fn notes(status: &Status) -> Vec<String> {
     notes
 }
 
-/// How many packets had the result `main`, and how many had others than those of `taken`.
+/// The number of packets with the result `main`, and of those with a result that is not in `taken`.
 fn packet_counts(
     packets: &BTreeMap<String, u64>,
     main: &str,
@@ -425,7 +448,7 @@ fn print_status(out: &mut impl Write, status: &Status) -> io::Result<()> {
     table::print(out, &headings, &rows)
 }
 
-/// Of plans whose bundles have delegated something, or would have.
+/// The plans whose bundles have delegated something, or would have.
 fn print_bundle_status(out: &mut impl Write, status: &Status) -> io::Result<()> {
     let mut rows = Vec::new();
     for plan in &status.plans {
@@ -489,7 +512,7 @@ fn print_segment_status(out: &mut impl Write, status: &Status) -> io::Result<()>
     table::print(out, &headings, &rows)
 }
 
-/// Which part of the packets was dropped since the start.
+/// The fraction of the packets that was dropped since the start.
 fn lost(totals: &TotalsStatus) -> String {
     let all = totals.passed_packets + totals.dropped_packets;
     if all == 0 {
@@ -525,13 +548,50 @@ pub(super) fn subscriber(args: &ShowArgs) -> anyhow::Result<()> {
              {marked_packets} marked"
         )?;
     }
+    for SessionStatus { session, nas, silent_s } in &status.sessions {
+        writeln!(out, "session {session} of NAS {nas}: {}", last_packet(*silent_s))?;
+    }
     if let Some(client) = status.client {
         print_client(out, &client)?;
     }
     Ok(())
 }
 
-/// What a host of the subscriber asked for, and what its classes have.
+fn last_packet(silent_s: Option<f64>) -> String {
+    let ago = |s| format!("last packet {} ago", lasting(s as u64));
+    silent_s.map_or_else(|| "no packet since the daemon's start".to_owned(), ago)
+}
+
+/// `fairweir isp unpoliced`.
+pub(super) fn unpoliced(args: &UnpolicedArgs) -> anyhow::Result<()> {
+    let mut asker = Asker::connect(&args.run_dir, Access::Read)?;
+    let (mut all, mut has_more) = (Vec::new(), true);
+    while has_more {
+        let request = Request::Unpoliced { skip: all.len(), silent: args.silent };
+        let page: Unpoliced = asker.ask(&request)?;
+        has_more = page.has_more && !page.unpoliced.is_empty();
+        all.extend(page.unpoliced);
+    }
+    let out = &mut io::BufWriter::new(text::stdout());
+    if args.json {
+        for one in &all {
+            writeln!(out, "{}", json!(one))?;
+        }
+        return Ok(out.flush()?);
+    }
+    let now_s = unix_now();
+    let row = |one: &UnpolicedStatus| {
+        let ago = lasting(now_s.saturating_sub(one.since_s));
+        let who = [&one.subscriber, &one.session, &one.nas].map(Clone::clone);
+        [&who[..], &[one.addresses.join(" "), ago, one.reason.clone()]].concat()
+    };
+    let headings = ["SUBSCRIBER", "SESSION", "NAS", "ADDRESSES", "FOR", "REASON"];
+    let headings = headings.map(|heading| (heading, Align::Left));
+    table::print(out, &headings, &all.iter().map(row).collect::<Vec<_>>())?;
+    Ok(out.flush()?)
+}
+
+/// What a host of the subscriber asked for, and the state of its classes.
 fn print_client(out: &mut impl Write, client: &ClientStatus) -> io::Result<()> {
     let ClientStatus { address, ends_in_s, classes, default_class, bound, refused } = client;
     let bound = count(*bound, "flow");

@@ -47,7 +47,7 @@ pub(super) fn run(args: &TopArgs) -> anyhow::Result<()> {
 /// The live view.
 struct View {
     asker: Asker,
-    /// Subscribers that are asked for.
+    /// The number of subscribers to show.
     count: usize,
     status: Status,
     busiest: Busiest,
@@ -91,7 +91,7 @@ fn cells(busy: &Busy) -> Vec<String> {
     cells
 }
 
-/// A line for each segment and direction, the fullest first.
+/// A line for each segment and direction, the fullest segment first.
 fn segment_lines(status: &Status) -> Vec<Line<'static>> {
     let both = |s: &SegmentStatus| [("down", s.used.download), ("up", s.used.upload)];
     let of = |segment: &SegmentStatus| {

@@ -1,4 +1,4 @@
-//! Who has a session or a lease and is not policed, and why.
+//! Sessions and leases that are not policed, and why.
 
 use std::collections::BTreeMap;
 
@@ -8,16 +8,16 @@ use ipnet::IpNet;
 use super::registry::RegistryError;
 use super::wire::UnpolicedStatus;
 
-/// The most entries; beyond, the one that was heard of least recently goes.
+/// The most entries; a further one replaces the entry that was noted least recently.
 const UNPOLICED_MAX: usize = 4_096;
 
-/// See the module: by subscriber and session, with the Unix time when it was heard of last.
+/// The entries by subscriber and session, with the Unix time when each was last noted; see the module.
 #[derive(Default)]
 pub(super) struct Unpoliced {
     all: BTreeMap<(String, String), (u64, UnpolicedStatus)>,
 }
 
-/// Whose traffic passes.
+/// The session or lease whose traffic passes.
 #[derive(Clone, Copy)]
 pub(super) struct Who<'w> {
     pub(super) subscriber: &'w str,
@@ -26,18 +26,18 @@ pub(super) struct Who<'w> {
     pub(super) nas: &'w str,
 }
 
-/// Why it does.
+/// Why its traffic passes.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Reason {
-    /// One of [`KINDS`].
+    /// One of [`KINDS`]; or `silent`, for a session that is policed.
     pub(super) kind: &'static str,
     pub(super) text: String,
 }
 
-/// Kinds of reasons: no plan is known, no address, the address or the name is another's, a newer session has taken the
-/// place, or something else.
-pub(super) const KINDS: [&str; 6] =
-    ["no_plan", "no_address", "address_taken", "configured", "over", "invalid"];
+/// Kinds of reasons: no plan is known, no address, the address or the name is another's, a newer
+/// session has taken its place, no packet came for too long, or something else.
+pub(super) const KINDS: [&str; 7] =
+    ["no_plan", "no_address", "address_taken", "configured", "over", "stale", "invalid"];
 
 impl Reason {
     pub(super) fn of(error: &RegistryError) -> Reason {
@@ -52,7 +52,7 @@ impl Reason {
 }
 
 impl Unpoliced {
-    /// Who has these addresses is not policed.
+    /// Notes that a session or lease with these addresses is not policed.
     pub(super) fn note(&mut self, who: Who<'_>, addresses: &[IpNet], reason: &Reason, now_s: u64) {
         let key = (who.subscriber.to_owned(), who.session.to_owned());
         let before = self.all.get(&key).filter(|(_, before)| before.kind == reason.kind);
@@ -73,11 +73,30 @@ impl Unpoliced {
         self.all.insert(key, (now_s, status));
     }
 
-    /// It is policed now, or over.
+    /// Like [`Unpoliced::note`], but never replaces another entry.
+    pub(super) fn note_if_room(
+        &mut self,
+        who: Who<'_>,
+        addresses: &[IpNet],
+        reason: &Reason,
+        now_s: u64,
+    ) {
+        let key = (who.subscriber.to_owned(), who.session.to_owned());
+        if self.all.len() < UNPOLICED_MAX || self.all.contains_key(&key) {
+            self.note(who, addresses, reason, now_s);
+        }
+    }
+
+    /// Removes an entry: the session is policed now, or over.
     pub(super) fn forget(&mut self, subscriber: &str, session: &str) {
         if !self.all.is_empty() {
             self.all.remove(&(subscriber.to_owned(), session.to_owned()));
         }
+    }
+
+    /// Removes entries that were not noted since `at_s`.
+    pub(super) fn forget_before(&mut self, at_s: u64) {
+        self.all.retain(|_, (at, _)| *at >= at_s);
     }
 
     pub(super) fn retain(&mut self, stays: impl Fn(&UnpolicedStatus) -> bool) {
@@ -114,8 +133,13 @@ mod tests {
         assert_eq!((has(&unpoliced, 0), has(&unpoliced, 1)), (Some(10), None));
         note(&mut unpoliced, 0, "no_plan", 9_002);
         assert_eq!(has(&unpoliced, 0), Some(9_002), "for another reason it begins anew");
+        let who = Who { subscriber: "another", session: "1", nas: "-" };
+        unpoliced.note_if_room(who, &[], &reason("silent"), 9_003);
+        assert!(unpoliced.iter().all(|one| one.subscriber != "another"));
         unpoliced.forget("u0", "2");
         unpoliced.forget("u0", "1");
         assert_eq!(has(&unpoliced, 0), None);
+        unpoliced.forget_before(9_001);
+        assert_eq!(unpoliced.iter().count(), 1);
     }
 }

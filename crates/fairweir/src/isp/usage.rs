@@ -1,13 +1,13 @@
-//! What each subscriber used of each class of its plan, as rows of CSV in a file for each day: for billing
-//! and statistics; and the same as IPFIX for a collector ([`super::ipfix`]).
+//! What each subscriber used of each class of its plan, for billing and statistics: rows of CSV in
+//! a file for each day, and the same as IPFIX for a collector ([`super::ipfix`]).
 //!
-//! A row says what passed since the row before, so the rows of a subscriber sum to its counters. Rows are
-//! made once an interval, when a subscriber gets another plan, when it is removed, when a plan gets other
-//! classes, and when the daemon ends, after it is detached. What was counted since the last interval is
-//! lost if the daemon is killed.
+//! A row has what passed since the previous row, so the rows of a subscriber sum to its counters.
+//! Rows are written once an interval, when a subscriber gets another plan or is removed, when the
+//! classes of a plan change, and when the daemon ends, after it is detached. If the daemon is
+//! killed, what was counted since the last interval is lost.
 //!
-//! Rows that the disk does not take wait, up to [`WAITING_MAX`] bytes; then those of subscribers that are
-//! removed are lost and counted, and the others come later with all that was counted.
+//! Rows that cannot be written wait, up to [`WAITING_MAX`] bytes. Beyond that, rows of removed
+//! subscribers are lost and counted; the others are written later with everything that was counted.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -31,7 +31,7 @@ use crate::words::chained;
 
 /// The most bytes of waiting rows: a million subscribers with both directions fit.
 const WAITING_MAX: usize = 256 << 20;
-/// Bytes of rows of removed subscribers at which they are written.
+/// If this many bytes of rows wait, they are written before the interval ends.
 const WRITE_AT: usize = 1 << 20;
 /// The longest incomplete last line, in bytes.
 const LINE_MAX: u64 = 4_096;
@@ -39,14 +39,14 @@ const DAY_S: u64 = 86_400;
 const HEADER: &str =
     "from_s,until_s,subscriber,plan,class,direction,passed_bytes,dropped_packets,marked_packets\n";
 
-/// See the module.
+/// The state of the files; see the module.
 pub(super) struct Usage {
     section: UsageSection,
     path: PathBuf,
     dir: StateDir,
     /// The classes of each plan.
     classes: HashMap<Arc<str>, Classes>,
-    /// What rows say since the daemon began, by direction and class.
+    /// The counters that rows already include, by direction and class.
     told: HashMap<Arc<str>, [Box<[Counters]>; 2]>,
     /// When the last interval began, Unix time.
     since_s: u64,
@@ -58,14 +58,14 @@ pub(super) struct Usage {
     error: Option<String>,
 }
 
-/// The names of a plan's classes by number, and the number of the one that takes the rest.
+/// The names of a plan's classes by number, and the number of the class for all other traffic.
 struct Classes {
     names: Vec<String>,
     rest: usize,
 }
 
 impl Usage {
-    /// Keeps its files in a directory below that of the state.
+    /// Files are kept in a directory below the state directory.
     pub(super) fn new(section: UsageSection, state_dir: &Path, now: Time) -> Usage {
         let path = state_dir.join("usage");
         Usage {
@@ -84,8 +84,8 @@ impl Usage {
         }
     }
 
-    /// What subscribers have counted when the daemon begins, is not told: a daemon before has told it, but for
-    /// what passed since.
+    /// Counters at the start of the daemon are not written as usage: an earlier daemon has written
+    /// them, except what passed since.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -97,7 +97,7 @@ impl Usage {
         })
     }
 
-    /// Plans are new, have changed, or are gone.
+    /// Updates the classes of plans that are new, changed or removed.
     pub(super) fn learn(&mut self, plans: &[PlanEffect]) {
         for (name, _, after) in plans {
             match after {
@@ -115,23 +115,23 @@ impl Usage {
         &self.section
     }
 
-    /// Once a second.
+    /// Called once a second.
     pub(super) fn handle_tick(&mut self, kernel: &Kernel, registry: &Registry, now: Time) {
         if now >= self.due {
             self.due = now + self.section.interval;
-            // The error is in the status.
+            // An error is in the status.
             let _ = self.write(kernel, registry);
         } else if self.waiting.len() >= WRITE_AT && self.error.is_none() {
             let _ = self.flush();
         }
     }
 
-    /// Writes all that was counted until now.
+    /// Writes everything that was counted until now.
     ///
     /// # Errors
-    /// If the disk or the kernel refuses; then it is written later.
+    /// If the disk or the kernel refuses; it is then written later.
     pub(super) fn write(&mut self, kernel: &Kernel, registry: &Registry) -> anyhow::Result<()> {
-        // First what waits: otherwise it may become more and more.
+        // Waiting rows first: otherwise they might grow without limit.
         self.flush()?;
         self.add_all(kernel, registry)?;
         self.since_s = unix_now();
@@ -146,8 +146,8 @@ impl Usage {
         })
     }
 
-    /// Before subscribers get other plans, or plans other classes: what was used until now belongs to those
-    /// before. That it cannot be read here means that it is read later, for those after.
+    /// Called before subscribers get other plans, or plans get other classes: the usage until now belongs to the old
+    /// ones. If it cannot be read here, it is read later and counted for the new ones.
     pub(super) fn handle_effects(
         &mut self,
         effects: &Effects,
@@ -171,7 +171,7 @@ impl Usage {
         }
     }
 
-    /// A subscriber was removed.
+    /// Adds the last rows of a subscriber that was removed.
     pub(super) fn handle_gone(&mut self, gone: &Gone) {
         let are_written = gone
             .counters
@@ -182,7 +182,7 @@ impl Usage {
         self.told.remove(&gone.name);
     }
 
-    /// Returns whether rows say all now.
+    /// Adds the rows of a direction. Returns whether rows now include everything that was counted.
     fn add(
         &mut self,
         name: &Arc<str>,
@@ -203,7 +203,7 @@ impl Usage {
         let classes = self.classes.get(plan).unwrap_or(&unknown);
         let mut used = vec![none; classes.names.len()];
         for (at, now) in counters.iter().enumerate() {
-            // What was counted for a class that the plan had until a moment ago is the rest's.
+            // Counts of a class that the plan no longer has are added to the class for all other traffic.
             let class = if at < used.len() { at } else { classes.rest };
             used[class] += now.since(told_of(at));
         }
@@ -248,13 +248,13 @@ impl Usage {
         flushed
     }
 
-    /// Appends what waits to the file of the day, all of it or nothing.
+    /// Appends the waiting rows to the file of the day, all of them or none.
     fn append(&mut self) -> anyhow::Result<()> {
         let now_s = unix_now();
         let name = file_name(now_s);
         let mut file = self.dir.append(&name)?;
         let whole = whole_lines(&self.path.join(&name))?;
-        // What a crash has left incomplete.
+        // Removes an incomplete last line that a crash left.
         file.set_len(whole)?;
         let header = if whole == 0 { HEADER } else { "" };
         let mut write = || -> std::io::Result<()> {
@@ -274,7 +274,7 @@ impl Usage {
         Ok(())
     }
 
-    /// Removes files of days that are long over.
+    /// Removes files of days that are older than the configuration keeps.
     fn remove_old(&self, now_s: u64) {
         let oldest = file_name(now_s.saturating_sub(self.section.days * DAY_S));
         let names = fs::read_dir(&self.path).into_iter().flatten().flatten();
@@ -286,7 +286,7 @@ impl Usage {
         }
     }
 
-    /// After the last rows were written.
+    /// Ends the export; called after the last rows were written.
     pub(super) fn end(&mut self) {
         if let Some(exporter) = self.exporter.take() {
             exporter.end();
@@ -304,7 +304,7 @@ impl Usage {
     }
 }
 
-/// The name of a class may be anything; in rows it has one line of at most this many bytes.
+/// Makes any class name fit for a row: one line of at most this many bytes.
 fn plain(name: &str) -> String {
     let mut name: String = name.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
     let end = (0..=NAME_MAX).rev().find(|at| name.is_char_boundary(*at));
@@ -312,7 +312,7 @@ fn plain(name: &str) -> String {
     name
 }
 
-/// `2026-11-22.csv`, of the day in UTC.
+/// The file name, such as `2026-11-22.csv`, for the day in UTC.
 fn file_name(now_s: u64) -> String {
     let at = i64::try_from(now_s).ok().and_then(|s| jiff::Timestamp::from_second(s).ok());
     let day = at.unwrap_or_default().to_zoned(jiff::tz::TimeZone::UTC).date();
@@ -403,7 +403,7 @@ mod tests {
         let names = ["voice \"x\", y", "rest"].map(str::to_owned).to_vec();
         usage.classes.insert(plan, Classes { names, rest: 1 });
         assert!(usage.add(&alice, "family", 0, &[counted(10, 0), counted(20, 2)]));
-        // Class 2 is one that the plan had before.
+        // The plan had class 2 before, but no longer.
         assert!(usage.add(&alice, "family", 0, &[counted(10, 0), counted(25, 2), counted(4, 1)]));
         usage.flush().unwrap();
         assert_eq!(

@@ -1,4 +1,4 @@
-//! What daemon and commands say to each other: one JSON value per line (docs/isp/reference.md).
+//! The messages between the daemon and commands: one JSON value per line (docs/isp/reference.md).
 
 use std::collections::BTreeMap;
 
@@ -9,14 +9,14 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// What a client asks.
+/// A client's request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum Request {
     Add {
         subscriber: SubscriberSpec,
     },
-    /// What is absent stays as it is.
+    /// Members that are absent stay as they are.
     Change {
         name: String,
         #[serde(default)]
@@ -27,30 +27,38 @@ pub(super) enum Request {
     Remove {
         name: String,
     },
-    /// Answered by [`Listing`].
+    /// The reply is [`Listing`].
     List {
-        /// Those of a plan alone.
+        /// Only subscribers of this plan.
         #[serde(default)]
         plan: Option<String>,
-        /// Those behind this name.
+        /// Only subscribers after this name.
         #[serde(default)]
         after: Option<String>,
         #[serde(default)]
         limit: Option<usize>,
     },
-    /// Who has this address, and whose names begin so; answered by [`Found`].
+    /// The subscriber with this address, and those whose names begin with this text; the reply is [`Found`].
     Find {
         text: String,
     },
-    /// Answered by [`SubscriberStatus`].
+    /// The reply is [`SubscriberStatus`].
     Counters {
         name: String,
     },
-    /// The busiest subscribers; answered by [`Busiest`].
+    /// The busiest subscribers; the reply is [`Busiest`].
     Top {
         count: usize,
     },
-    /// Answered by an object `plans`, as they are added.
+    /// Sessions and leases that are not policed, after the first ones; the reply is [`Unpoliced`].
+    Unpoliced {
+        #[serde(default)]
+        skip: usize,
+        /// Lists instead the sessions that are policed although no packet about them came for too long.
+        #[serde(default)]
+        silent: bool,
+    },
+    /// The reply is an object `plans`, in the form in which they are added.
     Plans,
     AddPlan {
         plan: Value,
@@ -61,7 +69,7 @@ pub(super) enum Request {
     RemovePlan {
         name: String,
     },
-    /// Adds or changes the subscribers of a table (CSV); answered by [`Imported`].
+    /// Adds or changes the subscribers of a table (CSV); the reply is [`Imported`].
     Import {
         table: String,
         #[serde(default)]
@@ -69,21 +77,21 @@ pub(super) enum Request {
         #[serde(default)]
         skip_bad: bool,
     },
-    /// Guarantees rates to members of a segment until a time, all of them or none.
+    /// Guarantees rates to members of a segment until a time: all of them, or none.
     Lease {
         segment: String,
-        /// Earlier ones are refused.
+        /// A request with an earlier generation is refused.
         generation: u64,
-        /// Unix time.
+        /// The end of the lease, Unix time.
         until_s: u64,
         rates: Vec<LeasedRate>,
-        /// Members that it does not name keep what the lease before guarantees.
+        /// Members that the request does not name keep the guarantee of the previous lease.
         #[serde(default)]
         keep: bool,
     },
-    /// Write what was used until now.
+    /// Writes the usage until now.
     Usage,
-    /// Forget what the API said of names, or of all.
+    /// Drops the API's changes to some names, or all of them.
     Revert {
         #[serde(default)]
         names: Vec<String>,
@@ -98,16 +106,16 @@ pub(super) enum Request {
 pub(super) struct Addresses(#[serde(with = "as_texts")] pub(super) Vec<IpNet>);
 
 impl Addresses {
-    /// Reads what people write on a command line.
+    /// Reads addresses from a command line.
     ///
     /// # Errors
-    /// Says what would be right.
+    /// Says what is expected.
     pub(super) fn parse(texts: &[String]) -> Result<Addresses, String> {
         texts.iter().map(|text| parse_address(text)).collect::<Result<_, _>>().map(Addresses)
     }
 }
 
-/// What is guaranteed to a member.
+/// The guaranteed rate of a member.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct LeasedRate {
@@ -117,7 +125,7 @@ pub(super) struct LeasedRate {
     pub(super) upload_bps: u64,
 }
 
-/// How an import went.
+/// The result of an import.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct Imported {
@@ -126,30 +134,37 @@ pub(crate) struct Imported {
     pub(super) added: usize,
     pub(super) changed: usize,
     pub(super) unchanged: usize,
-    /// How many rows are bad.
+    /// The number of bad rows.
     pub(super) bad: usize,
-    /// The first of them.
+    /// The first of the bad rows.
     pub(super) bad_rows: Vec<BadRow>,
 }
 
-/// Some subscribers, by their names.
+/// A page of subscribers, in order of their names.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Listing {
     pub(super) subscribers: Vec<Value>,
-    /// What to ask for next, if there are more.
+    /// The value of `after` for the next request, if there are more.
     pub(super) after: Option<String>,
 }
 
-/// Subscribers that a text names.
+/// A page of sessions and leases that are not policed.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct Unpoliced {
+    pub(super) unpoliced: Vec<UnpolicedStatus>,
+    pub(super) has_more: bool,
+}
+
+/// Subscribers that match a text.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Found {
-    /// Who has the address first, then names in their order.
+    /// First the one that has the address, then matching names in their order.
     pub(crate) subscribers: Vec<SubscriberStatus>,
-    /// Whether there are more names.
+    /// Whether more names match.
     pub(crate) has_more: bool,
 }
 
-/// A subscriber and what became of its packets.
+/// A subscriber, and the counters of its packets.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct SubscriberStatus {
@@ -161,31 +176,44 @@ pub(crate) struct SubscriberStatus {
     pub(crate) policy: String,
     /// `file`, `api`, `api_over_file`, `radius` or `lease`.
     pub(crate) origin: String,
-    /// The plan that a session would have if a command had not given it another until its end.
+    /// The plan that was reported for the session, if a command has set another one until the session ends.
     #[serde(default)]
     pub(crate) own_plan: Option<String>,
+    /// The subscriber's RADIUS sessions.
+    #[serde(default)]
+    pub(crate) sessions: Vec<SessionStatus>,
     /// Null if the plan does not police that direction.
     pub(crate) download: Option<SubscriberCounters>,
     pub(crate) upload: Option<SubscriberCounters>,
-    /// By what a host of the subscriber has the download divided; null without an agreement.
+    /// The agreement by which the subscriber's download is divided; null if there is none.
     #[serde(default)]
     pub(crate) client: Option<ClientStatus>,
+}
+
+/// A session of a subscriber.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
+pub(crate) struct SessionStatus {
+    pub(crate) session: String,
+    pub(crate) nas: String,
+    /// How long no packet about the session has come, in seconds; null if none came since the start.
+    pub(crate) silent_s: Option<f64>,
 }
 
 /// An agreement with a host of a subscriber.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct ClientStatus {
-    /// Its address and port.
+    /// The address and port of the host.
     pub(crate) address: String,
-    /// When the agreement ends without a renewal, in seconds.
+    /// When the agreement ends if it is not renewed, in seconds.
     pub(crate) ends_in_s: f64,
     pub(crate) classes: Vec<ClientClass>,
-    /// The number of the class of flows that are not bound.
+    /// The number of the class for flows that are not bound to a class.
     pub(crate) default_class: usize,
-    /// Flows that are bound to a class.
+    /// The number of flows that are bound to a class.
     pub(crate) bound: usize,
-    /// Marks for which there was no room.
+    /// The number of marks that had no room.
     pub(crate) refused: u32,
 }
 
@@ -194,7 +222,7 @@ pub(crate) struct ClientStatus {
 #[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct ClientClass {
     pub(crate) weight: u16,
-    /// Under this number since the subscriber was added; under 0 also what passed without an agreement.
+    /// Passed under this class number since the subscriber was added; number 0 includes traffic without an agreement.
     pub(crate) passed_bytes: u64,
     pub(crate) dropped_packets: u64,
 }
@@ -205,17 +233,17 @@ pub(crate) struct ClientClass {
 pub(crate) struct ClientsStatus {
     /// The UDP port.
     pub(crate) port: u16,
-    /// That are in force.
+    /// The number of agreements in force.
     pub(crate) agreements: usize,
-    /// Why hosts cannot ask, if so.
+    /// The reason if hosts cannot ask.
     pub(crate) error: Option<String>,
 }
 
-/// Since the subscriber was added, or the daemon began.
+/// Counters since the subscriber was added or the daemon started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct SubscriberCounters {
-    /// What the plan gives.
+    /// The rate of the plan.
     pub(crate) plan_bps: u64,
     pub(crate) passed_bytes: u64,
     pub(crate) dropped_packets: u64,
@@ -226,9 +254,9 @@ pub(crate) struct SubscriberCounters {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct Busiest {
-    /// Over which time rates are; zero if it is not known yet.
+    /// The interval over which rates were measured; zero if there is none yet.
     pub(super) interval_s: f64,
-    /// By what passed in both directions, most first.
+    /// Sorted by what passed in both directions, the most first.
     pub(super) subscribers: Vec<Busy>,
 }
 
@@ -242,18 +270,18 @@ pub(crate) struct Busy {
     pub(super) upload: Option<BusyDirection>,
 }
 
-/// See [`Busy`].
+/// One direction of [`Busy`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct BusyDirection {
     pub(super) plan_bps: u64,
     pub(super) passed_bps: u64,
-    /// In the interval.
+    /// Packets that were dropped in the interval.
     pub(super) dropped_packets: u64,
     pub(super) marked_packets: u64,
 }
 
-/// What the daemon knows and does.
+/// The daemon's state.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct Status {
@@ -261,42 +289,42 @@ pub(crate) struct Status {
     pub(crate) device: String,
     pub(crate) uplink: Option<String>,
     pub(crate) pid: u32,
-    /// Whether it polices.
+    /// Whether the daemon polices.
     pub(crate) enforcing: bool,
-    /// Why everything passes although it should not, if so.
+    /// The reason if all traffic passes although it should not.
     pub(crate) open_reason: Option<String>,
-    /// How long it polices after the daemon ended without a command, in seconds; null if not at all.
+    /// How long policing continues after the daemon ended without a command, in seconds; null if not at all.
     #[serde(default)]
     pub(crate) watchdog_s: Option<f64>,
-    /// Why not although it should, if so.
+    /// The reason if it does not although it should.
     #[serde(default)]
     pub(crate) keep_error: Option<String>,
     pub(crate) hooks: Vec<HookStatus>,
     pub(crate) since_s: f64,
     pub(crate) subscribers: usize,
     pub(crate) addresses: usize,
-    /// By name.
+    /// In order of their names.
     pub(crate) plans: Vec<PlanStatus>,
     /// In the order of the file.
     #[serde(default)]
     pub(crate) segments: Vec<SegmentStatus>,
-    /// What belongs to no subscriber; it passes.
+    /// Traffic that belongs to no subscriber; it passes.
     pub(crate) unknown: Directions<TotalsStatus>,
     pub(crate) api: ApiStatus,
-    /// How many sessions and leases are not policed, by kinds of reasons.
+    /// The number of sessions and leases that are not policed, by kind of reason.
     #[serde(default)]
     pub(crate) unpoliced_by_reason: BTreeMap<String, usize>,
-    /// The first of them.
+    /// The first of the sessions and leases that are not policed.
     #[serde(default)]
     pub(crate) unpoliced: Vec<UnpolicedStatus>,
-    /// What the kernel holds for it.
+    /// The kernel memory that the tables use.
     pub(crate) memory_bytes: u64,
-    /// Why the file on disk is not in force, if so.
+    /// The reason if the file on disk is not in force.
     pub(crate) config_error: Option<String>,
-    /// Which part of the journal is not in force, if so.
+    /// The part of the journal that is not in force, if there is one.
     #[serde(default)]
     pub(crate) journal_error: Option<String>,
-    /// Whose downloads pass because this host translates their addresses, if so.
+    /// Whose downloads pass because this host translates their addresses; null if no case was found.
     #[serde(default)]
     pub(crate) nat_error: Option<String>,
     /// Null if there is no table `[radius]`.
@@ -316,32 +344,32 @@ pub(crate) struct Status {
     pub(crate) clients: Option<ClientsStatus>,
 }
 
-/// Files of what subscribers used.
+/// The state of the usage files.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct UsageStatus {
     pub(crate) dir: String,
-    /// When rows were written last, Unix time.
+    /// When rows were last written, Unix time.
     pub(crate) written_s: Option<u64>,
-    /// Of subscribers that were removed while the disk took no rows for long.
+    /// Rows of removed subscribers that were lost because rows could not be written for long.
     pub(crate) lost_rows: u64,
-    /// Why rows are not written, if so.
+    /// The reason if rows are not written.
     pub(crate) error: Option<String>,
-    /// Null without a collector.
+    /// Null if no collector is configured.
     #[serde(default)]
     pub(crate) collector: Option<CollectorStatus>,
 }
 
-/// The collector of what subscribers used, by IPFIX.
+/// The collector to which usage is sent as IPFIX.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct CollectorStatus {
     pub(crate) collector: String,
-    /// That the kernel took to send.
+    /// Records that the kernel accepted for sending.
     pub(crate) sent_records: u64,
-    /// That found too many waiting.
+    /// Records that were lost because too many were waiting.
     pub(crate) lost_records: u64,
-    /// Why nothing is sent, if so.
+    /// The reason if nothing is sent.
     pub(crate) error: Option<String>,
 }
 
@@ -350,19 +378,40 @@ pub(crate) struct CollectorStatus {
 #[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct RadiusStatus {
     pub(crate) listen: String,
-    /// Users that have one.
+    /// The number of users that have a session.
     pub(crate) sessions: usize,
-    /// By what became of them, since the daemon began.
+    /// The number of packets by result, since the daemon started.
     pub(crate) packets: BTreeMap<String, u64>,
-    /// That the kernel dropped, as too many waited.
+    /// Packets that the kernel dropped because too many were waiting.
     #[serde(default)]
     pub(crate) dropped_packets: u64,
-    /// How much may wait, as the kernel counts it.
+    /// The size of the receive buffer, as the kernel counts it.
     #[serde(default)]
     pub(crate) receive_buffer_bytes: usize,
-    /// What is wrong with the receive buffer, if something is.
+    /// A problem with the receive buffer, if there is one.
     #[serde(default)]
     pub(crate) note: Option<String>,
+    /// The number of sessions that are policed although no packet about them came for too long.
+    #[serde(default)]
+    pub(crate) silent: usize,
+    /// The access servers that have sessions or have sent packets, 256 at most, then `others`.
+    #[serde(default)]
+    pub(crate) nas: Vec<NasStatus>,
+}
+
+/// An access server.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
+pub(crate) struct NasStatus {
+    pub(crate) nas: String,
+    /// The number of sessions at the last count, which was some seconds ago.
+    pub(crate) sessions: usize,
+    /// How long no packet has come, in seconds; null if none came since the start.
+    pub(crate) silent_s: Option<f64>,
+    /// The number of packets by kind, including requests of servers about its sessions.
+    pub(crate) packets: BTreeMap<String, u64>,
+    /// What had no effect or a different one, by reason: packets, and sessions that ended because they were silent.
+    pub(crate) refused: BTreeMap<String, u64>,
 }
 
 /// Requests of servers to change and end sessions.
@@ -370,9 +419,9 @@ pub(crate) struct RadiusStatus {
 #[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct CoaStatus {
     pub(crate) listen: String,
-    /// By what became of them, since the daemon began.
+    /// The number of requests by result, since the daemon started.
     pub(crate) packets: BTreeMap<String, u64>,
-    /// That the kernel dropped, as too many waited.
+    /// Packets that the kernel dropped because too many were waiting.
     pub(crate) dropped_packets: u64,
 }
 
@@ -385,10 +434,10 @@ pub(crate) struct UnpolicedStatus {
     pub(crate) session: String,
     pub(crate) nas: String,
     pub(crate) addresses: Vec<String>,
-    /// Of the reason.
+    /// The kind of the reason.
     pub(crate) kind: String,
     pub(crate) reason: String,
-    /// Unix time.
+    /// When it was first noted for this reason, Unix time.
     pub(crate) since_s: u64,
 }
 
@@ -398,15 +447,15 @@ pub(crate) struct UnpolicedStatus {
 pub(crate) struct LeasesStatus {
     pub(crate) files: Vec<String>,
     pub(crate) devices: usize,
-    /// Lines that say nothing.
+    /// The number of lines without a usable lease.
     pub(crate) skipped: usize,
-    /// Devices that other subscribers exclude.
+    /// The number of devices that are refused because of other subscribers.
     pub(crate) refused: usize,
-    /// Why the files are not in force, if so.
+    /// The reason if the files are not in force.
     pub(crate) error: Option<String>,
 }
 
-/// A place where packets are looked at.
+/// A place where packets are policed.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct HookStatus {
@@ -415,7 +464,7 @@ pub(crate) struct HookStatus {
     pub(crate) direction: String,
 }
 
-/// One of each direction.
+/// A value for each direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct Directions<T> {
@@ -423,15 +472,15 @@ pub(crate) struct Directions<T> {
     pub(crate) upload: T,
 }
 
-/// How many records are not as the file says.
+/// The number of records that differ from the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct ApiStatus {
-    /// Of the API alone.
+    /// Records that only the API has.
     pub(crate) added: usize,
-    /// Of the API instead of the file.
+    /// Records of the API that override the file's.
     pub(crate) changed: usize,
-    /// Of the file, and removed by the API.
+    /// Records of the file that the API removed.
     pub(crate) removed: usize,
 }
 
@@ -444,9 +493,9 @@ pub(crate) struct PlanStatus {
     pub(crate) subscribers: usize,
     /// How the rate is shared, for people.
     pub(crate) policy: String,
-    /// What one subscriber may have; null if the direction is not policed.
+    /// The rate of one subscriber; null if the direction is not policed.
     pub(crate) rate_bps: Directions<Option<u64>>,
-    /// Of all its subscribers together.
+    /// The sum over all subscribers of the plan.
     pub(crate) totals: Directions<TotalsStatus>,
 }
 
@@ -456,7 +505,7 @@ pub(crate) struct PlanStatus {
 pub(crate) struct SegmentStatus {
     pub(crate) name: String,
     pub(crate) members: usize,
-    /// Matching subscribers that are not members, because there are too many.
+    /// The number of matching subscribers that are not members, because there are too many.
     pub(crate) left_out: usize,
     pub(crate) lease: Option<LeaseStatus>,
     /// Null if the segment does not share that direction.
@@ -478,33 +527,33 @@ pub(crate) struct LeaseStatus {
 #[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct SegmentUse {
     pub(crate) capacity_bps: u64,
-    /// To all members together.
+    /// The sum of the guarantees of all members.
     pub(crate) guaranteed_bps: u64,
-    /// In the last tenth of a second.
+    /// The rate that passed in the last tenth of a second.
     pub(crate) passed_bps: u64,
-    /// Dropped because the segment was full, since the members joined.
+    /// Packets that were dropped because the segment was full, since the members joined.
     pub(crate) refused_packets: u64,
 }
 
-/// What became of packets since the daemon began.
+/// Counters of packets since the daemon started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct TotalsStatus {
-    /// Over the last second.
+    /// The rate over the last second.
     pub(crate) passed_bps: u64,
-    /// Over the last second.
+    /// The rate over the last second.
     pub(crate) dropped_bps: u64,
     pub(crate) passed_bytes: u64,
     pub(crate) passed_packets: u64,
     pub(crate) dropped_bytes: u64,
     pub(crate) dropped_packets: u64,
     pub(crate) marked_packets: u64,
-    /// Of a bundle's free class, for which a stunt paid.
+    /// Bytes of a bundle's free class for which a stunt paid.
     #[serde(default)]
     pub(crate) delegated_bytes: u64,
     #[serde(default)]
     pub(crate) delegated_packets: u64,
-    /// Of a bundle's free class, for which no stunt could pay.
+    /// Packets of a bundle's free class for which no stunt could pay.
     #[serde(default)]
     pub(crate) refused_packets: u64,
 }

@@ -1,5 +1,5 @@
-//! The rates of slots as guarantees of a segment of `fairweir isp`, whose subscribers are named by the
-//! contracts.
+//! Enforces the rates of slots as guarantees of a segment of `fairweir isp`, in which the
+//! subscribers are named by contract.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,14 +8,14 @@ use fairweir_market::guarantees::{Guarantees, Leases};
 
 use crate::words::chained;
 
-/// How long the policer may take to answer; meanwhile the market serves gateways only.
+/// How long the policer may take to answer. The market only serves gateways meanwhile.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A segment of the policer on this host.
 pub(super) struct IspSegment {
     pub(super) run_dir: PathBuf,
     pub(super) segment: String,
-    /// What the last attempt came to.
+    /// The result of the last attempt.
     pub(super) last: String,
 }
 

@@ -1,8 +1,8 @@
-//! `fairweir market`: the server of a market of credits between households, and the [`agent`] of one.
+//! `fairweir market`: the server of a market of credits between households, and the [`agent`] of one household.
 //!
-//! The server is a service of [`fairweir_daemon`]: the operator's requests, status and metrics come by its sockets,
-//! and it closes slots at its deadlines. Gateways come by the network, to threads of
-//! `fairweir_market::http`. All of them hand their work to the one keeper of the database.
+//! The server is a service of [`fairweir_daemon`]: the operator's requests, status and metrics arrive at its sockets,
+//! and it closes slots at its deadlines. Gateways connect over the network, to threads of `fairweir_market::http`. Only
+//! the keeper accesses the database; all threads pass their work to it.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -41,13 +41,13 @@ use cli::{Absent, AgentCommand, InitArgs, MarketCommand, ServeArgs, VerifyArgs};
 use enforce::IspSegment;
 use operator::{Request, summary};
 
-/// How often it looks whether a slot is due, at least.
+/// How often the server checks at least whether a slot is due.
 const TICK: Span = Span::secs(1);
 
-/// After this time the rates in force are set again.
+/// How often the rates in force are set again.
 const AGAIN_AFTER: Span = Span::secs(2);
 
-/// Slots that are closed in one tick, after an outage.
+/// The most slots that are closed in one tick, after an outage.
 const CLOSES_MAX: usize = 100;
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -88,7 +88,7 @@ pub(crate) fn run(command: &MarketCommand) -> anyhow::Result<()> {
 }
 
 fn init(args: &InitArgs) -> anyhow::Result<()> {
-    // So all gateways have the lease of a slot before it begins.
+    // Bids end this early so that all gateways have the lease of a slot before it begins.
     let usual = (args.slot / 4).clamp(1, 30);
     let rules = Rules {
         terms: Terms { mode: Mode::Float, capacity: args.capacity, floor_percent: args.floor },
@@ -96,7 +96,7 @@ fn init(args: &InitArgs) -> anyhow::Result<()> {
         cap: Credits::whole(args.cap),
         slot_s: args.slot,
         close_before_s: args.close_before.unwrap_or(usual),
-        // Slots begin at round times, as :00 and :30.
+        // Slots begin at round times, such as :00 and :30.
         epoch_s: (now_s() / args.slot.max(1) + 1) * args.slot,
     };
     rules.check()?;
@@ -106,7 +106,7 @@ fn init(args: &InitArgs) -> anyhow::Result<()> {
     let had_authority = Authority::exists(&dir);
     let done = found(&dir, database.clone(), rules);
     if done.is_err() {
-        // What was there before is not touched.
+        // What existed before is not removed.
         if !had_database {
             database.remove()?;
         }
@@ -122,7 +122,7 @@ fn init(args: &InitArgs) -> anyhow::Result<()> {
     say(&format!("founded; gateways need {}", path.display()))
 }
 
-/// Founds a market: with an authority that is there, or a new one.
+/// Founds a market: with the existing authority, or a new one.
 fn found(dir: &StateDir, database: Database, rules: Rules) -> anyhow::Result<()> {
     match Authority::exists(dir) {
         true => Authority::open(dir)?,
@@ -131,7 +131,7 @@ fn found(dir: &StateDir, database: Database, rules: Rules) -> anyhow::Result<()>
     let (keeper, thread) = Keeper::start(database)?;
     let done = keeper.ask(move |session| session.apply(Event::Found(rules)));
     drop(keeper);
-    // Its files are closed before they may be removed.
+    // The database's files are closed before they may be removed.
     let _ = thread.join();
     Ok(done??)
 }
@@ -173,7 +173,7 @@ fn status(args: &AskArgs) -> anyhow::Result<()> {
     say(&format!("at {}  {gateways}  {slot}\nrates: {}", text("address"), text("enforcement")))
 }
 
-/// The server's whole life.
+/// Runs the server until it ends.
 fn serve(args: &ServeArgs) -> anyhow::Result<()> {
     let spec = args.service.spec(NAME, 64 << 10)?;
     args.state.founded()?;
@@ -210,7 +210,7 @@ fn serve(args: &ServeArgs) -> anyhow::Result<()> {
         if args.accept_clock {
             market.clock.accept(reading());
         }
-        // What ended while the server was away is closed before anybody can bid.
+        // Slots that ended while the server was not running are closed before any bid is accepted.
         market.handle_tick(monotonic_now())?;
         let handler = move |request| handle(request, &keeper, &authority);
         let server = Server::start(args.listen, tls, Arc::new(handler));
@@ -221,37 +221,37 @@ fn serve(args: &ServeArgs) -> anyhow::Result<()> {
     })
 }
 
-/// The server as a service.
+/// The server, as a service.
 struct Market {
     keeper: Keeper,
     guarantees: Box<dyn Guarantees>,
     known: Known,
     absent: Absent,
-    /// The slot whose rates were set last, and when.
+    /// The slot whose rates were set last, and when they were set.
     applied: Option<(u64, Time)>,
-    /// The slot whose rates the policer has refused, as gateways are told.
+    /// The slot whose rates the policer has refused, as reported to gateways.
     refused: Option<u64>,
     server: Option<Server>,
     tick_at: Time,
     clock: Clock,
-    /// Why the host's time is not believed.
+    /// The reason if the host's clock is not trusted.
     doubt: Option<String>,
 }
 
-/// What follows from a doubt.
+/// The consequence of a doubt about the clock.
 const IN_DOUBT: &str = "no slot is closed and no change is taken: set the clock, or if it is right start the \
                         server with --accept-clock";
 
-/// What the clocks say; the database's is asked where it counts.
+/// The present readings of the clocks. The database's clock is read only where it matters.
 fn reading() -> Reading {
     Reading { now_s: now_s(), passed: boottime_now(), database_s: None }
 }
 
-/// What closing the slots that are due came to.
+/// The result of closing the slots that are due.
 struct Due {
     closed: usize,
     leases: Option<Leases>,
-    /// When the next is, in seconds of Unix time.
+    /// When the next slot is to be closed, in seconds since 1970.
     next_s: u64,
     clock: Clock,
     doubt: Option<String>,
@@ -275,7 +275,7 @@ impl Market {
             let book = session.book();
             let rules = book.rules().map_err(|e| e.to_string())?;
             let is_paused = book.is_paused();
-            // While it is paused, slots pass that are not closed.
+            // While the market is paused, slots pass without being closed.
             let open = if is_paused { rules.open_at(now.now_s) } else { book.open_slot() };
             let doubt = clock.check(rules, open, now).err();
             session.present.clock.clone_from(&doubt);
@@ -295,8 +295,8 @@ impl Market {
 }
 
 impl Market {
-    /// Sets the rates of the running slot, and repeats that now and then because the policer may have been
-    /// restarted.
+    /// Sets the rates of the running slot, and repeats this from time to time because the policer
+    /// may have been restarted.
     fn enforce(&mut self, now: Time) {
         let Some(leases) = self.known.at(now_s()) else { return };
         let is_known =
@@ -315,7 +315,7 @@ impl Market {
         }
         self.applied = Some((slot, now));
         if refused != self.refused {
-            // What is not told now is told with the next attempt.
+            // If this fails, the next attempt reports it.
             let done = self.keeper.ask(move |session| session.present.leases = refused);
             self.refused = done.map_or(self.refused, |()| refused);
         }
@@ -337,7 +337,7 @@ impl Service for Market {
         let due = match self.close_due() {
             Ok(due) => due.map_err(Error::Refused)?,
             Err(gone @ Gone::Keeper) => return Err(Error::Refused(gone.to_string())),
-            // Slots are closed when the database answers again.
+            // Slots are closed once the database answers again.
             Err(gone @ Gone::Database) => {
                 warn!("{gone}");
                 self.enforce(now);
@@ -353,7 +353,7 @@ impl Service for Market {
             match &due.doubt {
                 Some(doubt) if self.doubt.is_none() => warn!("{doubt}; {IN_DOUBT}"),
                 None => info!("the host's clock is right again"),
-                // It differs by more each second.
+                // Not logged: the text changes each second.
                 Some(_) => {}
             }
             self.doubt = due.doubt;

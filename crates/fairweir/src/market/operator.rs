@@ -1,4 +1,4 @@
-//! What the operator asks of a market and changes in it: codes, households, rules, backups.
+//! The operator's requests to a market: codes, households, rules, backups.
 
 use std::ops::RangeBounds;
 use std::path::Path;
@@ -26,29 +26,29 @@ use crate::exit::Usage;
 use crate::table::{self, Align};
 use crate::words::{count, mbit};
 
-/// What the operator asks beyond status, reload, metrics and off.
+/// Requests other than status, reload, metrics and off.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum Request {
-    /// Answered by the code.
+    /// The reply is the code.
     Code { contract: String, peak: Option<Rate>, hours: u64 },
-    /// Answered by the open codes, without the codes themselves.
+    /// The reply lists the open codes, without the codes themselves.
     Codes,
-    /// Ends the open codes of a contract. Answered by their number.
+    /// Ends the open codes of a contract. The reply is their number.
     Revoke { contract: String },
-    /// Answered by a row for each household.
+    /// The reply has a row for each household.
     Households,
-    /// Answered by a household's row, bids and statements.
+    /// The reply has the household's row, bids and statements.
     Show { name: String },
-    /// Removes a household, by its contract or pseudonym. Answered by its row.
+    /// Removes a household, by its contract or pseudonym. The reply is its row.
     Remove { name: String },
-    /// Changes the rules from the open slot on.
+    /// Changes the rules from the open slot onwards.
     Change { capacity: Option<Rate>, floor: Option<u64>, cap: Option<Credits> },
-    /// Closes no slot and takes no bid from now on. Answered by whether that is new, and the open slot.
+    /// From now on closes no slot and accepts no bid. The reply says whether that changed anything, and the open slot.
     Pause,
-    /// Goes on with the first slot whose bids have not ended. Answered as `Pause`.
+    /// Continues with the first slot whose bids have not ended. The reply is as for `Pause`.
     Resume,
-    /// Changes the rate of a household's plan from the open slot on; `None` is no bound.
+    /// Changes the rate of a household's plan from the open slot onwards; `None` means no bound.
     Plan { name: String, peak: Option<Rate> },
 }
 
@@ -67,7 +67,7 @@ impl Request {
     }
 }
 
-/// Does what is asked; the answer is JSON.
+/// Handles a request; the reply is JSON.
 pub(super) fn answer(keeper: &Keeper, request: Request, peer: Peer) -> anyhow::Result<Value> {
     let change = (request.access() == Access::Change).then(|| format!("{request:?}"));
     let done = match request {
@@ -142,7 +142,7 @@ fn issue(
     let now_s = now_s();
     let event = Event::Code { hash, contract, peak, until_s: now_s + hours * 3_600 };
     keeper.ask(move |session| {
-        // Else expired codes leave no room for others one day.
+        // Otherwise expired codes would eventually leave no room for new ones.
         for expired in session.book().revoking(|code| code.until_s < now_s) {
             session.apply(expired)?;
         }
@@ -162,7 +162,7 @@ fn row(session: &Session<'_>, seat: usize) -> Value {
     rows(session, seat..=seat).remove(0)
 }
 
-/// The households of these seats.
+/// The rows of the households with these seats.
 fn rows(session: &Session<'_>, seats: impl RangeBounds<usize>) -> Vec<Value> {
     let book = session.book();
     let leases = book.leases();
@@ -343,7 +343,7 @@ pub(super) fn restore(args: &RestoreArgs) -> anyhow::Result<()> {
     ))
 }
 
-/// Copies database and authority to a directory that has none, or leaves none there.
+/// Copies the database and the authority to a directory that has neither. If it fails, it leaves no copy there.
 fn copy(database: &Database, from: &StateDir, to: &StateDir) -> anyhow::Result<Book> {
     let copied = || -> anyhow::Result<Book> {
         Authority::copy(from, to)?;
@@ -355,7 +355,7 @@ fn copy(database: &Database, from: &StateDir, to: &StateDir) -> anyhow::Result<B
     })
 }
 
-/// Neither a market nor an authority is overwritten.
+/// Fails if the directory has a market or an authority, so that neither is overwritten.
 fn refuse_occupied(dir: &Path) -> anyhow::Result<()> {
     let state = StateDir::new(dir);
     let database = Database::of(&state, None)?;
@@ -365,7 +365,7 @@ fn refuse_occupied(dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What `verify` says of a book too.
+/// A summary of a book, also printed by `verify`.
 pub(super) fn summary(book: &Book) -> String {
     format!(
         "{} slots closed, {} gateways, {} micro-credits, root {}",
@@ -409,7 +409,7 @@ fn rate(value: &Value) -> String {
     value.as_u64().map_or_else(|| "-".to_owned(), mbit)
 }
 
-/// An amount, which is a text of micro-credits.
+/// An amount, which JSON has as a string of micro-credits.
 fn credits(value: &Value) -> String {
     let amount = value.as_str().and_then(|text| text.parse::<Credits>().ok());
     amount.map_or_else(|| "-".to_owned(), |amount| format!("{:.2}", amount.as_f64()))

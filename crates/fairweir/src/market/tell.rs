@@ -1,8 +1,7 @@
-//! Tells the daemons that shape at home what the slot has bought, every second and at each change.
+//! Tells the daemons that shape at home the rate of the current slot, every second and at each change.
 //!
-//! A thread of its own asks them, so that one that hangs delays nothing else. What is told ends by itself
-//! (`fairweir_core::market::guarantee`), so it has to be told again, and an agent that is killed leaves
-//! nothing behind.
+//! It uses a thread of its own, so that a daemon that hangs delays nothing else. A guarantee expires by itself
+//! (`fairweir_core::market::guarantee`), so it must be repeated; if the agent is killed, no guarantee remains.
 
 use std::io;
 use std::path::Path;
@@ -21,29 +20,29 @@ use serde::Serialize;
 use crate::instance::PROXY;
 use crate::words::chained;
 
-/// A daemon answers within a tick.
+/// How long to wait for a daemon; it answers within a tick.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// How often a rate that has not changed is told again.
+/// How often an unchanged rate is repeated.
 const AGAIN_AFTER: Span = Span::secs(1);
 
-/// What the last attempt came to.
+/// The result of the last attempt for a daemon.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Said {
     daemon: String,
-    /// What it answered, or why it was not told.
+    /// The daemon's reply, or the error.
     said: String,
     is_followed: bool,
 }
 
-/// See the module.
+/// Tells daemons; see the module.
 pub(super) struct Teller {
     asks: SyncSender<(Vec<Told>, Guarantee)>,
     said: Arc<Mutex<Vec<Said>>>,
-    /// What was told last, and when.
+    /// The guarantee that was told last, and when.
     told: Option<(Guarantee, Time)>,
 }
 
-/// A request of `fairweir host`, `fairweir router` and `fairweir proxy`.
+/// A request to `fairweir host`, `fairweir router` and `fairweir proxy`.
 #[derive(Serialize)]
 #[serde(tag = "request", rename_all = "snake_case")]
 enum Request {
@@ -51,10 +50,10 @@ enum Request {
 }
 
 impl Teller {
-    /// Of the daemons whose sockets are in a directory.
+    /// Starts a teller for the daemons whose sockets are in a directory.
     ///
     /// # Errors
-    /// If there is no thread.
+    /// If the thread cannot be started.
     pub(super) fn start(run_dir: &Path) -> io::Result<Teller> {
         let (asks, asked) = sync_channel(1);
         let said = Arc::default();
@@ -64,7 +63,7 @@ impl Teller {
         Ok(Teller { asks, said, told: None })
     }
 
-    /// Tells what is guaranteed now; nothing is told that is told already.
+    /// Tells the present guarantee, unless the same was told less than [`AGAIN_AFTER`] ago.
     pub(super) fn handle_tick(&mut self, told: &[Told], guarantee: Option<Guarantee>, now: Time) {
         let Some(guarantee) = guarantee.filter(|_| !told.is_empty()) else {
             self.told = None;
@@ -79,17 +78,17 @@ impl Teller {
         }
         match self.asks.try_send((told.to_vec(), guarantee)) {
             Ok(()) => self.told = Some((guarantee, now)),
-            // A daemon hangs; what is told then is what is true then.
+            // The thread still waits for a daemon. A later tick sends the guarantee of that time.
             Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => {}
         }
     }
 
-    /// Whether a daemon follows what was told last.
+    /// Whether a daemon follows the guarantee that was told last.
     pub(super) fn is_followed(&self) -> bool {
         self.said().iter().any(|said| said.is_followed)
     }
 
-    /// What each daemon said last.
+    /// The last result for each daemon.
     pub(super) fn said(&self) -> Vec<Said> {
         self.said.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -114,7 +113,7 @@ fn tell_all(run_dir: &Path, asked: &Receiver<(Vec<Told>, Guarantee)>, results: &
     }
 }
 
-/// The instances that run.
+/// The running instances of a kind.
 fn names(run_dir: &Path, told: Told) -> Result<Vec<String>, Error> {
     let is_one = |name: &String| match told {
         Told::Host => name.starts_with(Role::Host.prefix()),

@@ -1,4 +1,4 @@
-//! What the page's own socket is asked, and how commands ask it.
+//! Requests to the page's own socket, and how commands send them.
 
 use std::io::Write;
 use std::path::Path;
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::NAME;
 use crate::daemon_args::not_running;
 
-/// How long the page may take to answer, and a client to ask.
+/// How long to wait for the page's reply, and how long the page waits for a client's request.
 pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 
 const PAUSE: Duration = Duration::from_millis(20);
@@ -25,50 +25,50 @@ const PAUSE: Duration = Duration::from_millis(20);
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum Request {
-    /// Answered by a text: a link that signs one browser in.
+    /// The reply is a text: a link that signs one browser in.
     Open,
-    /// Answered by [`super::history::Points`].
+    /// The reply is [`super::history::Points`].
     History(Query),
-    /// Answered by a list of [`super::history::suggest::Suggested`].
+    /// The reply is a list of [`super::history::suggest::Suggested`].
     Suggest,
-    /// Answered by [`PageStatus`].
+    /// The reply is [`PageStatus`].
     Status,
 }
 
-/// The page that runs.
+/// The state of the running page.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct PageStatus {
-    /// Of fairweir.
+    /// The version of fairweir.
     pub(super) version: String,
-    /// The page's process.
+    /// The process id of the page.
     pub(super) pid: u32,
-    /// Where browsers find it, once they are signed in.
+    /// The address that signed-in browsers open.
     pub(super) url: String,
-    /// Whether it changes nothing.
+    /// Whether the page refuses all changes.
     pub(super) read_only: bool,
-    /// Whether it records what groups receive.
+    /// Whether the page records what groups receive.
     pub(super) records: bool,
 }
 
-/// A part of the history, in steps.
+/// A request for a part of the history, divided into steps.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Query {
-    /// The instance; null for all.
+    /// The daemon's instance; null for all daemons.
     pub(crate) daemon: Option<String>,
-    /// null for all.
+    /// The group; null for all groups.
     pub(crate) group: Option<String>,
     /// Seconds since 1970.
     pub(crate) from: u64,
     /// Seconds since 1970, not included.
     pub(crate) to: u64,
-    /// Multiples of 60 are read from the minutes, others from the seconds.
+    /// The length of a step. Multiples of 60 use the rows per minute, others the rows per second.
     pub(crate) step_s: u64,
 }
 
 impl Query {
-    /// The last `span_s`, in steps of this length.
+    /// The last `span_s` seconds before `now`, in steps of `step_s`.
     pub(crate) fn last(span_s: u64, step_s: u64, now: u64) -> Query {
         let step_s = step_s.max(1);
         let from = now.saturating_sub(span_s) / step_s * step_s;
@@ -76,7 +76,7 @@ impl Query {
     }
 }
 
-/// A link of the page that runs.
+/// A new sign-in link from the running page.
 pub(crate) fn new_link(page_dir: &Path) -> anyhow::Result<String> {
     ask(page_dir, &Request::Open)
 }
@@ -119,7 +119,7 @@ pub(super) fn end(page_dir: &Path) -> anyhow::Result<()> {
     Ok(writeln!(out, "the page (pid {pid}) has ended")?)
 }
 
-/// Asks the page that runs.
+/// Sends a request to the running page and reads the reply.
 pub(super) fn ask<T: DeserializeOwned>(page_dir: &Path, request: &Request) -> anyhow::Result<T> {
     let client = Client::connect(page_dir, NAME, Access::Change, PATIENCE);
     let mut client = client.map_err(|e| match e {

@@ -1,9 +1,9 @@
-//! Accepts connections, so that no local user or web page can use up the process.
+//! Accepts connections, and limits them so that no local user or web page can exhaust the process.
 //!
 //! Every user of this machine can connect, and so can every page that a browser here shows. There are
-//! at most [`CONNECTIONS_MAX`] connections. For one more the oldest goes that has not shown the cookie
-//! of a session, and only without such a one the oldest of all. A connection that sends no whole
-//! request ends after [`PATIENCE`]. What a reader does not take is not made.
+//! at most [`CONNECTIONS_MAX`] connections. A further one closes the oldest connection that has not
+//! shown a session cookie, or the oldest of all if each has shown one. A connection that sends no whole
+//! request ends after [`PATIENCE`]. Output is produced only as fast as the client reads it.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,13 +22,13 @@ use tower_service::Service;
 /// The most connections at a time.
 const CONNECTIONS_MAX: usize = 64;
 
-/// How long the head of a request may take.
+/// How long a client may take to send the head of a request.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The longest head of a request, and what is written ahead of a slow reader, in bytes.
+/// The largest head of a request, and the most output buffered for a slow reader, in bytes.
 const BUFFER_MAX: usize = 16 << 10;
 
-/// Set by a request with the cookie of a session.
+/// Set once a request on this connection carries a valid session cookie.
 #[derive(Clone, Debug, Default)]
 pub(super) struct IsSignedIn(Arc<AtomicBool>);
 
@@ -55,14 +55,14 @@ pub(super) async fn serve(listener: TcpListener, router: Router) {
         let stream = loop {
             match listener.accept().await {
                 Ok((stream, _)) => break stream,
-                // No file descriptor is free; one will be.
+                // No file descriptor is free; retry after a pause.
                 Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
             }
         };
         let removed = remove_one_if_full(&mut open.lock().unwrap_or_else(|e| e.into_inner()));
         if let Some(connection) = removed {
             connection.task.abort();
-            // Until its task has ended it is open.
+            // The connection is open until its task has ended.
             let _ = connection.task.await;
         }
         let is_signed_in = IsSignedIn::default();
@@ -76,7 +76,7 @@ pub(super) async fn serve(listener: TcpListener, router: Router) {
             });
             let mut builder = http1::Builder::new();
             builder.timer(TokioTimer::new()).header_read_timeout(PATIENCE).max_buf_size(BUFFER_MAX);
-            // How it ended does not matter.
+            // An error of the connection does not matter.
             let _ = builder.serve_connection(TokioIo::new(stream), answer).await;
             let mut all = to_end.lock().unwrap_or_else(|e| e.into_inner());
             all.retain(|c| c.number != number);
@@ -85,7 +85,7 @@ pub(super) async fn serve(listener: TcpListener, router: Router) {
     }
 }
 
-/// Makes room for one more connection.
+/// If the table is full, removes a connection to make room for a new one.
 fn remove_one_if_full(all: &mut VecDeque<Connection>) -> Option<Connection> {
     if all.len() < CONNECTIONS_MAX {
         return None;

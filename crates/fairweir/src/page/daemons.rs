@@ -1,4 +1,4 @@
-//! Asks all daemons of this machine the same, over connections that are kept.
+//! Sends the same request to all daemons of this machine, over connections that are kept open.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,10 +8,10 @@ use fairweir_core::units::{Span, Time};
 use fairweir_daemon::{Access, Client, Error, instances};
 use fairweir_linux::monotonic_now;
 
-/// How long an answer of a daemon is waited for; the other daemons wait meanwhile.
+/// How long to wait for a daemon's reply; the other daemons are not asked meanwhile.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A silent daemon is asked again after this time.
+/// A daemon that did not reply is asked again after this time.
 const SILENCE: Span = Span::secs(5);
 
 /// The most daemons that are asked.
@@ -21,7 +21,7 @@ const DAEMONS_MAX: usize = 32;
 pub(crate) struct Daemons {
     run_dir: PathBuf,
     clients: BTreeMap<String, Client>,
-    /// Daemons that did not answer, when they are asked again, and why.
+    /// Daemons that did not reply in time: when each is asked again, and the error.
     silent: BTreeMap<String, (Time, String)>,
 }
 
@@ -31,8 +31,8 @@ impl Daemons {
         Daemons { run_dir, clients: BTreeMap::new(), silent: BTreeMap::new() }
     }
 
-    /// What each daemon answers, or why it does not, by instance. One that has ended and left its
-    /// socket is left out.
+    /// Each daemon's reply or error, by instance. Leaves out a daemon that has ended but whose
+    /// socket still exists.
     pub(crate) fn ask_all<T>(
         &mut self,
         ask: impl Fn(&str, &mut Client) -> Result<T, Error>,
@@ -54,7 +54,7 @@ impl Daemons {
             return Some(Err(why.clone()));
         }
         let answer = match self.attempt(&name, ask) {
-            // One that has just been restarted answers at its new socket.
+            // A daemon that has just restarted answers at its new socket.
             Err(Error::Broken { .. }) => self.attempt(&name, ask),
             answer => answer,
         };
@@ -84,7 +84,7 @@ impl Daemons {
             None => Client::connect(&self.run_dir, name, Access::Read, PATIENCE)?,
         };
         let answer = ask(name, &mut client)?;
-        // One that failed is not asked again by the same connection, which may owe an answer.
+        // Kept only after a success: after an error, a late reply may still arrive on it.
         self.clients.insert(name.to_owned(), client);
         Ok(answer)
     }

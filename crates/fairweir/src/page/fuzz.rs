@@ -1,5 +1,5 @@
-//! Properties of the page on any request, and on any rows of the history. HTTP itself is read by hyper; here requests are
-//! given to the router.
+//! Properties of the page for arbitrary requests and arbitrary rows of the history. hyper parses
+//! HTTP; here the router is given requests directly.
 
 use std::cell::LazyCell;
 use std::net::SocketAddr;
@@ -27,8 +27,8 @@ thread_local! {
 const ADDRESS: ([u8; 4], u16) = ([127, 0, 0, 1], 8070);
 const MARK: &str = "<fuzz";
 
-/// Rows of the history, as [`fuzz::history`] makes them of the bytes, and what the page shows of their points: each group
-/// has a rate for each time.
+/// Rows of the history that [`fuzz::history`] makes from the bytes, and the view that the page makes of their points.
+/// Property: each group has a rate for each time.
 pub(crate) fn history(data: &[u8]) {
     fuzz::history(data, &|points| {
         for name in ["host-eth0", "router"] {
@@ -40,9 +40,9 @@ pub(crate) fn history(data: &[u8]) {
     });
 }
 
-/// The bytes are requests, each with `---` in a line of its own behind it: method and path, headers, an empty line, the
-/// body. `{code}`, `{cookie}` and `{csrf}` stand for those of this page. None makes an error of the server; without
-/// the cookie nothing is shown, and from another site or without the token nothing changes.
+/// The bytes are requests, each followed by `---` on a line of its own: method and path, headers, an empty line, the
+/// body. `{code}`, `{cookie}` and `{csrf}` stand for the secrets of this page. Properties: no server error; without the
+/// cookie nothing is shown; from another site or without the token nothing changes.
 pub(crate) fn requests(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let state = State::new(Path::new("/nonexistent"), SocketAddr::from(ADDRESS), false, None);
@@ -57,7 +57,7 @@ pub(crate) fn requests(data: &[u8]) {
     });
 }
 
-/// What stands for the secrets, and the secrets.
+/// Placeholders, and the secrets that replace them.
 type Secrets = [(&'static str, String); 3];
 
 async fn request(state: &Arc<State>, text: &str, secrets: &Secrets) {
@@ -87,7 +87,7 @@ async fn request(state: &Arc<State>, text: &str, secrets: &Secrets) {
     let response = router(Arc::clone(state)).call(request).await;
     let response = response.unwrap_or_else(|never| match never {});
     let status = response.status().as_u16();
-    // There is no history here.
+    // This test has no history.
     let is_missing = status == 503 && path == "/history";
     assert!(status < 500 || is_missing, "{status} to {text:?}");
     assert!(HEADERS.iter().all(|(name, _)| response.headers().contains_key(name)), "{text:?}");

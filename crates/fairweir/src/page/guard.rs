@@ -1,13 +1,13 @@
-//! Which requests are answered at all, and what every answer says.
+//! Decides which requests are answered, and sets the headers of every answer.
 //!
-//! A browser lets any web page send requests to 127.0.0.1. This module tells them apart:
+//! A browser lets any web page send requests to 127.0.0.1. This module detects and refuses them:
 //!
 //! - `Host` must be this page's own. A name that an attacker's DNS server maps to 127.0.0.1 (DNS
 //!   rebinding) is a different `Host`.
 //! - `Origin`, if there is one, must be this page's own. Browsers send it with every request that may
 //!   change something, and it must be there for those.
-//! - `Sec-Fetch-Site` must not say that another site or another port of this host asks for anything
-//!   but the document itself, which can then be neither read nor framed by it.
+//! - `Sec-Fetch-Site` must not name another site or another port of this host, except for a request
+//!   for the document itself. The requesting site can neither read nor frame that document.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
-/// What names this page, as `Host` has it.
+/// The values of `Host` that name this page.
 #[derive(Clone, Debug)]
 pub(super) struct Hosts(Vec<String>);
 
@@ -28,7 +28,7 @@ impl Hosts {
         Hosts(vec![format!("127.0.0.1:{port}"), format!("localhost:{port}")])
     }
 
-    /// The address for links.
+    /// The origin with which links to this page begin.
     pub(super) fn origin(&self) -> String {
         format!("http://{}", self.0[0])
     }
@@ -71,7 +71,7 @@ impl Hosts {
 #[derive(Debug, PartialEq, Eq)]
 struct Refusal(StatusCode, &'static str);
 
-/// Refuses what does not come from this page; adds the headers of every answer.
+/// Refuses requests that do not come from this page, and adds headers to every answer.
 pub(super) async fn guard(
     FromState(hosts): FromState<Hosts>,
     request: Request,
@@ -92,10 +92,10 @@ pub(super) async fn guard(
     response
 }
 
-/// How long the body of a request and the answer may take; streams go on after it.
+/// Time limit for receiving the body of a request and sending the answer; streams may last longer.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Of every answer.
+/// Headers of every answer.
 pub(super) const HEADERS: [(HeaderName, &str); 7] = [
     (
         header::CONTENT_SECURITY_POLICY,
@@ -104,7 +104,7 @@ pub(super) const HEADERS: [(HeaderName, &str); 7] = [
     ),
     (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
     (header::X_FRAME_OPTIONS, "DENY"),
-    // Without any referrer browsers send forms with the origin `null`.
+    // With `no-referrer`, browsers would send forms with the origin `null`.
     (header::REFERRER_POLICY, "same-origin"),
     (header::CACHE_CONTROL, "no-store"),
     (HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),

@@ -1,5 +1,5 @@
-//! What the page shows a household besides its link: the agent of the credit market, and the gateway's
-//! proxy.
+//! What the page shows a household besides its link: the status of the credit market's agent, and
+//! of the gateway's proxy.
 
 use fairweir_config::applications::KINDS;
 use fairweir_core::market::ledger::Credits;
@@ -9,10 +9,10 @@ use super::heard::{GroupSample, Heard};
 use super::shown::{DaemonView, HouseholdView, TableView, WantedView};
 use crate::words::{count, mbit};
 
-/// The most rows of a table that are shown; `fairweir proxy status --json` has all.
+/// The most rows of a table that are shown; `fairweir proxy status --json` prints all.
 const ROWS_MAX: usize = 64;
 
-/// The most pairs of device and application whose bytes are recorded, the largest first.
+/// The most pairs of device and application that are recorded; those with the most bytes are kept.
 const RECORDED_MAX: usize = 256;
 
 const SLOTS: [&str; 5] = ["Begins", "Bid", "Should buy", "Price of 1 Mbit/s", "Wanted for"];
@@ -21,7 +21,7 @@ const USAGE: [&str; 4] = ["Device", "Application", "Downloaded", "Uploaded"];
 const PRIORITY: [&str; 2] = ["Kind of use", "Worth now"];
 const DEVICES: [&str; 4] = ["Device", "System", "Kind", "Evidence"];
 
-/// What `fairweir market agent` says; docs/experiments/market.md.
+/// The reply of `fairweir market agent`; see docs/experiments/market.md.
 #[derive(Deserialize)]
 pub(super) struct AgentStatus {
     gateway: String,
@@ -118,7 +118,7 @@ pub(super) fn agent_view(status: &AgentStatus) -> DaemonView {
     }
 }
 
-/// "fri sat 20:00 to 00:30".
+/// Writes a time of the week, such as "fri sat 20:00 to 00:30".
 fn when(time: &TimeOfWeek) -> String {
     const DAYS: [&str; 7] = ["mon", "tue", "wed", "thu", "fri", "sat", "sun"];
     let days = match time.days {
@@ -132,7 +132,7 @@ fn when(time: &TimeOfWeek) -> String {
     format!("{days} {} to {}", clock(time.from_min), clock(time.to_min))
 }
 
-/// What `fairweir proxy` says; docs/experiments/proxy.md.
+/// The reply of `fairweir proxy`; see docs/experiments/proxy.md.
 #[derive(Deserialize)]
 pub(super) struct ProxyStatus {
     #[serde(default)]
@@ -141,9 +141,9 @@ pub(super) struct ProxyStatus {
     connections: usize,
     full: bool,
     classes: Vec<Class>,
-    /// The largest first.
+    /// The largest usage first.
     usage: Vec<Usage>,
-    /// What each kind of use is worth now.
+    /// The current priority of each kind of use.
     #[serde(default)]
     priority: Option<[f64; 4]>,
     #[serde(default)]
@@ -240,7 +240,7 @@ pub(super) fn proxy_view(status: &ProxyStatus) -> DaemonView {
     }
 }
 
-/// What the history records of it: payload by device and application.
+/// The part of the reply that the history records: payload by device and application.
 pub(super) fn heard(status: ProxyStatus) -> Heard {
     let groups = status.usage.iter().take(RECORDED_MAX).map(|of| GroupSample {
         name: format!("{} {}", of.device, app(of)),

@@ -1,8 +1,8 @@
 //! The page's Unix socket, for root, and the page's user and group: links that work once, and the
 //! history.
 //!
-//! Every local user can connect to the port, so the port alone gives nothing. Requests and replies
-//! are those of the daemons' sockets, one line of JSON each.
+//! Every local user can connect to the port, so access to the port alone gives no rights. Requests
+//! and replies have the format of the daemons' sockets: one line of JSON each.
 
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
@@ -20,12 +20,12 @@ use super::routes::State;
 /// The longest request, in bytes.
 const REQUEST_MAX: usize = 1_024;
 
-/// `fairweir page --open`: prints a link of the page that runs.
+/// `fairweir page --open`: prints a sign-in link of the running page.
 pub(super) fn print(page_dir: &Path) -> anyhow::Result<()> {
     Ok(writeln!(text::stdout(), "{}", new_link(page_dir)?)?)
 }
 
-/// Prints a link at the start if a person reads it; logs keep what they are given.
+/// Prints a link at the start if stdout is a terminal: a log would keep the link.
 pub(super) fn greet(state: &State) -> io::Result<()> {
     if !io::stdout().is_terminal() {
         return Ok(());
@@ -33,14 +33,14 @@ pub(super) fn greet(state: &State) -> io::Result<()> {
     writeln!(text::stdout(), "{}", state.new_link())
 }
 
-/// Answers requests for links, one client after the other.
+/// Answers requests at the socket, one client after the other.
 pub(super) async fn serve(listener: UnixListener, state: Arc<State>) {
     loop {
         match listener.accept().await {
             Ok((stream, _)) => {
                 let _ = timeout(PATIENCE, answer(stream, &state)).await;
             }
-            // No file descriptor is free; one will be.
+            // No file descriptor is free; retry after a pause.
             Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
         }
     }

@@ -1,25 +1,25 @@
 //! `fairweir page`: shows in a browser how the links of this machine are shared, and changes weights.
 //!
-//! One process for all daemons. It has no privileges: it asks the daemons over their Unix sockets,
-//! and a change is a request that the daemon checks, applies and stores. It listens on 127.0.0.1
-//! alone, and everything that the browser loads is in this binary.
+//! One process serves all daemons. It has no privileges: it sends requests to the daemons over their Unix sockets. A
+//! change is a request too; the daemon checks, applies and stores it. The process listens only on 127.0.0.1, and
+//! everything that the browser loads is in this binary.
 //!
 //! | module | its job |
 //! |---|---|
 //! | [`link`] | the Unix socket: links that work once, and the history |
-//! | [`daemons`] | asks all daemons the same |
+//! | [`daemons`] | sends the same request to all daemons |
 //! | [`sessions`] | who is signed in: codes, cookies, tokens against forged requests, undo |
-//! | [`connections`] | accepts connections; how many, and for how long |
-//! | [`guard`] | which requests come from this page at all: `Host`, `Origin`, headers of every answer |
+//! | [`connections`] | accepts connections, and limits their number and duration |
+//! | [`guard`] | which requests are answered: `Host`, `Origin`, headers of every answer |
 //! | [`routes`] | the handlers |
-//! | [`view`] | what is shown: numbers of the daemons with a sentence for each state |
-//! | [`operator`] | the same of `fairweir isp`: plans and segments |
-//! | [`household`] | the agent of the credit market, and the gateway's proxy |
+//! | [`view`] | what is shown: the daemons' numbers, with a sentence for each state |
+//! | [`operator`] | the view of `fairweir isp`: plans and segments |
+//! | [`household`] | the view of the credit market's agent, and of the gateway's proxy |
 //! | [`history`] | what groups received: recorded, printed, and weights that would have helped |
 //! | [`past`] | the history, for a chart and a table |
-//! | [`html`] | the same as a document that needs no script |
+//! | [`html`] | the view as a document that needs no script |
 //!
-//! docs/develop/security.md lists what others can send to it.
+//! docs/develop/security.md lists what others can send to this process.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -53,10 +53,10 @@ mod sessions;
 mod shown;
 mod view;
 
-/// The file of the history, in `--state-dir`.
+/// The history's file name in `--state-dir`.
 const FILE: &str = "history.sqlite";
 
-/// The instance, which names the socket in `--page-dir`.
+/// The instance name of the page; it names the socket in `--page-dir`.
 const NAME: &str = "page";
 
 pub(crate) fn run(args: &PageArgs) -> anyhow::Result<()> {
@@ -78,7 +78,7 @@ pub(crate) fn run(args: &PageArgs) -> anyhow::Result<()> {
     let socket = listen(&control_socket(&args.page_dir, NAME), OpenTo::group(group))?;
     let state_dir = StateDir::new(&args.state_dir);
     if let Some((user, group)) = user {
-        // The lock below says what is wrong with it.
+        // An error does not matter: taking the lock below reports what is wrong.
         let _ = state_dir.give_to(user, group);
         drop_privileges(user, group)?;
     }
@@ -101,7 +101,7 @@ pub(crate) fn run(args: &PageArgs) -> anyhow::Result<()> {
     link::greet(&state)?;
     if args.until_stdin_closes {
         std::thread::spawn(|| {
-            // A closed one and one that cannot be read are the same here.
+            // The end of stdin and a read error have the same effect.
             let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
             let _ = nix::sys::signal::kill(nix::unistd::getpid(), Signal::SIGTERM);
         });
@@ -125,20 +125,20 @@ pub(crate) fn run(args: &PageArgs) -> anyhow::Result<()> {
         .await;
         Ok::<_, anyhow::Error>(())
     })?;
-    // What is being asked of a daemon that hangs does not keep the process.
+    // A request to a daemon that hangs must not delay the end of this process.
     runtime.shutdown_background();
     if let Some(history) = history {
-        // It is logged.
+        // `flush` has logged an error already.
         let _ = history.flush();
     }
     let _ = std::fs::remove_file(control_socket(&args.page_dir, NAME));
     Ok(())
 }
 
-/// Threads that ask daemons. One asks for all browsers; the others change something.
+/// Threads for requests to daemons. One serves all browsers' views; the others make changes.
 const BLOCKING_THREADS_MAX: usize = 4;
 
-/// Whom to become, if the caller is root.
+/// The user and group to switch to, if the caller is root.
 fn unprivileged_user(name: &str) -> anyhow::Result<Option<(Uid, Gid)>> {
     if !geteuid().is_root() {
         return Ok(None);
@@ -155,7 +155,7 @@ fn unprivileged_user(name: &str) -> anyhow::Result<Option<(Uid, Gid)>> {
     }
 }
 
-/// Gives up root for good: the change of all user ids clears every capability too.
+/// Gives up root permanently: changing all user ids also clears every capability.
 fn drop_privileges(user: Uid, group: Gid) -> anyhow::Result<()> {
     setgroups(&[group]).context("cannot leave the groups of root")?;
     setgid(group).context("cannot become the group")?;

@@ -1,10 +1,10 @@
-//! What the page shows of `fairweir isp`: plans and segments, each direction on a row of its own.
+//! What the page shows about `fairweir isp`: plans and segments, with a row for each direction.
 
 use super::shown::{DaemonView, TableView};
 use crate::isp::{self, Directions, SegmentUse, Status};
 use crate::words::{count, mbit};
 
-/// Plans and segments that are shown, each; the file allows 511 plans and 128 segments.
+/// The most plans, and the most segments, that are shown; a file can have 511 plans and 128 segments.
 const ROWS_MAX: usize = 64;
 
 const PLANS: [&str; 9] = [
@@ -22,8 +22,8 @@ const PLANS: [&str; 9] = [
 const SEGMENTS: [&str; 7] =
     ["Segment", "Direction", "Capacity", "Members", "Guaranteed", "Passes", "Packets refused"];
 
-/// Rates of plans are those of the last second, of segments those of the last tenth; counters began
-/// with the daemon.
+/// Plans' rates are of the last second, segments' rates of the last tenth of a second. Counters
+/// start at zero when the daemon starts.
 pub(super) fn daemon_view(status: &Status) -> DaemonView {
     let mut plans = TableView::new("plans", "Plans", &PLANS);
     for plan in &status.plans {

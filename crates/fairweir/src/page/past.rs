@@ -9,18 +9,18 @@ use super::shown::DaemonView;
 use crate::page::history::Point;
 use crate::page::history::suggest::Suggested;
 
-/// A choice of time.
+/// A span of time that can be chosen.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct PastSpan {
-    /// In links.
+    /// The name of the span in links.
     pub(super) key: &'static str,
     pub(super) title: &'static str,
     pub(super) span_s: u64,
-    /// Of the chart.
+    /// The length of a step of the chart.
     pub(super) step_s: u64,
 }
 
-/// The choices. Their charts have about 360 points.
+/// The spans to choose from. Each chart has about 360 points.
 pub(super) const SPANS: [PastSpan; 4] = [
     PastSpan { key: "10min", title: "last 10 minutes", span_s: 600, step_s: 2 },
     PastSpan { key: "hour", title: "last hour", span_s: 3_600, step_s: 10 },
@@ -31,50 +31,50 @@ pub(super) const SPANS: [PastSpan; 4] = [
 /// The most pairs of a device and an application that are shown.
 const PAIRS_MAX: usize = 64;
 
-/// The choice with this key.
+/// The span with this key.
 pub(super) fn span_of(key: Option<&str>) -> Option<&'static PastSpan> {
     SPANS.iter().find(|span| Some(span.key) == key)
 }
 
-/// What a document shows of the history.
+/// What a document shows about the history.
 #[derive(Default)]
 pub(super) struct Recorded {
-    /// Whether something is recorded at all.
+    /// Whether the history is recorded at all.
     pub(super) is_on: bool,
-    /// What was chosen, and what it shows, by daemon.
+    /// The chosen span, and what each daemon's groups received in it.
     pub(super) past: Option<(&'static PastSpan, BTreeMap<String, PastView>)>,
     pub(super) suggestions: Vec<Suggested>,
-    /// Why nothing is recorded now, or nothing can be shown.
+    /// The reason if nothing is recorded now or nothing can be shown.
     pub(super) fault: Option<String>,
 }
 
-/// What groups of a daemon received. `page.ts` declares the same types.
+/// What the groups of a daemon received. `page.ts` declares the same types.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct PastView {
     pub(super) span_s: u64,
-    /// Begins of the steps, in seconds since 1970.
+    /// The begin of each step, in seconds since 1970.
     pub(super) times_s: Vec<u64>,
     /// Null where nothing was received.
     pub(super) capacity_bps: Vec<Option<u64>>,
-    /// In the order of the daemon.
+    /// In the order in which the daemon lists them.
     pub(super) groups: Vec<PastGroup>,
 }
 
-/// What a group received.
+/// What one group received.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct PastGroup {
     pub(super) name: String,
-    /// In each step.
+    /// The rate in each step.
     pub(super) rates_bps: Vec<u64>,
     pub(super) received_bytes: u64,
-    /// What of it arrived before, while nothing was recorded.
+    /// The bytes of it that arrived earlier, while nothing was recorded.
     pub(super) late_bytes: u64,
     pub(super) peak_bps: u64,
 }
 
-/// The points of a daemon, of steps of this length that begin at `from`.
+/// The view of a daemon's points, in steps of `span` from `from` to `to`.
 pub(super) fn past_view(
     daemon: &DaemonView,
     span: &PastSpan,
@@ -89,13 +89,13 @@ pub(super) fn past_view(
         now.map(|group| PastGroup { name: group.name.clone(), ..PastGroup::default() }).collect();
     for point in points.iter().filter(|point| point.daemon == daemon.name) {
         let i = groups.iter().position(|group| group.name == point.group).unwrap_or_else(|| {
-            // One that the configuration has no more.
+            // A group that the configuration no longer has.
             groups.push(PastGroup { name: point.group.clone(), ..PastGroup::default() });
             groups.len() - 1
         });
         let group = &mut groups[i];
         group.rates_bps.resize(times_s.len(), 0);
-        // The file may say anything.
+        // The file may contain any number.
         let bytes = point.received_bytes.saturating_add(point.late_bytes);
         group.received_bytes = group.received_bytes.saturating_add(bytes);
         group.late_bytes = group.late_bytes.saturating_add(point.late_bytes);
@@ -110,7 +110,7 @@ pub(super) fn past_view(
         }
     }
     if daemon.link.is_none() {
-        // Pairs of devices and applications; those that have most.
+        // These are pairs of device and application; those with the most bytes are kept.
         groups.sort_by_key(|group| std::cmp::Reverse(group.received_bytes));
         groups.truncate(PAIRS_MAX);
     }

@@ -1,4 +1,4 @@
-//! The handlers. All but `/enter` and the assets need a session.
+//! The handlers. All require a session, except `/enter` and the assets.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -43,13 +43,13 @@ use crate::page::history::{self, Points};
 /// The longest body of a request, in bytes.
 const BODY_MAX: usize = 4 << 10;
 
-/// How often browsers get a new view.
+/// How often browsers receive a new view.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// A daemon applies a change within a few ticks.
+/// How long to wait for a daemon to apply a change; a daemon takes a few ticks.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What all handlers share.
+/// The state that all handlers share.
 pub(super) struct State {
     hosts: Hosts,
     url: String,
@@ -90,23 +90,23 @@ impl State {
         }
     }
 
-    /// A part of the history.
+    /// The points of a part of the history.
     ///
     /// # Errors
-    /// Why there is none.
+    /// The reason why there are none.
     pub(super) async fn history(&self, query: history::Query) -> Result<Points, String> {
         self.read_history(move |history| history.points(&query)).await
     }
 
-    /// Weights that would have helped.
+    /// The weights that would have helped in the last hour.
     ///
     /// # Errors
-    /// Why they are not known.
+    /// The reason why they are not known.
     pub(super) async fn suggestions(&self) -> Result<Vec<Suggested>, String> {
         self.read_history(|history| history.suggest()).await
     }
 
-    /// What groups received in the last time, by daemon, and why nothing is recorded now.
+    /// What groups received in the last `span`, by daemon, or the reason why it is not known.
     async fn past(
         &self,
         view: &View,
@@ -117,7 +117,7 @@ impl State {
         let all = self.read_history(move |history| {
             let (mut all, mut query) = (Vec::new(), query);
             loop {
-                // In pieces, so that the recording does not wait for a month.
+                // Reads in pieces, so that recording does not wait while a whole month is read.
                 let Points { points, next, .. } = history.points(&query)?;
                 all.extend(points);
                 match next.filter(|&next| next > query.from) {
@@ -134,7 +134,7 @@ impl State {
         Ok(view.daemons.iter().filter(is_recorded).map(of).collect())
     }
 
-    /// What a document shows of the history.
+    /// What a document shows about the history.
     async fn recorded(&self, view: &View, span: Option<&'static PastSpan>) -> Recorded {
         let Some(history) = &self.history else { return Recorded::default() };
         let mut recorded = Recorded { is_on: true, ..Recorded::default() };
@@ -161,7 +161,7 @@ impl State {
         spawn_blocking(move || read(&history)).await.unwrap_or_else(|e| Err(e.to_string()))
     }
 
-    /// A link that signs one browser in.
+    /// A new link that signs one browser in.
     pub(super) fn new_link(&self) -> String {
         let code = self.sessions.new_code(monotonic_now());
         format!("{}/enter?code={}", self.hosts.origin(), code.as_str())
@@ -170,7 +170,7 @@ impl State {
 
 #[cfg(any(test, fuzzing))]
 impl State {
-    /// Signs a browser in; its cookie and the token of its forms.
+    /// Signs a browser in; returns its cookie and the token of its forms.
     pub(super) fn sign_in(&self) -> (String, String) {
         let now = monotonic_now();
         let cookie = self.sessions.enter(self.sessions.new_code(now).as_str(), now);
@@ -225,7 +225,7 @@ struct Code {
 
 async fn enter(FromState(state): Shared, Query(Code { code }): Query<Code>) -> Response {
     match state.sessions.enter(&code, monotonic_now()) {
-        // Not a redirect: after one from another site, browsers would not send the cookie.
+        // Not a redirect: after a redirect from another site, browsers would not send the cookie.
         Some(cookie) => {
             let page = Html(html::sentence("You are signed in.", true));
             ([(header::SET_COOKIE, cookie)], page).into_response()
@@ -253,7 +253,7 @@ async fn document(
     Html(state.document(&view, &recorded, &who, None))
 }
 
-/// The history of all daemons, by daemon.
+/// Handler for the history of all daemons.
 async fn history(
     FromState(state): Shared,
     _: SignedIn,
@@ -274,7 +274,7 @@ struct Find {
     find: String,
 }
 
-/// Subscribers of `fairweir isp`, by an address or by how their names begin.
+/// Handler for the search of subscribers of `fairweir isp`, by address or by the begin of their name.
 async fn subscribers(
     FromState(state): Shared,
     _: SignedIn,
@@ -296,7 +296,7 @@ async fn status(FromState(state): Shared, _: SignedIn) -> Response {
     Json(&*view(&state).await).into_response()
 }
 
-/// The view once a second. A browser that is slow gets fewer of them.
+/// Streams the view once a second. A slow browser receives fewer views.
 async fn events(
     FromState(state): Shared,
     _: SignedIn,
@@ -365,7 +365,7 @@ impl TimedForm {
     }
 }
 
-/// Boosts or pauses a group for a time, or ends that.
+/// Boosts or pauses a group for a time, or ends a boost or pause.
 async fn timed(
     FromState(state): Shared,
     who: SignedIn,
@@ -407,11 +407,11 @@ async fn undo(
     state.outcome(&who, &headers, undone).await
 }
 
-/// What a script gets of a change.
+/// The reply to a script that made a change.
 #[derive(Serialize)]
 struct Outcome {
     message: String,
-    /// The change that can be undone now.
+    /// The change that can be undone next.
     undo: Option<String>,
 }
 
@@ -437,13 +437,13 @@ impl State {
         self.ask(daemon, |client| client.ask(&HostRequest::Set { changes })).await
     }
 
-    /// Has a daemon change something.
+    /// Sends a request for a change to a daemon.
     async fn ask<T: Send + 'static>(
         self: &Arc<State>,
         daemon: &str,
         ask: impl FnOnce(&mut Client) -> Result<T, fairweir_daemon::Error> + Send + 'static,
     ) -> Result<T, Refusal> {
-        // What a client names is looked up, and never becomes a path.
+        // The client's name for a daemon is looked up in the list and never used as a path.
         let names = fairweir_daemon::instances(&self.run_dir).unwrap_or_default();
         let Some(name) = names.into_iter().find(|name| name == daemon) else {
             return Err(refused("no such daemon runs".to_owned()));
@@ -461,7 +461,7 @@ impl State {
         }
     }
 
-    /// JSON for the script; without it the document with the message.
+    /// Replies with JSON to a script, and otherwise with the document and the message.
     async fn outcome(
         self: &Arc<State>,
         who: &SignedIn,
@@ -471,7 +471,7 @@ impl State {
         let accepts = headers.get(header::ACCEPT).and_then(|value| value.to_str().ok());
         let is_script = accepts == Some("application/json");
         let (status, message) = match outcome {
-            // Reloading the page must not send the form again.
+            // A redirect, so that reloading the page does not send the form again.
             Ok(_) if !is_script => return Redirect::to("/").into_response(),
             Ok(message) => (StatusCode::OK, message),
             Err(refusal) => refusal,
@@ -503,7 +503,7 @@ async fn view(state: &Arc<State>) -> Arc<View> {
     spawn_blocking(move || state.watcher.view()).await.unwrap_or_default()
 }
 
-/// Type and contents of what the document loads.
+/// The name, type and contents of each file that the document loads.
 const ASSETS: [(&str, &str, &str); 5] = [
     ("page.js", "text/javascript", include_str!("assets/page.js")),
     ("page.css", "text/css", include_str!("assets/page.css")),

@@ -1,9 +1,9 @@
 //! Who is signed in.
 //!
-//! A code of a link signs one browser in, within [`CODE_AGE_MAX`], once. The browser then has a cookie
-//! with a random token, which scripts cannot read and which other sites cannot make it send. A request
-//! that changes something must also contain the session's second token, which only a document of
-//! this page has. Tokens are kept in memory alone: a restart of the page ends all sessions.
+//! The code in a link signs one browser in, once, within [`CODE_AGE_MAX`]. The browser then has a cookie with a random
+//! token. Scripts cannot read the cookie, and other sites cannot make the browser send it. A request that changes
+//! something must also contain the session's second token, which only a document of this page has. Tokens are kept only
+//! in memory: a restart of the page ends all sessions.
 
 use std::sync::{Mutex, MutexGuard};
 
@@ -14,11 +14,11 @@ use fairweir_core::units::{Span, Time};
 const CODE_AGE_MAX: Span = Span::secs(300);
 const CODES_MAX: usize = 16;
 
-/// A session ends after this time without use.
+/// A session that is not used for this time ends.
 const IDLE_MAX: Span = Span::secs(12 * 3_600);
 const SESSIONS_MAX: usize = 32;
 
-/// The most changes that can be undone, the last one first.
+/// The most changes that can be undone. The last change is undone first.
 const UNDO_MAX: usize = 32;
 
 /// The name of the cookie.
@@ -28,18 +28,18 @@ const COOKIE: &str = "fairweir_page";
 #[derive(Clone, Debug)]
 pub(super) struct Token(String);
 
-/// A change that was made, and how it is undone.
+/// A change that was made, and how to undo it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Undo {
     /// The daemon's instance.
     pub(super) daemon: String,
-    /// What was changed, for people.
+    /// A description of the change, for people.
     pub(super) message: String,
-    /// What undoes it.
+    /// The changes that undo it.
     pub(super) changes: Changes,
 }
 
-/// See the module.
+/// All sessions and unused codes; see the module.
 #[derive(Default)]
 pub(super) struct Sessions(Mutex<Inner>);
 
@@ -56,11 +56,11 @@ struct Session {
     undo: Vec<Undo>,
 }
 
-/// A signed-in browser, as handlers know it.
+/// A signed-in browser, as passed to handlers.
 #[derive(Clone, Debug)]
 pub(super) struct SignedIn {
     cookie: Token,
-    /// What forms of this session contain.
+    /// The token that forms of this session contain.
     pub(super) csrf: Token,
 }
 
@@ -75,7 +75,7 @@ impl Token {
         &self.0
     }
 
-    /// Takes the same time wherever the first difference is.
+    /// Compares in constant time: the position of the first difference has no effect.
     pub(super) fn is(&self, text: &str) -> bool {
         let differences = self.0.bytes().zip(text.bytes()).fold(0, |all, (a, b)| all | (a ^ b));
         self.0.len() == text.len() && differences == 0
@@ -83,7 +83,7 @@ impl Token {
 }
 
 impl Sessions {
-    /// A code that signs one browser in.
+    /// A new code that signs one browser in.
     pub(super) fn new_code(&self, now: Time) -> Token {
         let mut inner = self.lock(now);
         if inner.codes.len() == CODES_MAX {
@@ -94,7 +94,7 @@ impl Sessions {
         code
     }
 
-    /// Signs a browser in, if the code is good; returns the value of `Set-Cookie`.
+    /// Signs a browser in if the code is valid; returns the value of `Set-Cookie`.
     pub(super) fn enter(&self, code: &str, now: Time) -> Option<String> {
         let mut inner = self.lock(now);
         let i = inner.codes.iter().position(|(known, _)| known.is(code))?;
@@ -125,7 +125,7 @@ impl Sessions {
         Some(signed_in)
     }
 
-    /// Notes what this session changed.
+    /// Records a change that this session made, so that it can be undone.
     pub(super) fn note(&self, who: &SignedIn, undo: Undo, now: Time) {
         let mut inner = self.lock(now);
         let Some(session) = inner.session(who) else { return };
@@ -135,17 +135,17 @@ impl Sessions {
         session.undo.push(undo);
     }
 
-    /// The last change of this session that is not undone.
+    /// The last change of this session that has not been undone.
     pub(super) fn last_change(&self, who: &SignedIn, now: Time) -> Option<Undo> {
         self.lock(now).session(who)?.undo.last().cloned()
     }
 
-    /// Takes it.
+    /// Removes and returns the last change of this session that has not been undone.
     pub(super) fn take_last_change(&self, who: &SignedIn, now: Time) -> Option<Undo> {
         self.lock(now).session(who)?.undo.pop()
     }
 
-    /// What is too old is gone.
+    /// Locks the state, after removing expired codes and sessions.
     fn lock(&self, now: Time) -> MutexGuard<'_, Inner> {
         let mut inner = self.0.lock().unwrap_or_else(|e| e.into_inner());
         inner.codes.retain(|(_, made_at)| now.since(*made_at) < CODE_AGE_MAX);

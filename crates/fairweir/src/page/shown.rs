@@ -1,50 +1,50 @@
-//! What the page shows, as data: the document and the stream of events are made of the same [`View`].
-//! `page.ts` declares the same types.
+//! What the page shows, as data: the document and the stream of events are both made from a
+//! [`View`]. `page.ts` declares the same types.
 
 use serde::Serialize;
 
-/// All daemons of this machine.
+/// The view of all daemons of this machine.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct View {
     pub(super) daemons: Vec<DaemonView>,
 }
 
-/// One daemon.
+/// The view of one daemon.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct DaemonView {
     /// The instance, such as `host-eth0`.
     pub(super) name: String,
-    /// What it does now.
+    /// What the daemon does now.
     pub(super) headline: String,
-    /// Why nothing else is known, if so.
+    /// The reason if nothing else is known.
     pub(super) error: Option<String>,
-    /// A host's link.
+    /// The link of a host or router.
     pub(super) link: Option<LinkView>,
     /// Whether subscribers can be searched for.
     pub(super) search: bool,
-    /// What a household wants of the credit market.
+    /// A household's preferences for the credit market.
     pub(super) household: Option<HouseholdView>,
-    /// What else it counts.
+    /// Tables of further counters.
     pub(super) tables: Vec<TableView>,
-    /// Names and values, for daemons of other kinds.
+    /// Names and values, for daemons without a view of their own.
     pub(super) facts: Vec<(String, String)>,
-    /// What to know besides, each with a word for what it is about.
+    /// Further remarks, each with a word that names its topic.
     pub(super) notes: Vec<(String, String)>,
 }
 
-/// A table of texts. The first cell of a row names it.
+/// A table of texts. The first cell of a row is its heading.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct TableView {
-    /// Unique in its daemon.
+    /// Unique among the tables of a daemon.
     pub(super) key: &'static str,
     pub(super) caption: &'static str,
     pub(super) headings: Vec<&'static str>,
-    /// Each as long as `headings`.
+    /// Each row is as long as `headings`.
     pub(super) rows: Vec<Vec<String>>,
 }
 
 impl TableView {
-    /// A table without rows.
+    /// A table that has no rows yet.
     pub(super) fn new(
         key: &'static str,
         caption: &'static str,
@@ -58,28 +58,28 @@ impl TableView {
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct LinkView {
-    /// What shares it.
+    /// The kind of members that share the link.
     pub(super) members: Members,
     pub(super) is_paused: bool,
     pub(super) capacity_bps: Option<u64>,
-    /// Delay of the queue at the ISP.
+    /// The queueing delay at the ISP.
     pub(super) queue_ms: Option<f64>,
-    /// Its target; null if the control has none.
+    /// The target of that delay; null if the control has none.
     pub(super) latency_ms: Option<f64>,
     pub(super) groups: Vec<GroupView>,
-    /// The newest first.
+    /// The newest change is first.
     pub(super) changes: Vec<ChangeView>,
     pub(super) connections_all: usize,
     pub(super) connections: Vec<ConnectionView>,
 }
 
-/// What shares a link.
+/// The kind of members that share a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Members {
     #[default]
     Groups,
-    /// Of a router.
+    /// The devices behind a router.
     Devices,
 }
 
@@ -92,14 +92,14 @@ pub(super) struct GroupView {
     pub(super) weight: u32,
     pub(super) rate_bps: u64,
     pub(super) share_bps: u64,
-    /// Null if no bound of it is known.
+    /// Null if no bound of the demand is known.
     pub(super) demand_bps: Option<u64>,
     pub(super) received_bytes: u64,
     pub(super) connections: u64,
     pub(super) state: String,
 }
 
-/// What the control did.
+/// A change that the control made.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct ChangeView {
@@ -119,22 +119,22 @@ pub(super) struct ConnectionView {
     pub(super) limited_by: String,
 }
 
-/// What a household wants.
+/// A household's preferences.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct HouseholdView {
     pub(super) kinds: Vec<String>,
-    /// `always` first.
+    /// The row `always` is first.
     pub(super) rows: Vec<WantedView>,
 }
 
-/// What it wants at a time of the week.
+/// A household's preferences at a time of the week.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub(super) struct WantedView {
     pub(super) name: String,
-    /// When that is.
+    /// The time of the week.
     pub(super) when: String,
-    /// Before the kind in keys of settings.
+    /// The prefix before the kind in keys of settings.
     pub(super) key: String,
-    /// By kind, 0 to 3; null if this time does not say.
+    /// By kind, 0 to 3; null if none is set for this time.
     pub(super) importance: Vec<Option<u8>>,
 }

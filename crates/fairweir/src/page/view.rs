@@ -1,7 +1,7 @@
-//! Asks the daemons for what the page shows: the numbers of each, and a sentence where a number needs one.
+//! Asks the daemons for what the page shows: each daemon's numbers, with a sentence where a number needs one.
 //!
-//! Daemons are asked at most
-//! once in [`PERIOD`], however many browsers are open, and not at all while no browser is.
+//! The daemons are asked at most once in [`PERIOD`], however many browsers are open, and not at all while no browser
+//! is.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex};
@@ -29,7 +29,7 @@ use crate::instance::{MARKET_AGENT, PROXY};
 use crate::isp;
 use crate::words::mbit;
 
-/// The greatest age of what is shown.
+/// The greatest age of the view that is shown.
 pub(super) const PERIOD: Span = Span::millis(900);
 
 /// The most connections of a daemon that are shown.
@@ -38,10 +38,10 @@ const CONNECTIONS_MAX: usize = 12;
 /// The most changes of a daemon that are shown, the newest first.
 const CHANGES_MAX: usize = 8;
 
-/// The most numbers that are shown of a daemon without a view of its own.
+/// The most numbers that are shown for a daemon without a view of its own.
 const FACTS_MAX: usize = 24;
 
-/// Asks the daemons.
+/// Asks the daemons and caches the view.
 pub(super) struct Watcher {
     asked: Mutex<Asked>,
 }
@@ -56,7 +56,7 @@ impl Watcher {
         Watcher { asked: Mutex::new(Asked { daemons: Daemons::new(run_dir), last: None }) }
     }
 
-    /// What there is to show now. Waits for the daemons.
+    /// The view to show now. If the cached view is too old, waits for the daemons.
     pub(super) fn view(&self) -> Arc<View> {
         let mut asked = self.asked.lock().unwrap_or_else(|e| e.into_inner());
         let now = monotonic_now();
@@ -77,7 +77,7 @@ impl Watcher {
         view
     }
 
-    /// What is known is old from now on: something was changed.
+    /// Drops the cached view, because something was changed.
     pub(super) fn forget(&self) {
         self.asked.lock().unwrap_or_else(|e| e.into_inner()).last = None;
     }
@@ -130,7 +130,7 @@ fn host_view(status: &Status, connections: &Connections) -> DaemonView {
     }
 }
 
-/// What each group, or device, sends. The note `upload` has the limit.
+/// What each group or device sends. The note `upload` names the limit.
 fn upload_table(upload: &UploadStatus) -> TableView {
     let mut table = TableView::new("upload", "Upload", &UPLOAD);
     for group in &upload.groups {
@@ -171,7 +171,7 @@ fn group_view(group: &GroupStatus, status: &Status) -> GroupView {
     }
 }
 
-/// A match; a name of DHCP with the MAC address of the device that has it.
+/// The text of a match; a DHCP name is followed by the MAC address of the device with this name.
 fn match_text(rule: &Match, status: &Status) -> String {
     let mac = match rule {
         Match::Host(name) => status.hosts.iter().flatten().find(|host| host.name == *name),
@@ -183,7 +183,7 @@ fn match_text(rule: &Match, status: &Status) -> String {
     }
 }
 
-/// What keeps it from more, or what it does with its share.
+/// A group's state in words: what limits it, or how it uses its share.
 fn state(group: &GroupStatus) -> String {
     let caps = group.within.iter().filter_map(|within| within.max_bps).chain(group.max_bps);
     let most = caps.min().map(|max| format!(" It may have at most {}.", mbit(max.as_bps())));
@@ -235,7 +235,7 @@ fn connection_view(connection: &ConnectionStatus) -> ConnectionView {
     }
 }
 
-/// The numbers and texts of a status, whatever its schema is.
+/// A view with the numbers and texts of any status, independent of its schema.
 fn other_view(status: &Value) -> DaemonView {
     let mut facts = Vec::new();
     collect(status, "", &mut facts);
@@ -278,7 +278,7 @@ mod tests {
     use crate::page::past::{PastGroup, PastView};
     use crate::page::shown::{HouseholdView, WantedView};
 
-    /// The members of an interface of `page.ts`, with their types.
+    /// The members that `page.ts` declares for an interface, with their types.
     fn declared(interface: &str) -> Vec<(String, String)> {
         let script = include_str!("../../../../web/page/page.ts");
         let (_, rest) = script.split_once(&format!("interface {interface} {{\n")).unwrap();

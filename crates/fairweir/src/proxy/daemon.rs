@@ -20,67 +20,67 @@ use tracing::{info, warn};
 use super::guard::guard;
 use crate::words::chained;
 
-/// How often the guard gets a beat, and the kernel's list of unreachable servers is updated.
+/// How often the guard gets a heartbeat, and the kernel's list of unreachable servers is updated.
 const TICK: Span = Span::millis(200);
-/// The shortest time between two looks at the sockets: under load each segment would wake the daemon.
+/// The shortest time between two polls of the sockets. Without it each segment would wake the daemon under load.
 const REST: Span = Span::micros(500);
-/// How long after the diversion could not be made it is tried again.
+/// How long after a failure the diversion is tried again.
 const RETRY: Span = Span::secs(1);
 
-/// The shortest time between two looks at the diversion: another program may change rules all the time.
+/// The shortest time between two checks of the diversion: another program may change rules constantly.
 const LOOK_REST: Span = Span::millis(50);
-/// Repairs within [`REPAIRS_SPAN`] after which other programs may have it their way for [`LET_GO`].
+/// After this many repairs within [`REPAIRS_SPAN`], other programs are left alone for [`LET_GO`].
 const REPAIRS_MAX: u32 = 5;
 const REPAIRS_SPAN: Span = Span::secs(10);
 const LET_GO: Span = Span::secs(30);
 
-/// The least rate of a device, as of a class of the file.
+/// The lowest rate of a device of a router, the same as for a class of the file.
 const TOLD_MIN: Rate = Rate::kbit(100);
 
-/// The most first packets of connections that are taken before other events.
+/// The most SYNs and DHCP messages that are handled before other events.
 const TURN_MAX: usize = 256;
 
-/// See the module.
+/// The daemon; see the module.
 pub(super) struct Daemon {
     pub(super) file: ProxyFile,
     pub(super) proxy: Proxy,
-    /// `None` when it has ended.
+    /// `None` if nothing is diverted.
     pub(super) divert: Option<Divert>,
-    /// What a slot of the credit market has bought.
+    /// The rate that is bought for the current slot of the credit market.
     pub(super) guarantee: Term,
-    /// What the router beside it tells, and until when.
+    /// The devices that the router beside the proxy has told, and until when they are valid.
     told: Option<(Told, Time)>,
     guard: StandingGuard,
     pub(super) started: Time,
     pub(super) run: String,
     tick_at: Time,
     proxy_at: Time,
-    /// Until then the proxy's sockets wait.
+    /// The proxy's sockets are not polled before this time.
     rests_until: Option<Time>,
-    /// When the diversion that has ended, or could not be made, is tried again.
+    /// When to try the diversion again after it ended or could not be made.
     renew_at: Option<Time>,
     look_at: Time,
     looked_at: Time,
-    /// The first of the last repairs, and their number.
+    /// The time of the first of the recent repairs, and their number.
     repairs: (Time, u32),
-    /// How often another program changed the diversion and it was made anew, and the last cause.
+    /// How often another program changed the diversion and it was restored, and the last cause.
     pub(super) restored: (u64, Option<String>),
     pub(super) config_error: Option<String>,
-    /// Why nothing is diverted.
+    /// The reason if nothing is diverted.
     pub(super) error: Option<String>,
 }
 
 impl Daemon {
-    /// Listens, and then diverts connections.
+    /// Starts to listen, and then to divert connections.
     ///
     /// # Errors
-    /// If the kernel lacks something; then nothing is diverted.
+    /// If the kernel lacks a feature; nothing is diverted then.
     pub(super) fn start(file: &ProxyFile, now: Time) -> anyhow::Result<Daemon> {
         let kernel = Kernel { round_trip, set_receive_buffer, mark: SOCKET_MARK };
         let rules = rules(file, &Term::default(), &[]);
         let mut proxy = Proxy::new(rules, devices(), kernel, now)?;
         proxy.set_said(file.devices.iter().copied(), now);
-        // It must be there when the diversion is.
+        // The guard must exist before the diversion does.
         let mut guard = guard();
         guard.stand_by(now, |_| ());
         let divert = attach(file, &proxy)?;
@@ -114,7 +114,7 @@ impl Daemon {
         self.rests_until.is_none().then(|| self.proxy.waits_for())
     }
 
-    /// Something may have come for the proxy, or one of its deadlines.
+    /// Handles events for the proxy: readiness of a socket, or a deadline of the proxy.
     pub(super) fn handle_ready(&mut self, now: Time) -> Result<(), fairweir_proxy::Error> {
         if self.divert.as_ref().is_some_and(Divert::take_notice) {
             self.look_at = self.look_at.min(now.max(self.looked_at + LOOK_REST));
@@ -136,15 +136,15 @@ impl Daemon {
             }
         }
         self.proxy_at = self.proxy.deadline(now);
-        // More is likely to come soon; if nothing came, the next event is handled at once.
+        // After work, more is likely soon: rest first. If nothing came, the next event is handled at once.
         self.rests_until = has_done.then_some(now + REST);
         Ok(())
     }
 
-    /// The end of a rest, a deadline of the proxy, or a [`TICK`].
+    /// Handles the end of a rest, a check of the diversion, or a [`TICK`].
     ///
     /// # Errors
-    /// As [`Daemon::handle_ready`].
+    /// See [`Daemon::handle_ready`].
     pub(super) fn handle_deadline(&mut self, now: Time) -> Result<(), fairweir_proxy::Error> {
         if self.rests_until.is_some_and(|until| until <= now) {
             self.handle_ready(now)?;
@@ -186,8 +186,8 @@ impl Daemon {
         divert.handle_tick();
     }
 
-    /// Looks whether another program, or the guard after a pause, has changed the diversion, and makes it
-    /// anew, or lets go.
+    /// Checks whether another program, or the guard after a pause, has changed the diversion.
+    /// Restores it, or gives it up for a while.
     fn look(&mut self, now: Time) {
         (self.looked_at, self.look_at) = (now, now + LOOK_PERIOD);
         let Some(divert) = &mut self.divert else { return };
@@ -211,7 +211,7 @@ impl Daemon {
         }
     }
 
-    /// New connections pass directly until then; open ones get no packets, and end.
+    /// Stops diverting: until `until`, new connections pass directly. Open ones get no more packets and end.
     fn let_go(&mut self, why: String, until: Time) {
         warn!("connections pass directly: {why}");
         self.divert = None;
@@ -219,10 +219,10 @@ impl Daemon {
         (self.error, self.renew_at) = (Some(why), Some(until));
     }
 
-    /// Takes in what a slot of the credit market has bought.
+    /// Applies the rate that is bought for a slot of the credit market.
     ///
     /// # Errors
-    /// Why it is not followed; then nothing has changed.
+    /// The reason why it is refused; nothing has changed then.
     pub(super) fn handle_guarantee(
         &mut self,
         told: Guarantee,
@@ -256,10 +256,10 @@ impl Daemon {
         self.proxy.set_rules(self.rules(&self.file), now);
     }
 
-    /// Takes in whose connections the router beside it wants relayed.
+    /// Applies the list of devices whose connections the router beside the proxy wants relayed.
     ///
     /// # Errors
-    /// Why it is not followed; then nothing has changed.
+    /// The reason why it is refused; nothing has changed then.
     pub(super) fn handle_told(&mut self, told: Told, now: Time) -> Result<String, String> {
         if !self.file.takes_routers {
             return Err("the proxy's file has no `router = true`".to_owned());
@@ -290,16 +290,16 @@ impl Daemon {
         Ok(())
     }
 
-    /// The rules of a file, with what is guaranteed and told now.
+    /// The rules of a file, with the current guarantee and the current devices of the router.
     fn rules(&self, file: &ProxyFile) -> Rules {
         let told = self.told.as_ref().filter(|_| file.takes_routers);
         rules(file, &self.guarantee, told.map_or(&[][..], |(told, _)| &told.devices[..]))
     }
 
-    /// Reads the file again and does what is different; a wrong file changes nothing.
+    /// Reads the file again and applies the differences; a file with mistakes changes nothing.
     ///
     /// # Errors
-    /// Why the old one stays in force.
+    /// The reason why the old file stays in force.
     pub(super) fn reload(&mut self, dry_run: bool, now: Time) -> anyhow::Result<String> {
         let done = self.take_over(dry_run, now);
         if !dry_run {
@@ -334,7 +334,7 @@ impl Daemon {
         Ok(said.to_owned())
     }
 
-    /// Ends the diversion. Idempotent. Connections that are open end with the process.
+    /// Ends the diversion. Idempotent. Open connections end with the process.
     pub(super) fn end(&mut self) {
         (self.divert, self.error, self.renew_at) = (None, None, None);
         self.guard.stand_down();
@@ -347,7 +347,7 @@ fn attach(file: &ProxyFile, proxy: &Proxy) -> anyhow::Result<Divert> {
     Ok(divert)
 }
 
-/// What is diverted for a file.
+/// What to divert for a file.
 pub(super) fn spec(file: &ProxyFile, proxy: &Proxy) -> DivertSpec {
     DivertSpec { lan: file.lan.clone(), clients: clients(proxy.rules()), ports: proxy.ports() }
 }
@@ -359,8 +359,8 @@ fn clients(rules: &Rules) -> Clients {
     }
 }
 
-/// The rules of a file, behind a class for each device that a router tells. A class with a lease has what is
-/// guaranteed, but not less than its own rate unless that is also a bound.
+/// The rules of a file, after a class for each device that the router told. A class with a lease
+/// has the guaranteed rate, but at least its own rate unless the guarantee is also a bound.
 pub(super) fn rules(file: &ProxyFile, guarantee: &Term, told: &[ToldDevice]) -> Rules {
     let guaranteed = guarantee.rate();
     let rate_of = |class: &ClassConfig| {
@@ -369,7 +369,7 @@ pub(super) fn rules(file: &ProxyFile, guarantee: &Term, told: &[ToldDevice]) -> 
         Some(leased.map_or(own, |leased| guarantee.bound().unwrap_or(leased.max(own))))
     };
     let of_router = told.iter().map(|device| Class {
-        // No class of a file has such a name.
+        // No class of a file can have such a name.
         name: format!("router{PATH_SEPARATOR}{}", device.name),
         rate: device.rate_bps.map(|rate| rate.max(TOLD_MIN)),
         matches: device.matches.clone(),

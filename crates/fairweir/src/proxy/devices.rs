@@ -1,4 +1,4 @@
-//! What is known of devices, in the status.
+//! Recognised properties of devices, for the status.
 
 use std::io::Write;
 
@@ -11,7 +11,7 @@ use crate::table::{self, Align};
 /// The most rows of a table for people; JSON has all.
 pub(super) const ROWS_SHOWN: usize = 30;
 
-/// What is known of a device, and from what.
+/// The recognised properties of a device, and the evidence for them.
 #[derive(Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct DeviceStatus {
@@ -24,11 +24,11 @@ pub(crate) struct DeviceStatus {
 #[derive(Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct VerdictStatus {
-    /// What rules see.
+    /// The value that rules use; null if it is unknown.
     known: Option<String>,
     /// `user`, `several sources` or `one source`.
     confidence: Option<String>,
-    /// The evidence contradicts itself.
+    /// Whether the evidence contradicts itself.
     conflict: bool,
 }
 
@@ -37,7 +37,7 @@ pub(crate) struct VerdictStatus {
 pub(crate) struct EvidenceStatus {
     source: String,
     seen: String,
-    /// Which it leaves possible; `None` is any.
+    /// The values that this evidence leaves possible; null means any.
     os: Option<Vec<String>>,
     kind: Option<Vec<String>>,
 }
@@ -57,7 +57,7 @@ pub(super) fn of_portrait(portrait: Portrait) -> DeviceStatus {
     }
 }
 
-/// A table for people.
+/// Prints a table for people.
 pub(super) fn print(out: &mut impl Write, devices: &[DeviceStatus]) -> std::io::Result<()> {
     let shown = |verdict: &VerdictStatus| match (&verdict.known, &verdict.confidence) {
         (Some(known), Some(confidence)) => format!("{known} ({confidence})"),

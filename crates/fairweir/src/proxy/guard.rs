@@ -1,4 +1,4 @@
-//! A process that removes the diversion if the daemon is killed or hangs, so that new connections pass.
+//! A process that removes the diversion if the daemon is killed or hangs, so that new connections pass directly.
 
 use std::io;
 
@@ -6,20 +6,20 @@ use fairweir_daemon::{Alarm, StandingGuard, stand_guard};
 use fairweir_linux::divert::Divert;
 use tracing::{info, warn};
 
-/// The first argument by which the daemon starts the guard.
+/// The first argument with which the daemon starts the guard.
 const NAME: &str = "proxy-guard";
 
-/// The guard as the daemon sees it.
+/// The daemon's handle of its guard.
 pub(super) fn guard() -> StandingGuard {
     StandingGuard::new(NAME, "the diversion")
 }
 
-/// Whether the process was started to be a guard.
+/// Whether the process was started as a guard.
 pub(crate) fn is_guard(argument: &str) -> bool {
     argument == NAME
 }
 
-/// The guard's whole life.
+/// Runs the guard until it ends.
 pub(crate) fn main() -> io::Result<()> {
     stand_guard(|alarm| {
         let why = match alarm {

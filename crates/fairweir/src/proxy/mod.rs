@@ -1,12 +1,12 @@
-//! `fairweir proxy`: TCP connections of a LAN, relayed by its gateway at the rates of their classes.
+//! `fairweir proxy`: relays TCP connections of a LAN on its gateway, at the rates of their classes.
 //!
-//! A service of [`fairweir_daemon`] around [`fairweir_proxy::Proxy`], on the frame's one thread: the
-//! proxy's `epoll` is what the service waits for.
+//! A service of [`fairweir_daemon`] around [`fairweir_proxy::Proxy`], on the daemon's single
+//! thread. The service waits for the proxy's `epoll`.
 //!
 //! | module | its job |
 //! |---|---|
 //! | [`daemon`] | the proxy, the diversion to it, the guard |
-//! | [`devices`] | what is known of devices, in the status |
+//! | [`devices`] | recognised properties of devices, for the status |
 //! | [`guard`] | a process that removes the diversion if the daemon is killed or hangs |
 //! | [`report`] | status, metrics, check, dry run, top |
 
@@ -36,7 +36,7 @@ pub(crate) use report::check;
 use cli::{DaemonArgs, ProxyArgs, ProxyCommand};
 use daemon::Daemon;
 
-/// The longest request, in bytes: as many devices as a router has, each with some addresses.
+/// The longest request, in bytes: enough for all devices of a router, each with several addresses.
 const REQUEST_MAX: usize = 128 << 10;
 
 pub(crate) fn run(args: &ProxyArgs) -> anyhow::Result<()> {
@@ -50,7 +50,7 @@ pub(crate) fn run(args: &ProxyArgs) -> anyhow::Result<()> {
     }
 }
 
-/// The daemon's whole life.
+/// Runs the daemon until it ends.
 fn serve(args: &DaemonArgs) -> anyhow::Result<()> {
     let file = ProxyFile::load(&args.config)?;
     let spec = Spec { metrics: file.metrics, ..args.service.spec(PROXY, REQUEST_MAX)? };
@@ -61,17 +61,17 @@ fn serve(args: &DaemonArgs) -> anyhow::Result<()> {
     })
 }
 
-/// What is asked beyond status, reload, metrics and off.
+/// Requests other than status, reload, metrics and off.
 #[derive(Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
 enum Request {
-    /// The rate that a slot of the credit market has bought, from the household's agent.
+    /// The rate that is bought for a slot of the credit market, from the household's agent.
     Guarantee(Guarantee),
-    /// Whose connections the router beside it wants relayed.
+    /// The devices whose connections the router beside the proxy wants relayed.
     Relay(Told),
 }
 
-/// The daemon as a service.
+/// The daemon, as a service.
 struct ProxyService {
     daemon: Daemon,
 }

@@ -1,4 +1,4 @@
-//! What the daemon tells, and what people see of it and of the file.
+//! The daemon's replies, and the text that people see about the daemon and its file.
 
 use std::io::Write;
 use std::net::IpAddr;
@@ -29,40 +29,40 @@ use crate::words::mbit;
 pub(crate) struct Status {
     version: String,
     pid: u32,
-    /// Another one after each start: what is counted since then is of this run.
+    /// Differs after each start: counters belong to this run.
     #[serde(default)]
     run: String,
     since_s: f64,
     ready: bool,
     lan: Vec<String>,
     connections: usize,
-    /// New connections pass it by.
+    /// Whether the proxy is full, so that new connections bypass it.
     full: bool,
     classes: Vec<ClassStatus>,
-    /// What the household's agent of the credit market says that the slot has bought.
+    /// The rate that is bought for the current slot, as told by the household's market agent.
     #[serde(default)]
     guaranteed_bps: Option<Rate>,
-    /// The most that the class with a lease has meanwhile, because nothing else enforces the market's rates.
+    /// The present bound of the class with a lease, when nothing else enforces the market's rates.
     #[serde(default)]
     held_bps: Option<Rate>,
-    /// What each kind of use is worth now; `None` if alphas do not follow it.
+    /// The present priority of each kind of use; null if alphas do not depend on it.
     #[serde(default)]
     priority: Option<[f64; 4]>,
-    /// The largest first.
+    /// The largest usage first.
     usage: Vec<UsageStatus>,
     #[serde(default)]
     devices: Vec<DeviceStatus>,
     accepted: u64,
     refused: Refused,
     unreachable: u64,
-    /// Connections to servers that the gateway itself could not begin.
+    /// Connections to servers that the gateway itself could not start.
     #[serde(default)]
     unbegun: u64,
     times_full: u64,
-    /// How often another program changed what diverts connections, and it was made anew.
+    /// How often another program changed the rules that divert connections, and they were restored.
     #[serde(default)]
     restored: u64,
-    /// What had been changed the last time.
+    /// The last such change.
     #[serde(default)]
     changed: Option<String>,
     config_error: Option<String>,
@@ -75,12 +75,12 @@ pub(crate) struct ClassStatus {
     name: String,
     rate_bps: Option<u64>,
     connections: usize,
-    /// Payload.
+    /// Payload, in bytes.
     down_bytes: u64,
     up_bytes: u64,
 }
 
-/// Payload of a device and an application.
+/// The payload that an application on a device transferred.
 #[derive(Debug, Serialize, Deserialize)]
 #[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct UsageStatus {
@@ -208,7 +208,7 @@ fn texts(matches: &[impl ToString]) -> Vec<String> {
     matches.iter().map(ToString::to_string).collect()
 }
 
-/// `fairweir proxy --dry-run`: what would be taken, and whether it could be.
+/// `fairweir proxy --dry-run`: prints what would be diverted, and whether it could be.
 pub(super) fn dry_run(args: &DaemonArgs) -> anyhow::Result<()> {
     let file = ProxyFile::load(&args.config)?;
     let rules = rules(&file, &Term::default(), &[]);
@@ -285,7 +285,7 @@ pub(super) fn print_status(args: &AskArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// With the rates since an earlier status.
+/// Prints the classes, with rates since an earlier status.
 fn print_classes(
     out: &mut impl Write,
     status: &Status,
@@ -347,7 +347,7 @@ pub(super) fn top(args: &AskArgs) -> anyhow::Result<()> {
     }
 }
 
-/// All metrics. Devices have no names here: every local user may read this.
+/// All metrics, without names of devices: every local user can read this.
 pub(super) fn metrics(daemon: &Daemon) -> String {
     let mut metrics = Metrics::default();
     metrics.gauge("fairweir_proxy_rate_bps", "Configured rate of a class.");

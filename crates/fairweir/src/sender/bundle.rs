@@ -1,4 +1,4 @@
-//! One bundle: which connections are in it, and what each has done.
+//! One bundle: its connections, and the state of each.
 
 use std::collections::BTreeMap;
 
@@ -9,12 +9,12 @@ use fairweir_linux::sender::{
     BUNDLES_MAX, Connection, FREE_MAX, Kind, Layout, Part, Seat, Seen, bit_of_free,
 };
 
-/// What a rule makes of a connection.
+/// The role that a rule gives to a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rule {
-    /// It has the target of this number.
+    /// The connection has a target: the number of its free rule.
     Free(usize),
-    /// It answers for others, as a stunt of this number.
+    /// The connection answers signals of others, as a stunt: the number of its stunt rule.
     Stunt(usize),
 }
 
@@ -25,38 +25,38 @@ pub(super) struct Member {
     pub(super) rule: Rule,
     pub(super) seat: Seat,
     pub(super) id: MemberId,
-    /// Whether the kernel has reported anything about it.
+    /// Whether the kernel has reported anything about the connection.
     is_seen: bool,
-    /// What the kernel has for its place.
+    /// What was last set in the kernel for the connection's place.
     told: Option<Part>,
 }
 
-/// Connections that are named but not in the bundle.
+/// Numbers of connections that a rule names but that are not in the bundle.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LeftOut {
-    /// They go to other hosts.
+    /// Because they go to other hosts.
     pub(super) peers: usize,
-    /// They have a congestion control that cannot take part.
+    /// Because their congestion control cannot take part.
     pub(super) congestion_control: usize,
-    /// No place is free.
+    /// Because no place is free.
     pub(super) full: usize,
 }
 
-/// See the module.
+/// A running bundle; see the module.
 pub(super) struct Running {
     pub(super) config: BundleConfig,
     pub(super) core: Bundle,
     /// By the socket's cookie.
     pub(super) members: BTreeMap<u64, Member>,
-    /// Why no connection is in it.
+    /// The reason if no connection is in the bundle.
     pub(super) problem: Option<String>,
     pub(super) left_out: LeftOut,
-    /// Signals of connections that have ended: with targets, and stunts.
+    /// Signals of connections that have ended: those with targets, and stunts.
     pub(super) ended: [Tally; 2],
     pub(super) next_tick: Time,
-    /// Answers that the kernel lost, of connections that are there.
+    /// Answers to signals that the kernel lost, for connections that are still open.
     pub(super) mended: u64,
-    /// What traces begin with.
+    /// Time zero of target traces.
     since: Time,
 }
 
@@ -75,7 +75,7 @@ impl Running {
         }
     }
 
-    /// Takes over which connections there are, those that rules of this bundle, the `nth`, name.
+    /// Takes over the connections that the rules of this bundle name; `nth` is the bundle's number.
     pub(super) fn take_over(
         &mut self,
         nth: usize,
@@ -121,14 +121,14 @@ impl Running {
 
     fn add(&mut self, connection: &Connection, rule: Rule, seat: Seat) {
         let role = match rule {
-            // Times of a trace count from when it was taken over.
+            // The trace of a target starts when the connection is taken over.
             Rule::Free(nth) => Role::Free(self.config.free[nth].target.clone()),
             Rule::Stunt(nth) => Role::Stunt {
                 weight: self.config.stunts[nth].weight,
                 min_rate: self.config.min_rate,
             },
         };
-        // The kernel has a place for it, so the model, which has as many, has one.
+        // The kernel has a place for the connection; the model has as many places, so it has one too.
         let Some(id) = self.core.join(role) else { return };
         let connection = connection.clone();
         let member = Member { connection, rule, seat, id, is_seen: false, told: None };
@@ -142,7 +142,7 @@ impl Running {
         self.core.leave(member.id);
     }
 
-    /// Takes over what the kernel knows of each place, and decides if it is time.
+    /// Reads what the kernel reports for each place, and makes the bundle's decisions when they are due.
     pub(super) fn handle_tick(&mut self, now: Time, seen: &[Option<Seen>]) {
         let mut gone = Vec::new();
         self.mended = 0;
@@ -170,22 +170,22 @@ impl Running {
         }
     }
 
-    /// Which congestion control it has in the bundle; `None` if it cannot take part.
+    /// The congestion control of a connection within the bundle; `None` if it cannot take part.
     fn kind(&self, connection: &Connection) -> Option<Kind> {
         match (self.config.congestion_control, connection.congestion_control.as_str()) {
             (Some(CongestionControl::Reno), _) | (None, "reno") => Some(Kind::Reno),
             (Some(CongestionControl::Cubic), _) | (None, "cubic") => Some(Kind::Cubic),
-            // It is here already, as a connection of another daemon or of a bundle that was replaced.
+            // The connection already has our congestion control, from another daemon or a replaced bundle.
             (None, name) if name.starts_with("fw_reno") => Some(Kind::Reno),
             (None, name) if name.starts_with("fw_cubic") => Some(Kind::Cubic),
             (None, _) => None,
         }
     }
 
-    /// Sets each place in the kernel that differs from what was set last.
+    /// Updates each place in the kernel that differs from what was last set.
     ///
     /// # Errors
-    /// The error of `set`; the other places are set the next time.
+    /// The error of `set`; the remaining places are set the next time.
     pub(super) fn tell<E>(&mut self, set: impl Fn(u32, Part) -> Result<(), E>) -> Result<(), E> {
         let free = self.members.values().filter(|m| matches!(m.rule, Rule::Free(_)));
         let free: Vec<(MemberId, u32)> = free.map(|m| (m.id, bit_of_free(m.seat.index))).collect();
@@ -224,17 +224,17 @@ impl Running {
         }
     }
 
-    /// The connections with targets, with what is known of each.
+    /// The connections with targets, and the status of each.
     pub(super) fn free(&self) -> impl Iterator<Item = (&Member, Status)> {
         self.members.values().filter_map(|m| Some((m, self.core.status(m.id)?)))
     }
 
-    /// How many pairs of a connection with a target and of a stunt share no bottleneck.
+    /// How many pairs of a connection with a target and a stunt do not share a bottleneck.
     pub(super) fn apart(&self) -> usize {
         self.free().map(|(_, status)| status.apart).sum()
     }
 
-    /// How many stunts there are, their rates together, and all their signals.
+    /// The number of stunts, the sum of their rates, and the sum of their signals.
     pub(super) fn stunts(&self) -> (usize, Rate, Tally) {
         let stunts = || self.members.values().filter(|m| matches!(m.rule, Rule::Stunt(_)));
         let rate = stunts().map(|m| self.core.rate(m.id)).sum();
@@ -243,19 +243,19 @@ impl Running {
     }
 }
 
-/// Free places: the first ones are for connections with targets, [`FREE_MAX`] for each
-/// bundle.
+/// Which places in the kernel are taken. The first ones are for connections with targets,
+/// [`FREE_MAX`] for each bundle.
 pub(super) struct Places {
     taken: Vec<bool>,
 }
 
 impl Places {
-    /// All that there are.
+    /// All places, free.
     pub(super) fn all() -> Places {
         Places { taken: vec![false; MEMBERS_MAX] }
     }
 
-    /// This one is taken.
+    /// Marks a place as taken.
     pub(super) fn occupy(&mut self, index: u32) {
         self.taken[index as usize] = true;
     }
@@ -271,5 +271,5 @@ impl Places {
     }
 }
 
-/// Places of connections with targets, enough for the largest number of bundles.
+/// The number of places for connections with targets, enough for the most bundles.
 const FREE_PLACES: usize = FREE_MAX * BUNDLES_MAX;

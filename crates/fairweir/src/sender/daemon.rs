@@ -1,4 +1,4 @@
-//! The daemon's state: the bundles, and the kernel that does what they say.
+//! The daemon's state: the bundles, and the kernel part that carries out their decisions.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -16,31 +16,31 @@ use crate::words::{chained, count};
 
 /// How often rates are measured and gains decided.
 const TICK: Span = Span::millis(100);
-/// How often all connections of the host are looked at, which takes some milliseconds.
+/// How often all connections of the host are listed, which takes some milliseconds.
 const LOOK: Span = Span::millis(500);
 
-/// See the module.
+/// The daemon; see the module.
 pub(super) struct Daemon {
     path: PathBuf,
     pub(super) file: SenderFile,
-    /// `None` when it has ended.
+    /// `None` once the daemon has ended.
     kernel: Option<Sender>,
     pub(super) bundles: Vec<Running>,
-    /// Of each group of the policy: the bundle, and the rule in it.
+    /// For each group of the policy: the number of its bundle, and the rule in that bundle.
     rules: Vec<(usize, Rule)>,
     pub(super) started: Time,
     look_at: Time,
     pub(super) tick_at: Time,
     pub(super) config_error: Option<String>,
-    /// Why the last look or tick failed.
+    /// The reason why the last listing or tick failed.
     pub(super) error: Option<String>,
 }
 
 impl Daemon {
-    /// Loads the congestion controls and switches the connections that there are.
+    /// Loads the congestion controls and switches the existing connections.
     ///
     /// # Errors
-    /// If the kernel lacks something, or a user does not exist; then nothing is switched.
+    /// If the kernel lacks a feature, or a user does not exist; no connection is switched then.
     pub(super) fn start(file: &SenderFile, now: Time) -> anyhow::Result<Daemon> {
         let (policy, rules) = policy(&file.bundles)?;
         let kernel = Sender::attach(&policy)?;
@@ -68,7 +68,7 @@ impl Daemon {
         self.kernel.as_ref()
     }
 
-    /// Once a [`TICK`].
+    /// Called once per [`TICK`].
     pub(super) fn handle_tick(&mut self, now: Time) {
         let done = self.tick(now);
         let error = done.err().map(|e| chained(&e));
@@ -103,7 +103,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Looks at the connections of the host, and switches those that come and go.
+    /// Lists the connections of the host, and updates the bundles for new and ended ones.
     fn look(&mut self) -> anyhow::Result<()> {
         let Some(kernel) = &mut self.kernel else { return Ok(()) };
         let connections = kernel.connections()?;
@@ -122,7 +122,7 @@ impl Daemon {
         Ok(())
     }
 
-    /// Gives each connection to the bundle whose rule names it.
+    /// Assigns each connection to the bundle whose rule names it.
     fn assign(&mut self, connections: Vec<Connection>) {
         let mut named: Vec<Vec<(Connection, Rule)>> = vec![Vec::new(); self.bundles.len()];
         for connection in connections {
@@ -150,11 +150,11 @@ impl Daemon {
         members.map(|member| (member.connection.id, member.seat)).collect()
     }
 
-    /// Reads the file again and does what is different; a wrong file changes nothing. Connections
-    /// of a bundle that is as before are not touched.
+    /// Reads the file again and applies the differences; a file with mistakes changes nothing.
+    /// Connections of an unchanged bundle are not touched.
     ///
     /// # Errors
-    /// Why the old one stays in force.
+    /// The reason why the old file stays in force.
     pub(super) fn reload(&mut self, dry_run: bool, now: Time) -> anyhow::Result<String> {
         let done = self.take_over(dry_run, now);
         if !dry_run {
@@ -190,7 +190,7 @@ impl Daemon {
             self.bundles.push(kept.unwrap_or_else(|| Running::new(config.clone(), now)));
         }
         (self.file, self.rules) = (file, rules);
-        // Those of changed bundles are given back first: they may have other places then.
+        // Returns connections of changed bundles first: these bundles may get other places.
         let seats = self.seats();
         if let Some(kernel) = &mut self.kernel {
             kernel.seat(&seats)?;
@@ -199,7 +199,7 @@ impl Daemon {
         Ok(said)
     }
 
-    /// Gives all connections back. Idempotent.
+    /// Returns all connections to their own congestion control. Idempotent.
     pub(super) fn end(&mut self) -> anyhow::Result<()> {
         let Some(kernel) = self.kernel.take() else { return Ok(()) };
         let given_back = kernel.detach()?;
@@ -208,7 +208,7 @@ impl Daemon {
     }
 }
 
-/// The rules of all bundles, in their order, and what each group of them is.
+/// The rules of all bundles as a policy; for each of its groups, the bundle's number and the rule.
 pub(super) fn policy(bundles: &[BundleConfig]) -> anyhow::Result<(Policy, Vec<(usize, Rule)>)> {
     let mut groups = Vec::new();
     let mut rules = Vec::new();

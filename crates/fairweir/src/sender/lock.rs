@@ -1,7 +1,7 @@
-//! One daemon in a network namespace: two would take each other's connections, and give them back wrongly.
+//! Allows one daemon in a network namespace: two would take over each other's connections and restore them wrongly.
 //!
-//! Method: a listening socket with an abstract name, which a network namespace has once whatever the run directory
-//! is, and which goes with its process. Another user may take the name; that is told, and keeps no daemon out.
+//! Method: a listening socket with an abstract name. The name is unique in a network namespace, independent of the run
+//! directory, and disappears with the process. If another user holds the name, a warning is logged and the daemon runs.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::thread::sleep;
@@ -16,17 +16,17 @@ use nix::sys::socket::{
 use nix::unistd::{close, geteuid};
 use tracing::warn;
 
-/// The exclusive right to the connections of this network namespace; given back when it drops.
+/// The exclusive right to the connections of this network namespace; released on drop.
 pub(super) struct NamespaceLock(OwnedFd);
 
-/// In the namespace of abstract sockets.
+/// A name in the namespace of abstract sockets.
 const NAME: &[u8] = b"fairweir-sender";
-/// A daemon answers at once, or within a tick if many have asked.
+/// A daemon answers at once, or within a tick if its queue is full.
 const TRIES: u32 = 50;
 const PAUSE: Duration = Duration::from_millis(20);
 
 impl NamespaceLock {
-    /// Takes the right; `None` if a user other than this one has the name.
+    /// Acquires the lock; `None` if another user has the name or its holder does not answer.
     ///
     /// # Errors
     /// [`Error::AlreadyRunning`] if another daemon has it.
@@ -56,14 +56,14 @@ impl NamespaceLock {
                 );
                 return Ok(None);
             }
-            // It has just ended, or its queue is full.
+            // The holder has just ended, or its queue is full.
             sleep(PAUSE);
         }
         warn!("the lock of this network namespace does not answer; it is not used");
         Ok(None)
     }
 
-    /// Takes those that have asked out of the queue, so that it has room for others.
+    /// Accepts and closes waiting connections, so that the queue has room for others.
     pub(super) fn handle_tick(&self) {
         while let Ok(asked) = accept(self.0.as_raw_fd()) {
             let _ = close(asked);

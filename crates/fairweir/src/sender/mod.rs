@@ -1,16 +1,16 @@
 //! `fairweir sender`: bundles of connections that answer each other's congestion signals, so that
 //! some of them hold a rate.
 //!
-//! A service of [`fairweir_daemon`]. The kernel decides at each signal; the daemon says which
-//! connections are in which bundle, measures their rates, and decides how much is delegated. When
-//! it ends, however it does, each connection has again the congestion control that it had.
+//! A service of [`fairweir_daemon`]. The kernel decides at each signal. The daemon assigns
+//! connections to bundles, measures their rates, and decides how much is delegated. However the
+//! daemon ends, each connection then has its previous congestion control again.
 //!
 //! | module | its job |
 //! |---|---|
 //! | [`bundle`] | one bundle: its connections, its model |
 //! | [`daemon`] | all bundles, and the kernel |
 //! | [`lock`] | one daemon in a network namespace |
-//! | [`report`] | status, metrics, check, dry run |
+//! | [`lock`] | allows one daemon in a network namespace |
 //! | `top` | the live view |
 
 use fairweir_config::sender::SenderFile;
@@ -54,7 +54,7 @@ pub(crate) fn run(args: &SenderArgs) -> anyhow::Result<()> {
     }
 }
 
-/// The daemon's whole life.
+/// Runs the daemon until it ends.
 fn serve(args: &DaemonArgs) -> anyhow::Result<()> {
     let file = SenderFile::load(&args.config)?;
     let spec = Spec { metrics: file.metrics, ..args.service.spec(NAME, REQUEST_MAX)? };
@@ -66,12 +66,12 @@ fn serve(args: &DaemonArgs) -> anyhow::Result<()> {
     })
 }
 
-/// It has no requests of its own.
+/// Requests specific to this daemon: it has only the common ones.
 #[derive(Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
 enum Request {}
 
-/// The daemon as a service.
+/// The daemon, as a service.
 struct SenderService {
     daemon: Daemon,
     lock: Option<NamespaceLock>,

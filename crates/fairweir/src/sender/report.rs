@@ -1,4 +1,4 @@
-//! What the daemon tells, and what people see of it and of the file.
+//! The daemon's replies, and the text that people see about the daemon and its file.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -22,7 +22,7 @@ use crate::daemon_args::{AskArgs, connect};
 use crate::table::{self, Align};
 use crate::words::{count, mbit};
 
-/// Free connections in one reply: all that there can be.
+/// The most free connections in one reply: as many as can exist.
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct Status {
@@ -46,7 +46,7 @@ pub(crate) struct BundleStatus {
     pub(super) problem: Option<String>,
     pub(super) free: Vec<FreeStatus>,
     pub(super) stunts: StuntsStatus,
-    /// Signals whose answer the kernel lost, of connections that are there.
+    /// Answers to signals that the kernel lost, for connections that are still open.
     pub(super) mended: u64,
     pub(super) left_out: LeftOutStatus,
 }
@@ -54,7 +54,7 @@ pub(crate) struct BundleStatus {
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct FreeStatus {
-    /// Number of the table [[bundle.free]].
+    /// The number of the table [[bundle.free]].
     pub(super) rule: usize,
     pub(super) remote: String,
     pub(super) port_local: u16,
@@ -66,9 +66,10 @@ pub(crate) struct FreeStatus {
     pub(super) gain: f64,
     pub(super) verdict: String,
     pub(super) reason: Option<String>,
-    /// Stunts that do not answer for it, because they do not share its bottleneck.
+    /// The number of stunts that do not answer for this connection, because they do not share its bottleneck.
     pub(super) apart: usize,
-    pub(super) signals: Value,
+    #[cfg_attr(feature = "evidence", schemars(with = "Signals"))]
+    pub(super) signals: Tally,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -76,7 +77,8 @@ pub(crate) struct FreeStatus {
 pub(crate) struct StuntsStatus {
     connections: usize,
     rate_bps: u64,
-    signals: Value,
+    #[cfg_attr(feature = "evidence", schemars(with = "Signals"))]
+    signals: Tally,
 }
 
 #[derive(Debug, Default, Serialize, Deserialize)]
@@ -85,6 +87,22 @@ pub(crate) struct LeftOutStatus {
     other_peers: usize,
     other_congestion_control: usize,
     no_place: usize,
+}
+
+/// Numbers of congestion signals of a connection.
+#[cfg(feature = "evidence")]
+#[derive(schemars::JsonSchema)]
+#[schemars(rename = "Tally")]
+#[allow(dead_code, reason = "a schema only")]
+struct Signals {
+    /// The sum of `delegated` and `taken`.
+    signals: u64,
+    delegated: u64,
+    taken: u64,
+    /// Signals, counted in `taken`, that no other connection could answer.
+    refused: u64,
+    /// Cuts of this connection's rate for signals of others.
+    cuts: u64,
 }
 
 /// `fairweir check` of a sender's file.
@@ -117,7 +135,7 @@ pub(crate) fn check(path: &Path, as_json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What can be read and does not do what it seems to.
+/// Warnings: settings that are valid but do not do what they seem to.
 fn warnings(file: &SenderFile) -> Vec<String> {
     let fastest = fastest_link();
     let mut warnings = Vec::new();
@@ -144,18 +162,18 @@ fn warnings(file: &SenderFile) -> Vec<String> {
     warnings
 }
 
-/// The rate of the host's fastest link, as the kernel knows it; [`LINK_MAX`] if it knows none.
+/// The rate of the host's fastest link, as reported by the kernel; [`LINK_MAX`] if it reports no rate.
 fn fastest_link() -> Rate {
     let speed = |entry: std::io::Result<std::fs::DirEntry>| -> Option<u64> {
         let text = std::fs::read_to_string(entry.ok()?.path().join("speed")).ok()?;
-        // Unknown is -1.
+        // The kernel reports -1 if the speed is unknown.
         text.trim().parse().ok()
     };
     let speeds = std::fs::read_dir("/sys/class/net").into_iter().flatten().filter_map(speed);
     speeds.max().map_or(LINK_MAX, |mbit| Rate::mbit(mbit.min(LINK_MAX_MBIT)))
 }
 
-/// No link carries more: 1.6 Tbit/s, the fastest Ethernet.
+/// The highest rate of any link, in Mbit/s: 1.6 Tbit/s, the fastest Ethernet.
 const LINK_MAX_MBIT: u64 = 1_600_000;
 const LINK_MAX: Rate = Rate::mbit(LINK_MAX_MBIT);
 
@@ -192,7 +210,7 @@ fn controller(algorithm: Algorithm) -> &'static str {
     named.map_or("track", |(name, _)| *name)
 }
 
-/// `fairweir sender --dry-run`: which connections would be in which bundle now.
+/// `fairweir sender --dry-run`: prints which connections would be in which bundle now.
 pub(super) fn dry_run(args: &DaemonArgs) -> anyhow::Result<()> {
     let file = SenderFile::load(&args.config)?;
     let (policy, roles) = policy(&file.bundles)?;
@@ -273,7 +291,7 @@ fn bundle_status(bundle: &Running) -> BundleStatus {
             verdict: status.verdict.name().to_owned(),
             reason: status.verdict.reason().map(str::to_owned),
             apart: status.apart,
-            signals: json!(status.tally),
+            signals: status.tally,
         })
     };
     let (connections, rate, tally) = bundle.stunts();
@@ -283,7 +301,7 @@ fn bundle_status(bundle: &Running) -> BundleStatus {
         problem: bundle.problem.clone(),
         free: bundle.free().filter_map(free).collect(),
         mended: bundle.mended,
-        stunts: StuntsStatus { connections, rate_bps: rate.as_bps(), signals: json!(tally) },
+        stunts: StuntsStatus { connections, rate_bps: rate.as_bps(), signals: tally },
         left_out: LeftOutStatus {
             other_peers: bundle.left_out.peers,
             other_congestion_control: bundle.left_out.congestion_control,
@@ -317,7 +335,7 @@ pub(super) fn print_status(args: &AskArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The columns of a bundle's connections with a target.
+/// The columns for a bundle's connections with a target.
 pub(super) const HEADINGS: [(&str, Align); 7] = [
     ("FREE", Align::Left),
     ("TARGET", Align::Right),
@@ -329,19 +347,19 @@ pub(super) const HEADINGS: [(&str, Align); 7] = [
 ];
 
 pub(super) fn cells(free: &FreeStatus) -> [String; 7] {
-    let number = |key: &str| free.signals[key].as_u64().unwrap_or(0).to_string();
+    let Tally { signals, delegated, refused, .. } = free.signals;
     [
         free.remote.clone(),
         mbit(free.target_bps),
         mbit(free.mean_rate_bps),
-        number("signals"),
-        number("delegated"),
-        number("refused"),
+        signals.to_string(),
+        delegated.to_string(),
+        refused.to_string(),
         free.reason.clone().unwrap_or_else(|| free.verdict.clone()),
     ]
 }
 
-/// Who has stunts behind another bottleneck.
+/// Prints which connections have stunts behind another bottleneck.
 pub(super) fn print_apart(out: &mut impl Write, bundle: &BundleStatus) -> io::Result<()> {
     for free in bundle.free.iter().filter(|free| free.apart > 0) {
         let stunts = count(free.apart, "stunt");
@@ -351,7 +369,7 @@ pub(super) fn print_apart(out: &mut impl Write, bundle: &BundleStatus) -> io::Re
     Ok(())
 }
 
-/// Limits and errors of the daemon.
+/// Prints limits and errors of the daemon.
 pub(super) fn print_notes(out: &mut impl Write, status: &Status) -> io::Result<()> {
     let notes = [
         ("limit", status.limits.iter().collect::<Vec<_>>()),
@@ -383,7 +401,7 @@ pub(super) fn print_head(out: &mut impl Write, bundle: &BundleStatus) -> io::Res
 /// All metrics.
 pub(super) fn metrics(daemon: &Daemon) -> String {
     let mut metrics = Metrics::default();
-    // By rule, without names of peers: every local user may read this.
+    // One value per rule, without names of peers, because every local user can read the metrics.
     let mut free: BTreeMap<(&str, String), (Rate, Rate)> = BTreeMap::new();
     for bundle in &daemon.bundles {
         for (member, status) in bundle.free() {

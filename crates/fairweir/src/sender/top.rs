@@ -82,7 +82,7 @@ fn table(bundle: &BundleStatus) -> Table<'static> {
     Table::new(bundle.free.iter().map(row), widths).header(Row::new(header).dim())
 }
 
-/// What `print` writes, by lines.
+/// The lines that `print` writes.
 fn printed(print: impl Fn(&mut Vec<u8>) -> io::Result<()>) -> Vec<Line<'static>> {
     let mut out = Vec::new();
     print(&mut out).expect("invariant: a vector takes all");

@@ -1,4 +1,4 @@
-//! What this machine is: a computer, a router, an access network, or a server.
+//! The kind of this machine: a computer, a router, an access network, or a server.
 //!
 //! [`look`] collects facts and changes nothing; [`Machine::suggestion`] is a pure function of them.
 
@@ -14,41 +14,41 @@ use nix::libc;
 
 use crate::cli::SetupRole;
 
-/// Other hosts hold this many connections to a server; what a person's computer offers has few.
+/// A machine with at least this many incoming connections is a server; a person's computer has few.
 const SERVED_MIN: usize = 50;
 
-/// A machine that ends this many PPP sessions, besides its own of the Internet, serves subscribers.
+/// A machine that terminates this many PPP sessions, besides its own Internet session, serves subscribers.
 const SESSIONS_MIN: usize = 2;
 
-/// The most of a table of connections that is read, in bytes: 100,000 lines.
+/// The most bytes that are read from a kernel table of connections: 100,000 lines.
 const TABLE_BYTES_MAX: u64 = 15_000_000;
 
-/// `TCP_ESTABLISHED` and `TCP_LISTEN`, as `/proc/net/tcp` has them.
+/// `TCP_ESTABLISHED` and `TCP_LISTEN`, as written in `/proc/net/tcp`.
 const ESTABLISHED: &str = "01";
 const LISTEN: &str = "0A";
 
-/// Facts.
+/// Facts about the machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Machine {
-    /// The devices of default routes, the best one first.
+    /// The devices of default routes; the preferred route is first.
     pub(super) uplinks: Vec<String>,
     pub(super) links: Vec<Link>,
-    /// How many neighbours each device has, by its number.
+    /// The number of neighbours of each device, by interface index.
     pub(super) neighbours: BTreeMap<u32, usize>,
-    /// Whether it forwards IPv4 or IPv6.
+    /// Whether the machine forwards IPv4 or IPv6.
     pub(super) forwards: bool,
-    /// Whether it translates the addresses of what it forwards.
+    /// Whether the machine translates addresses (NAT) when it forwards.
     pub(super) translates: bool,
     pub(super) is_openwrt: bool,
-    /// Connections that others hold to ports of this machine: the peers of each port.
+    /// Incoming connections: the peers of each local port.
     pub(super) served: BTreeMap<u16, Vec<IpAddr>>,
 }
 
-/// What a machine looks like.
+/// The suggested role of the machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Suggestion {
     pub(super) role: SetupRole,
-    /// Why, for people.
+    /// The reason, for people.
     pub(super) reason: String,
 }
 
@@ -62,7 +62,7 @@ pub(super) fn look() -> anyhow::Result<Machine> {
             *neighbours.entry(neighbour.device).or_default() += 1;
         }
     }
-    // Without nftables, what iptables has loaded.
+    // Without nftables: the tables that iptables has loaded.
     let tables = fs::read_to_string("/proc/net/ip_tables_names").unwrap_or_default();
     Ok(Machine {
         uplinks: network::default_devices()?,
@@ -105,7 +105,7 @@ impl Machine {
         Suggestion { role, reason }
     }
 
-    /// What `fairweir setup` cannot tell, or does not cover, for people.
+    /// Remarks for people about what `fairweir setup` cannot detect or does not cover.
     pub(super) fn caveats(&self, role: SetupRole, dev: &str) -> Vec<String> {
         let mut all = Vec::new();
         let others: Vec<&str> =
@@ -132,7 +132,7 @@ impl Machine {
         all
     }
 
-    /// The interface towards devices or subscribers: a bridge, else the one with the most neighbours.
+    /// The interface towards devices or subscribers: a bridge if there is one, else the one with the most neighbours.
     pub(super) fn inner(&self) -> Option<&Link> {
         let is_inner = |link: &&Link| {
             link.is_up()
@@ -149,14 +149,14 @@ impl Machine {
         self.links.iter().filter(is_inner).max_by_key(rank)
     }
 
-    /// Whether an uplink is a VLAN of it by name, or it is itself no network.
+    /// Whether, by its name, an uplink is a VLAN of `link`, or `link` is only an ifb or dummy device.
     fn is_below_uplink(&self, link: &Link) -> bool {
         let is_vlan_of =
             |name: &String| name.strip_prefix(&link.name).is_some_and(|rest| rest.starts_with('.'));
         link.kind == "ifb" || link.kind == "dummy" || self.uplinks.iter().any(is_vlan_of)
     }
 
-    /// PPP sessions other than that of the Internet.
+    /// The number of PPP sessions other than the Internet connection.
     fn sessions(&self) -> usize {
         let is_session =
             |l: &&Link| l.hardware == libc::ARPHRD_PPP && !self.uplinks.contains(&l.name);
@@ -168,17 +168,17 @@ impl Machine {
     }
 }
 
-/// Whether containers or virtual machines are behind it, by the names that their managers give.
+/// Whether containers or virtual machines are behind `link`, by the names that their managers use.
 fn is_of_containers(link: &Link) -> bool {
     const BEGINNINGS: [&str; 9] =
         ["docker", "virbr", "lxcbr", "lxdbr", "incusbr", "podman", "cni", "veth", "vmbr-int"];
-    // Docker's networks: br- and twelve hexadecimal digits.
+    // Docker's networks: `br-` and twelve hexadecimal digits.
     let digits = link.name.strip_prefix("br-").unwrap_or_default();
     BEGINNINGS.iter().any(|beginning| link.name.starts_with(beginning))
         || (digits.len() == 12 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
-/// The peers of each port that listens, by tables of the kernel; loopback is left out.
+/// The peers of each listening port, from the kernel's tables; loopback is left out.
 fn served(tables: &[&str]) -> BTreeMap<u16, Vec<IpAddr>> {
     let mut lines = Vec::new();
     for table in tables {
@@ -212,7 +212,7 @@ fn parse(line: &str) -> Option<(u16, IpAddr, &str)> {
     let (local, remote, state) = (words.next()?, words.next()?, words.next()?);
     let port = u16::from_str_radix(local.rsplit_once(':')?.1, 16).ok()?;
     let address = remote.split_once(':')?.0;
-    // Words of 32 bits in the order of the machine.
+    // 32-bit words in the machine's byte order.
     let word = |i: usize| u32::from_str_radix(address.get(8 * i..8 * i + 8)?, 16).ok();
     let address = match address.len() {
         8 => IpAddr::V4(Ipv4Addr::from(word(0)?.to_ne_bytes())),

@@ -1,8 +1,8 @@
-//! `fairweir setup`: finds out what the machine is, shows a configuration, writes it, and starts the daemon.
+//! `fairweir setup`: detects the kind of machine, shows a configuration, writes it, and starts the daemon.
 //!
-//! It writes one file after its text was shown and, unless `--yes`, agreed to. A file that a person wrote is
-//! kept: what is new is added to it. What was before is recorded first ([`record`]). Only daemons that need
-//! no decision of a person are started: those of a computer and of a router.
+//! It writes one file, after showing the text and, unless `--yes` is given, asking. A person's file is kept, and new
+//! parts are added to it. The previous state is recorded first ([`record`]). Only daemons that need no decision by a
+//! person are started: those of a computer and of a router.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use fairweir_config::{FileKind, isp, sender, text};
 use fairweir_core::policy::Match;
 use fairweir_core::units::{Bytes, Rate, Span};
 use fairweir_daemon::{Access, Client, Error, Request};
-use fairweir_linux::{Router, Talker, Who};
+use fairweir_linux::{Router, Talker, Who, link_devices};
 
 use crate::cli::{SetupArgs, SetupRole};
 use crate::device::check_named;
@@ -34,14 +34,14 @@ mod units;
 use machine::Machine;
 use record::Record;
 
-/// How long the page may take to start.
+/// How often to check whether the page has started.
 const TRIES: u32 = 50;
 const TRY_PAUSE: Duration = Duration::from_millis(100);
 
 /// How long a daemon may take to answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The unit of the page.
+/// The systemd unit of the page.
 const PAGE_UNIT: &str = "fairweir-page.service";
 
 pub(crate) fn run(args: &SetupArgs) -> anyhow::Result<()> {
@@ -76,16 +76,16 @@ pub(crate) fn run(args: &SetupArgs) -> anyhow::Result<()> {
     start(args, &place, &path)
 }
 
-/// What the machine is to be, and its interfaces.
+/// The role of the machine, and its interfaces.
 struct Place {
     role: SetupRole,
-    /// Towards the Internet.
+    /// The interface towards the Internet.
     dev: String,
-    /// Towards devices or subscribers; a computer and a server have none.
+    /// The interface towards devices or subscribers; a computer and a server have none.
     lan: Option<String>,
 }
 
-/// The text of the file, and what of it is new.
+/// The proposed text of the file, and the part of it that is new.
 struct Proposal {
     text: String,
     shown: String,
@@ -129,7 +129,10 @@ fn place(args: &SetupArgs, machine: &Machine, questions: &mut Questions) -> anyh
             None => questions.name(what, found, none),
         }
     };
-    let found = machine.uplinks.first().cloned();
+    let found = match role {
+        SetupRole::Router => link_devices()?.into_iter().next(),
+        SetupRole::Host | SetupRole::Isp | SetupRole::Sender => machine.uplinks.first().cloned(),
+    };
     let dev = ask(&args.dev, questions, "Which interface faces the Internet?", found, no_route)?;
     check_named(&dev)?;
     let behind = match role {
@@ -187,10 +190,10 @@ impl Place {
         }
     }
 
-    /// The daemon, if it runs.
+    /// A connection to the daemon, if it is running.
     ///
     /// # Errors
-    /// If another one has the interface.
+    /// If a daemon of another kind has the interface.
     fn daemon(&self, run_dir: &Path) -> anyhow::Result<Option<Client>> {
         let instance = self.instance();
         let other = match self.role {
@@ -230,7 +233,7 @@ impl Place {
         Ok(path)
     }
 
-    /// Units that need no decision of a person.
+    /// The systemd units to start: those that need no decision by a person.
     fn units(&self) -> Vec<String> {
         match self.role {
             SetupRole::Host => {
@@ -242,7 +245,7 @@ impl Place {
     }
 }
 
-/// What to write; `None` if nothing is to be done.
+/// The text to write; `None` if there is nothing to do.
 fn propose(
     args: &SetupArgs,
     machine: &Machine,
@@ -281,7 +284,7 @@ fn propose(
         (SetupRole::Router, Some(lan)) => {
             let found = init::router::look(Some(&place.dev), Some(lan))?;
             if daemon.is_none() {
-                Router::refuse_if_occupied(lan, &place.dev)?;
+                Router::refuse_if_occupied(&found.lans, &found.wans)?;
             }
             match kept {
                 Some(kept) => {
@@ -314,7 +317,7 @@ fn added(kept: String, new: String) -> Proposal {
     Proposal { text: kept + &new, shown: new }
 }
 
-/// What a daemon that runs has counted: it is not stopped to watch.
+/// The traffic that a running daemon has counted. The daemon is not stopped to watch the interface.
 fn seen_by(status: &Status) -> Seen {
     let apps = status.groups.iter().flat_map(|group| {
         let app = |rule: &Match| match rule {
@@ -335,10 +338,19 @@ fn seen_by(status: &Status) -> Seen {
     }
 }
 
-/// Writes the file; one that the daemon would refuse is not left there.
+/// Writes the file. If the daemon would refuse it, the file is not left there.
 fn write(args: &SetupArgs, place: &Place, path: &Path, proposal: &Proposal) -> anyhow::Result<()> {
     let before = std::fs::read(path).ok();
-    Record::load(&args.state)?.note_file(&args.state, path, &proposal.text)?;
+    let mut record = Record::load(&args.state)?;
+    record.note_file(&args.state, path, Some(&proposal.text))?;
+    let set_by_commands = match place.role {
+        SetupRole::Host => Some(Role::Host.conf_d(path)),
+        SetupRole::Router => Some(Role::Router.conf_d(path)),
+        SetupRole::Isp | SetupRole::Sender => None,
+    };
+    if let Some(conf_d) = set_by_commands {
+        record.note_file(&args.state, &conf_d.join(host::set::FILE), None)?;
+    }
     init::write(path, &proposal.text, true)
         .with_context(|| format!("cannot write {}", path.display()))?;
     let checked = match place.role {
@@ -357,10 +369,10 @@ fn write(args: &SetupArgs, place: &Place, path: &Path, proposal: &Proposal) -> a
     Ok(())
 }
 
-/// Starts the daemon, makes one that runs read its file again, or says how to start it.
+/// Starts the daemon, tells a running one to reload its file, or prints how to start it.
 fn start(args: &SetupArgs, place: &Place, path: &Path) -> anyhow::Result<()> {
     let out = &mut text::stdout();
-    // The units read the default file.
+    // The systemd units read the file at the default path.
     let is_default = path == Path::new(place.default_path());
     let units: Vec<_> = place.units().iter().map(|name| units::look(name)).collect();
     let daemon = place.daemon(&args.run_dir.run_dir)?;

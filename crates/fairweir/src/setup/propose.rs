@@ -5,15 +5,15 @@ use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-/// Prefixes of peers that are listed, by which IPv4 and IPv6 addresses are summed up.
+/// The most prefixes of peers that are listed; IPv4 and IPv6 addresses are grouped by the lengths below.
 const PEERS_MAX: usize = 16;
 const V4_PREFIX: u8 = 24;
 const V6_PREFIX: u8 = 48;
 
-/// A port that backups use, if no other is seen: rsync.
+/// The port of backups that is used if no other port is seen: rsync.
 const BACKUPS: u16 = 873;
 
-/// An access network: one plan as an example, without subscribers.
+/// A configuration of an access network: one plan as an example, without subscribers.
 pub(super) fn isp(device: &str, uplink: &str) -> String {
     format!(
         "# Written by `fairweir setup`. All keys: docs/isp/reference.md. Without subscribers all traffic passes.\n\
@@ -31,7 +31,7 @@ pub(super) fn isp(device: &str, uplink: &str) -> String {
     )
 }
 
-/// A server: connections to the port with the fewest hold a rate, and those to the other ports give way.
+/// A configuration of a server: connections to the port with the fewest hold a rate; those to other ports give way.
 pub(super) fn sender(served: &BTreeMap<u16, Vec<IpAddr>>) -> String {
     let mut ports: Vec<(u16, usize)> =
         served.iter().map(|(port, all)| (*port, all.len())).collect();

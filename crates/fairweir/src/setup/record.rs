@@ -1,7 +1,7 @@
-//! What the machine was before `fairweir setup`, so that `--undo` returns it to that.
+//! The state of the machine before `fairweir setup`, so that `--undo` can restore it.
 //!
-//! The record is written before each change, and only the first run says what was before: so also a run
-//! that was killed, or the third one, can be undone.
+//! The record is written before each change, and only the first run records the previous state. So
+//! `--undo` also works after a run that was killed, and after several runs.
 
 use std::fs;
 use std::io::Write;
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use super::units::{self, UnitBefore};
 
 const NAME: &str = "setup.json";
-/// A record has a few files.
+/// The size limit of a record, in bytes; it holds a few files.
 const BYTES_MAX: u64 = 16_000_000;
 const VERSION: u32 = 1;
 
@@ -31,9 +31,9 @@ pub(super) struct Record {
 #[serde(deny_unknown_fields)]
 struct FileBefore {
     path: PathBuf,
-    /// `None` if there was no file.
+    /// The previous text; `None` if there was no file.
     before: Option<String>,
-    /// What `fairweir setup` wrote last: another text was edited since.
+    /// The text that `fairweir setup` wrote last. If the file has another text, it was edited since.
     written: String,
 }
 
@@ -61,27 +61,29 @@ impl Record {
             .with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// Notes what a file was, before `text` is written to it.
+    /// Records the text of a file before `text` is written to it. `text` is `None` if only a daemon will write to it.
     ///
     /// # Errors
-    /// If the file or the record cannot be read or written; then the file must not be written.
-    pub(super) fn note_file(&mut self, dir: &Path, path: &Path, text: &str) -> anyhow::Result<()> {
+    /// If the file or the record cannot be read or written; the file must not be written then.
+    pub(super) fn note_file(
+        &mut self,
+        dir: &Path,
+        path: &Path,
+        text: Option<&str>,
+    ) -> anyhow::Result<()> {
         let path = std::path::absolute(path)?;
         match self.files.iter_mut().find(|file| file.path == path) {
-            Some(file) => file.written = text.to_owned(),
+            Some(file) => file.written = text.unwrap_or(&file.written).to_owned(),
             None => {
-                let before = match fs::read_to_string(&path) {
-                    Ok(text) => Some(text),
-                    Err(e) if e.kind() == std::io::ErrorKind::NotFound => None,
-                    Err(e) => bail!("cannot read {}: {e}", path.display()),
-                };
-                self.files.push(FileBefore { path, before, written: text.to_owned() });
+                let before = read(&path)?;
+                let written = text.or(before.as_deref()).unwrap_or_default().to_owned();
+                self.files.push(FileBefore { path, before, written });
             }
         }
         self.store(dir)
     }
 
-    /// The same for a unit.
+    /// Records the state of a unit before it is changed.
     ///
     /// # Errors
     /// If the record cannot be written.
@@ -93,10 +95,10 @@ impl Record {
     }
 }
 
-/// Returns the machine to what the record in `dir` says.
+/// Restores the state in the record in `dir`.
 ///
 /// # Errors
-/// At the first thing that cannot be restored; what is left to do stays in the record.
+/// At the first item that cannot be restored; the remaining items stay in the record.
 pub(super) fn undo(dir: &Path) -> anyhow::Result<()> {
     let mut record = Record::load(dir)?;
     let out = &mut text::stdout();
@@ -111,38 +113,49 @@ pub(super) fn undo(dir: &Path) -> anyhow::Result<()> {
         record.store(dir)?;
     }
     while let Some(file) = record.files.pop() {
-        writeln!(out, "{}", restore(&file)?)?;
+        if let Some(line) = restore(&file)? {
+            writeln!(out, "{line}")?;
+        }
         record.store(dir)?;
     }
     fs::remove_file(dir.join(NAME)).context("cannot remove the record")
 }
 
-fn restore(file: &FileBefore) -> anyhow::Result<String> {
+fn read(path: &Path) -> anyhow::Result<Option<String>> {
+    match fs::read_to_string(path) {
+        Ok(text) => Ok(Some(text)),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(e) => bail!("cannot read {}: {e}", path.display()),
+    }
+}
+
+/// Restores a file; returns a description if there was anything to do.
+fn restore(file: &FileBefore) -> anyhow::Result<Option<String>> {
     let path = &file.path;
-    let now = fs::read_to_string(path).ok();
+    let now = read(path)?;
+    if now == file.before {
+        return Ok(None);
+    }
     let mut kept = String::new();
-    if let Some(now) =
-        now.as_ref().filter(|now| **now != file.written && Some(*now) != file.before.as_ref())
-    {
+    if let Some(now) = now.as_ref().filter(|now| **now != file.written) {
         let mut edited = path.clone().into_os_string();
         edited.push(".edited");
         output::write(Path::new(&edited), now)
             .with_context(|| format!("cannot write {}", Path::new(&edited).display()))?;
         kept = format!("; what was edited since is in {}", Path::new(&edited).display());
     }
-    let what = match (&file.before, now) {
-        (Some(before), _) => {
+    let what = match &file.before {
+        Some(before) => {
             output::write(path, before)
                 .with_context(|| format!("cannot write {}", path.display()))?;
             "restored"
         }
-        (None, Some(_)) => {
+        None => {
             fs::remove_file(path).with_context(|| format!("cannot remove {}", path.display()))?;
             "removed"
         }
-        (None, None) => "is gone already:",
     };
-    Ok(format!("{what} {}{kept}", path.display()))
+    Ok(Some(format!("{what} {}{kept}", path.display())))
 }
 
 #[cfg(test)]
@@ -152,19 +165,24 @@ mod tests {
     #[test]
     fn the_first_run_says_what_was_before_and_edits_are_kept() {
         let dir = tempfile::tempdir().unwrap();
-        let (state, new, old) =
-            (dir.path().join("state"), dir.path().join("new"), dir.path().join("old"));
+        let [state, new, old, set, unused] =
+            ["state", "new", "old", "set", "unused"].map(|name| dir.path().join(name));
         fs::write(&old, "mine").unwrap();
         for text in ["one", "two"] {
             let mut record = Record::load(&state).unwrap();
             for path in [&new, &old] {
-                record.note_file(&state, path, text).unwrap();
+                record.note_file(&state, path, Some(text)).unwrap();
                 fs::write(path, text).unwrap();
+            }
+            for path in [&set, &unused] {
+                record.note_file(&state, path, None).unwrap();
             }
         }
         fs::write(&old, "edited").unwrap();
+        fs::write(&set, "by a daemon").unwrap();
         undo(&state).unwrap();
-        assert!(!new.exists());
+        assert!(!new.exists() && !set.exists() && !unused.exists());
+        assert_eq!(fs::read_to_string(dir.path().join("set.edited")).unwrap(), "by a daemon");
         assert_eq!(fs::read_to_string(&old).unwrap(), "mine");
         assert_eq!(fs::read_to_string(dir.path().join("old.edited")).unwrap(), "edited");
         assert_eq!(fs::read_dir(&state).unwrap().count(), 0, "the record is gone");
@@ -178,7 +196,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (state, path) = (dir.path().join("state"), dir.path().join("file"));
         fs::write(&path, "mine").unwrap();
-        Record::load(&state).unwrap().note_file(&state, &path, "new").unwrap();
+        Record::load(&state).unwrap().note_file(&state, &path, Some("new")).unwrap();
         undo(&state).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
         assert!(!dir.path().join("file.edited").exists());

@@ -1,4 +1,4 @@
-//! The units of systemd that `fairweir setup` starts.
+//! The systemd units that `fairweir setup` starts.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -7,7 +7,7 @@ use anyhow::{Context, bail};
 
 use serde::{Deserialize, Serialize};
 
-/// A unit, as it was.
+/// The recorded state of a unit.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct UnitBefore {
@@ -16,7 +16,7 @@ pub(super) struct UnitBefore {
     pub(super) was_active: bool,
 }
 
-/// Where systemd runs, this directory exists. Source: sd_booted(3).
+/// This directory exists if systemd runs the machine. Source: sd_booted(3).
 const SYSTEMD: &str = "/run/systemd/system";
 
 /// Whether systemd runs this machine.
@@ -24,7 +24,7 @@ pub(super) fn are_here() -> bool {
     Path::new(SYSTEMD).exists()
 }
 
-/// What a unit is now.
+/// The present state of a unit.
 pub(super) fn look(name: &str) -> UnitBefore {
     let says = |verb: &str| {
         let mut command = Command::new("systemctl");
@@ -35,7 +35,7 @@ pub(super) fn look(name: &str) -> UnitBefore {
     UnitBefore { name: name.to_owned(), was_enabled, was_active }
 }
 
-/// Enables units and starts them; those that run read their configuration again.
+/// Enables and starts units; running ones reload their configuration.
 ///
 /// # Errors
 /// If systemctl fails.
@@ -49,7 +49,7 @@ pub(super) fn start(units: &[UnitBefore]) -> anyhow::Result<()> {
     }
 }
 
-/// Makes a unit what it was, and says what was done.
+/// Restores the recorded state of a unit, and describes what was done.
 ///
 /// # Errors
 /// If systemctl fails.

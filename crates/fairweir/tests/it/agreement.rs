@@ -1,16 +1,16 @@
-//! The simulator is believed because it agrees with real TCP: the same scenarios are played in both
-//! worlds and compared, and where shares are set they must be right in both.
+//! Compares the simulator with real TCP: the same scenarios are played in both worlds and must agree, and
+//! where shares are set they must be right in both.
 
 use fairweir_testing::{one_at_a_time, one_of_four, privileged, two_of_three, void};
 use serde_json::Value;
 
 use crate::common::played::{file, reports};
 
-/// BBR believes the best of ten rounds, so that each pause of a busy machine makes its queue of a few
-/// ms grow by as much. Source: docs/results/validation.md, which has the quiet machine's numbers.
+/// BBR uses the best rate of ten rounds, so each pause of a busy machine lengthens its queue, which is only a
+/// few ms. Source: docs/results/validation.md, which has the numbers of a quiet machine.
 const NOISE_MS: f64 = 3.0;
 
-/// BBR takes a late link for a longer path: beyond this lateness (p99) a play says nothing of the simulator.
+/// BBR mistakes a late link for a longer path: above this lateness (p99), a play says nothing about the simulator.
 const LATE_MS_MAX: f64 = 0.6;
 
 /// Plays a scenario in both worlds.
@@ -42,13 +42,13 @@ fn compare(scenario: &str, controls: &[&str], set: &[&str]) -> Vec<Value> {
     compared
 }
 
-/// A measure in the lab and in the simulator.
+/// The values of a measure in the lab and in the simulator.
 fn measure(compared: &Value, name: &str) -> (f64, f64) {
     let of = compared["measures"].as_array().unwrap().iter().find(|m| m["name"] == name).unwrap();
     (of["lab"].as_f64().unwrap(), of["sim"].as_f64().unwrap())
 }
 
-/// The longest; tests begin in the order of their names.
+/// The longest test comes first: tests begin in the order of their names.
 #[test]
 fn a_change_of_groups_and_demands_is_followed_by_crab_alike_in_both_worlds() {
     if privileged() {
@@ -57,7 +57,7 @@ fn a_change_of_groups_and_demands_is_followed_by_crab_alike_in_both_worlds() {
 }
 
 fn compare_figure_7() {
-    // The same changes as in the file, each of which is measured for 4 s or more once it has settled.
+    // The same changes as in the file, but earlier; each is measured for at least 4 s after it has settled.
     let sooner = [
         "duration=76s",
         "flow.1.start=11s",
@@ -75,7 +75,7 @@ fn compare_figure_7() {
     }
 }
 
-/// One flow alone: the worlds agree on what its congestion control makes of the link.
+/// Plays one flow alone: both worlds agree on how its congestion control uses the link.
 fn compare_alone(congestion_control: &str) {
     let change = format!("flow.0.congestion_control={congestion_control}");
     let compared = play("single", &["none"], &[&change, "duration=24s"]);
@@ -108,12 +108,12 @@ fn a_lone_cubic_flow_fills_link_and_queue_alike_in_both_worlds() {
 #[test]
 fn a_lone_bbr_flow_fills_link_and_queue_alike_in_both_worlds() {
     if privileged() {
-        // Another test makes the link later than BBR bears. What disturbs the machine makes its queue longer.
+        // Another test delays the link more than BBR tolerates. Any disturbance of the machine lengthens BBR's queue.
         one_at_a_time(|| one_of_four(|| compare_alone("bbr")));
     }
 }
 
-/// Not without control: there BBR takes more the busier the machine is (docs/results/validation.md).
+/// Not without a control: there, BBR's share grows with the load of the machine (docs/results/validation.md).
 #[test]
 fn cubic_beside_bbr_fares_alike_in_both_worlds() {
     if privileged() {

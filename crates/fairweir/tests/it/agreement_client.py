@@ -52,7 +52,7 @@ class Client:
                 kind, body = self.exchange(HELLO, bytes(16))
             else:
                 weights = self.weights + [0] * (16 - len(self.weights))
-                body = struct.pack("!16sIBBH16H", self.cookie, self.epoch, len(self.weights), 0, 0, *weights)
+                body = struct.pack("!16sIBBH16H12x", self.cookie, self.epoch, len(self.weights), 0, 0, *weights)
                 kind, body = self.exchange(ASK, body)
             if kind == COOKIE:
                 self.cookie = body

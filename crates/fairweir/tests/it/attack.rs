@@ -17,12 +17,12 @@ use crate::common::forger::{Forger, Forgery, Victim};
 use crate::common::stage::{Daemon, Download, Stage};
 
 const MBIT: f64 = 30.0;
-/// Until the control has learned the capacity.
+/// Time in which the control learns the capacity.
 const SETTLE: Duration = Duration::from_secs(5);
-/// Until an attack has shown its effect: 15 ticks of the control.
+/// Time in which an attack shows its effect: 15 ticks of the control.
 const EFFECT: Duration = Duration::from_secs(3);
 const MEASURED: Duration = Duration::from_secs(6);
-/// The least rate under attack, as a part of the rate without.
+/// Minimum rate under attack, as a fraction of the rate without it.
 const KEPT: f64 = 0.95;
 
 /// A home with the default control, which has learned the capacity from a download.
@@ -51,7 +51,7 @@ impl Scene {
         Victim { server: v4(self.server.address()), client: v4(self.download.local_address()) }
     }
 
-    /// Lets an attack that has begun show its effect, and compares the rate with the one before.
+    /// Waits until a running attack shows its effect, and compares the rate with the one before.
     fn judge(&self, name: &str, before: f64, sent: impl Fn() -> u64) {
         thread::sleep(EFFECT);
         let under = self.download.mbit_over(MEASURED);
@@ -79,10 +79,10 @@ fn v4(address: SocketAddr) -> SocketAddrV4 {
     }
 }
 
-/// One after the other against the same download, since a start takes longer than an attack.
+/// Attacks run one after the other against the same download: a start takes longer than an attack.
 ///
 /// Before only accepted segments were timed, four blind segments a second left 1.0 of 28.6 Mbit/s,
-/// segments with new stamps 1.0, and a thousand blind ones ended the daemon.
+/// segments with new timestamps 1.0, and a thousand blind ones terminated the daemon.
 #[test]
 fn forged_segments_and_floods_take_nothing() {
     if !privileged() {
@@ -124,7 +124,7 @@ fn a_liar_takes_nothing(name: &str, lie: Lie) {
         let other = Far::new(&scene.stage, "other", "10.9.7.3", None);
         let liar = Far::new(&scene.stage, "liar", "10.9.7.5", Some(lie));
         let (second, third) = (other.download(&scene.stage), liar.download(&scene.stage));
-        // A drain shows all of them an empty queue.
+        // A drain makes the queue empty for all of the downloads.
         thread::sleep(SETTLE * 3);
         let rates = || {
             let downloads = [&scene.download, &second, &third];
@@ -166,7 +166,7 @@ fn a_server_whose_clock_halts_hurts_no_other_download() {
     a_liar_takes_nothing("halting clock", Lie::Halting);
 }
 
-/// Connections that receive a byte a second each.
+/// Connections that each receive a byte per second.
 struct Trickle {
     pairs: Arc<Vec<(TcpStream, TcpStream)>>,
     stop: Arc<AtomicBool>,
@@ -204,7 +204,7 @@ impl Drop for Trickle {
     }
 }
 
-/// Answers the probe.
+/// The address that answers the probe.
 const REFLECTOR: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(10, 9, 0, 3), 0);
 
 const CONNECTIONS: usize = 1_000;

@@ -1,4 +1,4 @@
-//! `fairweir campaign`: what it prints and writes. Nothing here needs a privilege.
+//! `fairweir campaign`: its output and files. These tests need no privilege.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::common::{fairweir, only_error_line};
 
-/// Plays two seeds; what it prints.
+/// Plays two seeds; returns the output.
 fn play(out: &Path, more: &[&str]) -> String {
     let mut args = vec!["campaign", "--seed", "24..25", "--out", out.to_str().unwrap()];
     args.extend(more);
@@ -40,7 +40,7 @@ fn a_campaign_gives_tables_files_that_can_be_played_and_the_same_numbers_again()
     let saved = fs::read_to_string(dir.path().join("campaign.json")).unwrap();
     assert_eq!(serde_json::from_str::<Value>(&saved).unwrap(), json);
 
-    // A number of `sim run` of the saved file is that of the campaign.
+    // A number that `sim run` gives for the saved file is the same as in the campaign.
     play(dir.path(), &["--control", "crab", "--jobs", "1"]);
     let crab: Value =
         serde_json::from_str(&fs::read_to_string(dir.path().join("campaign.json")).unwrap())

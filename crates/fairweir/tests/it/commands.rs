@@ -159,7 +159,7 @@ fn whoever_is_not_root_is_told_so() {
     if !privileged() {
         return;
     }
-    // A place where every user may execute it.
+    // A directory in which every user may execute the binary.
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let copy = dir.path().join("fairweir");
@@ -175,7 +175,7 @@ fn whoever_is_not_root_is_told_so() {
 
 #[test]
 fn a_broken_pipe_is_no_failure() {
-    // A pipe without a reader from the first byte on.
+    // A pipe without a reader, from the first byte on.
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let output = Command::new(FAIRWEIR)
@@ -234,7 +234,7 @@ fn control_characters_in_errors_are_escaped() {
     let demo = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios/demo.toml");
     let error = only_error_line(&fairweir(&["sim", "run", demo, "--out", "/dev/null/a\u{1b}]0;b"]));
     assert!(error.contains(r"cannot make /dev/null/a\u001b]0;b"), "{error:?}");
-    // Through the output too.
+    // Standard output is escaped too.
     fs::write(&file, COUNTING).unwrap();
     let output = fairweir(&["check", file.to_str().unwrap()]);
     assert!(output.status.success(), "{output:?}");
@@ -270,14 +270,14 @@ fn doctor_corrects_what_it_can_and_restores_settings() {
     let doctor = |args: &str| {
         stage.fairweir(&format!("doctor {args} --etc {} --state {state_text}", etc.display()))
     };
-    // It only says what it would do.
+    // The command only reports what it would do.
     let findings: Value = serde_json::from_slice(&doctor("--json").stdout).unwrap();
     let fixes = findings.as_array().unwrap().iter().filter_map(|f| f["fix"].as_str());
     let said = fixes.collect::<Vec<_>>().join("; ");
     assert!(said.contains("set net.ipv4.tcp_timestamps to 1 instead of 0"), "{said}");
     assert!(said.contains("states/host to 0755 instead of 0777"), "{said}");
     assert_eq!(value(), "0");
-    // Without an answer nothing is changed.
+    // Without an answer to its question, the command changes nothing.
     assert!(!doctor("--fix").status.success());
     assert_eq!(value(), "0");
     let output = doctor("--fix --yes");
@@ -314,7 +314,7 @@ fn doctor_removes_what_a_killed_daemon_left() {
         fixes.map(str::to_owned).collect::<Vec<_>>()
     };
     let daemon = stage.start(&[]);
-    // What a daemon that runs needs is nothing to correct.
+    // Anything that a running daemon needs is not listed as a fix.
     assert_eq!(fixes(), Vec::<String>::new());
     daemon.signal(Signal::SIGKILL);
     daemon.end();
@@ -391,7 +391,7 @@ fn a_reload_succeeds_or_fails_with_the_configuration() {
     let stage = Stage::new();
     stage.configure(COUNTING);
     let _daemon = stage.start(&[]);
-    // An instance of the systemd unit may name the interface in its escaped form.
+    // An instance of the systemd unit may have the interface's escaped name.
     let output = stage.fairweir(r"reload --dev \x77an");
     assert_eq!(
         (output.status.code(), output.stdout.as_slice()),
@@ -464,7 +464,7 @@ fn init_proposes_a_group_for_who_downloads() {
     drop(download);
     assert!(output.status.success(), "{output:?}");
     let text = fs::read_to_string(&file).unwrap();
-    // The downloading process is this test.
+    // The downloading process is this test itself.
     let me = std::env::current_exe().unwrap();
     let me = me.file_name().unwrap().to_str().unwrap();
     assert!(text.contains(&format!("match = [\"app:{me}\"]")), "{text}");
@@ -473,7 +473,7 @@ fn init_proposes_a_group_for_who_downloads() {
     assert!(output.status.success(), "{output:?}");
 }
 
-/// Two groups that can compete: only what such confirm is worth remembering.
+/// Two groups that can compete: only a capacity that such groups confirm is stored.
 fn competing() -> String {
     format!(
         "version = 1\n[host]\ncontrol = \"crab\"\n\
@@ -482,7 +482,7 @@ fn competing() -> String {
     )
 }
 
-/// A learned capacity is stored at once instead of after a minute of use.
+/// Stores a learned capacity at once instead of after a minute of use.
 const CONFIRMED_SOON: [&str; 2] = ["--confirmed-after-s", "0"];
 
 #[test]
@@ -568,7 +568,7 @@ fn status_is_a_line_for_every_daemon_and_each_has_its_verbs() {
     stage.configure(COUNTING);
     let daemon = stage.start(&[]);
     let run_dir = std::path::PathBuf::from(stage.run_dir());
-    // A daemon that was killed: its socket is there, and nothing listens.
+    // A daemon that was killed: its socket file exists, but no process listens.
     drop(std::os::unix::net::UnixListener::bind(run_dir.join("isp.sock")).unwrap());
     let output = stage.fairweir("status");
     let said = String::from_utf8(output.stdout).unwrap();
@@ -578,7 +578,7 @@ fn status_is_a_line_for_every_daemon_and_each_has_its_verbs() {
     fs::remove_file(run_dir.join("isp.sock")).unwrap();
     let output = stage.fairweir("status");
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
-    // The old spelling works, and says the new one.
+    // The old spelling still works, and the output names the new one.
     let old = stage.fairweir("status --json");
     let parsed = |output: &std::process::Output| -> Value {
         serde_json::from_slice(&output.stdout).unwrap()
@@ -588,7 +588,7 @@ fn status_is_a_line_for_every_daemon_and_each_has_its_verbs() {
     let new = stage.fairweir("host status --json");
     assert_eq!(parsed(&new)["dev"], "wan");
     assert!(new.stderr.is_empty(), "{new:?}");
-    // A host is not a router.
+    // A daemon for a host is not one for a router.
     let router = stage.fairweir("router status");
     assert_eq!(router.status.code(), Some(3));
     assert!(only_error_line(&router).contains("`fairweir router` does not run"));
@@ -637,6 +637,61 @@ fn a_key_too_many_or_too_few_is_found() {
         serde_json::json!({ "error": "it fails", "exit_code": 1.5 }),
     ] {
         assert!(schema::contradiction(of_error, &wrong).is_some(), "{wrong}");
+    }
+}
+
+/// No schema has objects that allow any key, or values of any type.
+#[test]
+fn no_schema_is_open() {
+    const SAYS_A_TYPE: [&str; 6] = ["type", "$ref", "anyOf", "oneOf", "enum", "const"];
+    fn openings(at: &str, schema: &Value) -> Vec<String> {
+        let says_a_type = SAYS_A_TYPE.iter().any(|key| schema.get(key).is_some());
+        let is_open = schema.get("type") == Some(&"object".into())
+            && schema.get("additionalProperties").is_none_or(|more| more == true)
+            || schema.get("type") == Some(&"array".into()) && schema.get("items").is_none();
+        let mut found = Vec::new();
+        if !says_a_type || is_open {
+            found.push(at.to_owned());
+        }
+        let of = |key: &str| schema.get(key).and_then(Value::as_object).into_iter().flatten();
+        for (key, inner) in of("properties") {
+            found.extend(openings(&format!("{at}.{key}"), inner));
+        }
+        for key in ["items", "additionalProperties"] {
+            let inner = schema.get(key).filter(|inner| *inner != false);
+            found.extend(inner.into_iter().flat_map(|inner| openings(at, inner)));
+        }
+        for key in ["anyOf", "oneOf"] {
+            let all = schema.get(key).and_then(Value::as_array).into_iter().flatten();
+            found.extend(all.flat_map(|inner| openings(at, inner)));
+        }
+        found
+    }
+    let all = schema::schemas();
+    let commands = all["commands"].as_object().unwrap().iter().map(|(n, of)| (n, &of["schema"]));
+    let schemas = commands.chain(all["$defs"].as_object().unwrap());
+    let found: Vec<String> = schemas.flat_map(|(name, of)| openings(name, of)).collect();
+    assert_eq!(found, Vec::<String>::new());
+}
+
+#[test]
+fn what_a_market_answers_is_held_to_every_key() {
+    let good = serde_json::json!({
+        "address": null, "enforcement": "none", "doubt": null, "rules": null, "open_slot": 3,
+        "paused": false, "gateways": 1, "credits_micro": 5,
+        "last": { "slot": 2, "price": "0", "root": "00" },
+    });
+    schema::assert_valid("market status", &good);
+    let of_status = &schema::schemas()["commands"]["market status"]["schema"];
+    for (at, wrong) in [
+        ("/last/price", serde_json::json!(0)),
+        ("/last", serde_json::json!({ "slot": 2, "price": "0", "root": "00", "more": 1 })),
+        ("/rules", serde_json::json!({ "share": "1" })),
+        ("/enforcement", serde_json::json!(null)),
+    ] {
+        let mut changed = good.clone();
+        *changed.pointer_mut(at).unwrap() = wrong;
+        assert!(schema::contradiction(of_status, &changed).is_some(), "{changed}");
     }
 }
 

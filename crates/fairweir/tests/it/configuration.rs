@@ -1,4 +1,4 @@
-//! The configuration, through `fairweir check`: what is understood, and what each error says.
+//! The configuration, through `fairweir check`: what is accepted, and the message for each error.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -13,7 +13,7 @@ use tempfile::TempDir;
 use crate::common::stage::Stage;
 use crate::common::{check, fairweir, only_error_line};
 
-/// How many wrong configurations are tried, the hand-made ones included.
+/// Number of wrong configurations that are tried, including the hand-made ones.
 const WRONG: usize = 500;
 
 const GOOD: &str = r#"# Written by hand.
@@ -57,22 +57,22 @@ fn written(dir: &TempDir, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
     path
 }
 
-/// A configuration of one group whose rest is `text`, which starts at line 5.
+/// A configuration with one group, whose other keys are `text`, starting at line 5.
 fn group(text: &str) -> String {
     format!("version = 1\n[[group]]\nname = \"a\"\n\n{text}\n")
 }
 
-/// The rest of a group whose schedule has the entry `text`, which starts at line 8.
+/// The other keys of a group with the schedule entry `text`, which starts at line 8.
 fn schedule(text: &str) -> String {
     format!("weight = 1\nmatch = [\"app:x\"]\n[[group.schedule]]\n{text}")
 }
 
-/// A configuration whose `[host]` is `text`, which starts at line 3.
+/// A configuration with `[host]` keys `text`, which start at line 3.
 fn host(text: &str) -> String {
     format!("version = 1\n[host]\n{text}\n")
 }
 
-/// Wrong texts, the line that the error names, and what it says.
+/// Wrong texts, with the line that the error names and the error's message.
 fn wrong_by_hand() -> Vec<(String, usize, &'static str)> {
     let matching = |m: &str| group(&format!("weight = 1\nmatch = [{m}]"));
     let long = "x".repeat(64);
@@ -81,7 +81,7 @@ fn wrong_by_hand() -> Vec<(String, usize, &'static str)> {
         format!("version = 1\n{}", (0..n).map(group).collect::<String>())
     };
     vec![
-        // The file as a whole.
+        // Errors in the file as a whole.
         ("".into(), 1, "version: missing; expected `version = 1` at the top of the file"),
         ("[host]\n".into(), 1, "version: missing"),
         ("version = 2\nfuture = true\n".into(), 1, "version: found the number 2, allowed is 1"),
@@ -377,7 +377,7 @@ fn a_running_daemon_takes_over_nothing_of_a_wrong_configuration() {
         fs::write(stage.path("fairweir.toml"), &text).unwrap();
         let outcome = daemon.ask("reload").unwrap();
         if outcome["reply"] == "done" {
-            // The mutation was harmless, or changed what may be changed.
+            // The mutation was harmless, or changed something that may be changed.
             stage.configure(GOOD);
             assert_eq!(daemon.ask("reload").unwrap()["reply"], "done");
         } else {
@@ -389,7 +389,7 @@ fn a_running_daemon_takes_over_nothing_of_a_wrong_configuration() {
     assert!(refused > WRONG / 2, "{refused}");
 }
 
-/// What `check` says of a wrong file; `None` if it is not wrong.
+/// The error that `check` reports for a wrong file; `None` if the file is accepted.
 fn refused(file: &Path) -> Option<String> {
     let output = check(file);
     match output.status.code() {
@@ -482,7 +482,7 @@ fn what_is_surely_not_meant_within_a_device_is_a_warning() {
         )
     };
     let tv = group("a", "web:x.example.com") + &group("b", "web:example.com");
-    // Another device may divide the same site as it wants.
+    // Another device may divide the same site in its own way.
     let desk = group("a", "web:y.example.com") + &group("b", "port:443") + &group("c", "port:443");
     let text = "version = 1\n[router]\nlan = \"br-lan\"\nwan = \"wan\"\n".to_owned()
         + &device("tv", 1, &tv)
@@ -507,7 +507,7 @@ fn a_file_that_cannot_be_read_is_named() {
     assert!(error.contains("huge.toml: too large; allowed are 1048576 bytes"), "{error}");
 }
 
-/// Not root, and not a user that has an account on test machines.
+/// The id of an ordinary user that has no account on test machines.
 const STRANGER: u32 = 4_242_424;
 
 #[test]
@@ -548,7 +548,7 @@ fn a_link_in_conf_d_does_not_show_the_file_behind_it() {
     assert!(!error.contains("hunter2"), "{error}");
     assert!(error.contains("conf.d/x.toml: a symbolic link; expected a regular file"), "{error}");
     fs::remove_file(&link).unwrap();
-    // Not even if it is named on the command line: a syntax error has a line number and no text.
+    // Even if the command line names the file: a syntax error has a line number and no text.
     let error = refused(&secret).unwrap();
     assert!(!error.contains("hunter2") && error.contains("secret:1: syntax: "), "{error}");
 }
@@ -604,7 +604,7 @@ fn no_fifo_holds_the_program() {
     panic!("`fairweir check` waits for a writer of the FIFO");
 }
 
-/// One to three slips of the kind that people and editors make.
+/// Makes one to three typical mistakes of people and editors.
 fn mutated(good: &str, random: &mut Random) -> Vec<u8> {
     let mut text = good.as_bytes().to_vec();
     for _ in 0..random.below(3) + 1 {

@@ -1,7 +1,7 @@
-//! The daemon in a home behind a slow link, with real TCP: what it shapes, and what it survives.
+//! The daemon in a home behind a slow link, with real TCP: what it shapes, and which events it survives.
 //!
-//! The control is `static` with half of what the link carries, so that shaped and unshaped are
-//! told apart at one look.
+//! The control is `static` with half of the link's capacity, so that shaped and unshaped traffic are
+//! easily told apart.
 
 use std::collections::BTreeSet;
 use std::fs::Permissions;
@@ -19,8 +19,8 @@ use nix::sys::signal::Signal;
 use crate::common::FAIRWEIR;
 use crate::common::stage::{Daemon, Download, LINK_MBIT, SERVERS, Stage};
 
-/// Rates of one group of two with the weights 1:1 (and 3:1) of half the link, and of the whole
-/// link, in Mbit/s of payload.
+/// Payload rates in Mbit/s of one of two groups: with weights 1:1 and 3:1 at half the link's capacity, and
+/// at the whole capacity.
 const HALF_SHARE: std::ops::Range<f64> = 8.5..10.5;
 const LARGE_SHARE: std::ops::Range<f64> = 12.5..15.5;
 const UNSHAPED: std::ops::Range<f64> = 0.85 * LINK_MBIT..LINK_MBIT;
@@ -28,7 +28,7 @@ const UNSHAPED: std::ops::Range<f64> = 0.85 * LINK_MBIT..LINK_MBIT;
 const SECONDS_3: Duration = Duration::from_secs(3);
 const SECONDS_5: Duration = Duration::from_secs(5);
 
-/// `static` with 20 Mbit/s: the server's group, and the default group.
+/// `static` with 20 Mbit/s: the server's group with this weight, and the default group.
 fn weighted(weight: u32) -> String {
     format!(
         "version = 1\n[host]\ncontrol = \"static\"\ncapacity = \"20mbit\"\n\
@@ -37,7 +37,7 @@ fn weighted(weight: u32) -> String {
     )
 }
 
-/// A daemon with two groups of one weight, and a download that has one's share.
+/// A daemon with two groups of equal weight, and a download that gets its group's share.
 fn shaped() -> (Stage, Daemon, Download) {
     let stage = Stage::new();
     stage.configure(&weighted(1));
@@ -75,7 +75,7 @@ fn a_reload_under_load_changes_shares_and_keeps_connections() {
     download.wait_for_rate(HALF_SHARE, SECONDS_5);
     stage.configure(&weighted(3));
     download.wait_for_rate(LARGE_SHARE, SECONDS_3);
-    // A wrong file changes nothing, and is told.
+    // A wrong file changes nothing, and is reported.
     for wrong in ["version = 1\n[[group]]\nname = \"x\"\n", "", "\u{0}", &weighted(0)] {
         stage.configure(wrong);
         daemon.wait_for("told of the error", SECONDS_3, |s| s["config_error"].is_string());
@@ -86,7 +86,7 @@ fn a_reload_under_load_changes_shares_and_keeps_connections() {
         daemon.wait_for("content again", SECONDS_3, |s| s["config_error"].is_null());
     }
     download.wait_for_rate(LARGE_SHARE, SECONDS_3);
-    // A file in conf.d, and SIGHUP, are heard too.
+    // Files in conf.d and SIGHUP also cause a reload.
     std::fs::create_dir(stage.path("conf.d")).unwrap();
     let group = format!(
         "version = 1\n[[group]]\nname = \"other\"\nweight = 3\nmatch = [\"ip:{}\"]\n",
@@ -98,7 +98,7 @@ fn a_reload_under_load_changes_shares_and_keeps_connections() {
     std::fs::remove_dir_all(stage.path("conf.d")).unwrap();
     daemon.signal(Signal::SIGHUP);
     daemon.wait_for("of two groups", SECONDS_3, |s| s["groups"].as_array().unwrap().len() == 2);
-    // The way of control can be changed too.
+    // The control can be changed too.
     stage.configure(&weighted(3).replace("static", "none"));
     daemon.wait_for("not enforcing", SECONDS_3, |s| s["enforcing"] == false);
     assert_eq!(stage.interfaces().iter().filter(|n| n.starts_with("ifb4")).count(), 0);
@@ -107,7 +107,7 @@ fn a_reload_under_load_changes_shares_and_keeps_connections() {
     assert!(!download.is_broken() && !other.is_broken(), "no connection is lost");
 }
 
-/// The default control; the server's group has a cap.
+/// The default control; the server's group has a rate cap.
 fn capped() -> String {
     format!(
         "version = 1\n[host]\nprobe = \"off\"\n\
@@ -116,20 +116,20 @@ fn capped() -> String {
     )
 }
 
-/// The same where `limit` decides for the server, and all else has nine times its weight.
+/// As [`capped`], but `limit` applies to the server, and all other traffic has nine times its weight.
 fn limited(limit: &str) -> String {
     let capped = capped().replace("max = \"8mbit\"", limit);
     capped + "[[group]]\nname = \"default\"\nweight = 9\n"
 }
 
-/// The cap, until a quota lowers it; the rest has one that is never used up.
+/// A cap that a quota lowers when it is used up; the other group's quota is never used up.
 fn with_quota() -> String {
     let quota = "max = \"8mbit\"\nquota = \"3 MB per month, then 1mbit\"";
     let default = "[[group]]\nname = \"default\"\nweight = 1\nquota = \"1 TB per month\"\n";
     capped().replace("max = \"8mbit\"", quota) + default
 }
 
-/// What the interface had received, and what the quotas had, at one moment, in bytes.
+/// Bytes counted by the interface and by the quotas, both as of one moment.
 fn metered(stage: &Stage) -> Option<[u64; 2]> {
     let text = std::fs::read(stage.path("state/quota-host-wan.json")).ok()?;
     let stored: serde_json::Value = serde_json::from_slice(&text).unwrap();
@@ -139,7 +139,7 @@ fn metered(stage: &Stage) -> Option<[u64; 2]> {
     Some([stored["interface"]["bytes"].as_u64().unwrap(), used])
 }
 
-/// At what rate a second of UDP at 9.6 Mbit/s arrives from the first server, in Mbit/s of payload.
+/// Payload rate in Mbit/s at which a second of UDP at 9.6 Mbit/s arrives from the first server.
 fn mbit_by_udp(stage: &Stage) -> f64 {
     let server = stage.at_internet(|| UdpSocket::bind((SERVERS[0], 0)).unwrap());
     let home = stage.at_home(|| UdpSocket::bind("0.0.0.0:0").unwrap());
@@ -163,17 +163,17 @@ fn mbit_by_udp(stage: &Stage) -> f64 {
     })
 }
 
-/// Payload of 24 of 40 Mbit/s.
+/// Payload rate of 24 of 40 Mbit/s.
 const FLOOR: std::ops::Range<f64> = 22.3..24.5;
 
-/// Payload of 8 Mbit/s, of what that leaves of the link, and of a paused group, in Mbit/s.
+/// Payload rates in Mbit/s: of a cap of 8 Mbit/s, of the rest of the link, and of a paused group.
 const CAP: std::ops::Range<f64> = 7.4..7.8;
 const BESIDE_CAP: std::ops::Range<f64> = 26.0..31.0;
 const PAUSED: std::ops::Range<f64> = 0.0..0.3;
-/// Payload of the 1 Mbit/s that a quota leaves.
+/// Payload rate of the 1 Mbit/s that remains when the quota is used up.
 const USED_UP: std::ops::Range<f64> = 0.8..1.02;
 
-/// The same daemon plays on: a cap alone and beside others, a pause over a restart, a boost that ends.
+/// One daemon for all steps: a cap alone and beside other traffic, a pause over a restart, a boost that ends.
 #[test]
 fn a_cap_holds_and_pauses_and_boosts_end_by_themselves() {
     if !privileged() {
@@ -184,7 +184,7 @@ fn a_cap_holds_and_pauses_and_boosts_end_by_themselves() {
     stage.configure(&capped());
     let daemon = stage.start(&[]);
     let server = stage.download(SERVERS[0]);
-    // The capacity is not known yet.
+    // The capacity is not known at this time.
     daemon.wait_for("capped", PATIENCE, |s| s["groups"][0]["state"] == "capped");
     server.wait_for_rate(CAP, PATIENCE);
     let other = stage.download(SERVERS[1]);
@@ -200,7 +200,7 @@ fn a_cap_holds_and_pauses_and_boosts_end_by_themselves() {
     stage.configure(&capped());
     server.wait_for_rate(CAP, PATIENCE);
 
-    // A quota counts what the interface counts, and lowers the rate within seconds when it is used up.
+    // A quota counts the bytes that the interface counts, and lowers the rate within seconds once it is used up.
     stage.configure(&with_quota());
     let quota = |s: &serde_json::Value| s["groups"][0]["plan"]["quota"].clone();
     daemon.wait_for("counted", PATIENCE, |s| quota(s)["used_bytes"].as_u64() > Some(0));
@@ -231,16 +231,16 @@ fn a_cap_holds_and_pauses_and_boosts_end_by_themselves() {
     let stored = metered(&stage).unwrap();
     let [arrived, used] = [stored[0] - began[0], stored[1] - began[1]];
     println!("of {arrived} bytes at the interface the quotas have {used}");
-    // What arrives between two reads of one moment.
+    // The difference is what arrives between two readings that belong to one moment.
     assert!(used > 5_000_000 && arrived.abs_diff(used) < 65_536, "{used} of {arrived}");
-    // It outlasts the daemon, also one that is killed.
+    // The pause outlasts the daemon, even one that is killed.
     drop(daemon);
     let daemon = stage.start(&[]);
     let timed = daemon.status()["groups"][1]["timed"].clone();
     assert_eq!((&timed["change"], &timed["configured_weight"]), (&"pause".into(), &1.into()));
     assert!((3_300..3_600).contains(&timed["left_s"].as_u64().unwrap()), "{timed}");
     other.wait_for_rate(PAUSED, PATIENCE);
-    // What was used too, but for what arrived since it was stored.
+    // The quota's use is kept as well, except for what arrived since it was last stored.
     assert!(metered(&stage).unwrap()[1] >= stored[1]);
     let known = quota(&daemon.status());
     assert_eq!((&known["used_up"], &known["per"]), (&true.into(), &"month".into()), "{known}");
@@ -251,7 +251,7 @@ fn a_cap_holds_and_pauses_and_boosts_end_by_themselves() {
     server.wait_for_rate(CAP, PATIENCE);
     assert_eq!(said("host pause --end default"), "default: ended: paused\n");
     other.wait_for_rate(BESIDE_CAP, PATIENCE);
-    // One that ends by itself.
+    // A boost that ends by itself.
     assert_eq!(said("boost server 4s"), "server: boosted to weight 4 for 4 s\n");
     daemon.wait_for("boosted", PATIENCE, |s| s["groups"][0]["weight"] == 4);
     daemon.wait_for("as before", PATIENCE, |s| s["groups"][0]["timed"].is_null());
@@ -296,7 +296,7 @@ fn a_stopped_daemon_leaves_the_full_rate_until_it_goes_on() {
     if !privileged() {
         return;
     }
-    // A class that drops may make one sender go up and down by more than the range for seconds.
+    // In a class that drops packets, a single sender may vary by more than the range for seconds.
     two_of_three(|| {
         let (_stage, daemon, download) = shaped();
         daemon.signal(Signal::SIGSTOP);
@@ -450,7 +450,7 @@ fn another_user_cannot_keep_the_daemon_from_starting() {
     }
     let stage = Stage::new();
     stage.configure(&weighted(1));
-    // What locked a device once: any user could take the name.
+    // This name once locked a device: any user could take it.
     let name = SocketAddr::from_abstract_name("fairweir/host/wan").unwrap();
     let _taken = stage.at_home(|| UnixListener::bind_addr(&name).unwrap());
     let daemon = stage.start(&[]);
@@ -496,7 +496,7 @@ fn a_user_group_reads_the_status_and_changes_nothing() {
         BufReader::new(stream).read_line(&mut line).unwrap();
         line
     };
-    // A bound of the credit market, by a user who may only read, would starve the home.
+    // A guarantee from the credit market, sent by a user with read access only, would starve the home.
     let hold = r#"{"request":"guarantee","rate_bps":100000,"equal_bps":100000,"for_ms":10000,"hold":true}"#;
     let reset = r#"{"request":"reset_quota","group":"server"}"#;
     for request in [r#"{"request":"off"}"#, r#"{"request":"reload"}"#, hold, reset] {
@@ -521,7 +521,7 @@ fn four_capabilities_are_enough() {
     let bounding = format!("--bounding-set=-all,{four}");
     let inheritable = format!("--inh-caps=-all,{four}");
     let stage = Stage::new();
-    // The probe needs the one of the four that nothing else does.
+    // The probe needs the one of the four capabilities that nothing else needs.
     let probe = format!("[host]\nprobe = \"{}\"\n", SERVERS[1]);
     stage.configure(&weighted(1).replace("[host]\n", &probe));
     let daemon = stage
@@ -550,7 +550,7 @@ fn assert_nothing_is_left(stage: &Stage) {
     assert!(!std::path::Path::new(&stage.run_dir()).join("host-wan.sock").exists());
 }
 
-/// The kernel frees programs a moment after their last user.
+/// The kernel frees programs a moment after their last user has gone.
 fn assert_gone(stage: &Stage, programs: &BTreeSet<u32>) {
     let deadline = Instant::now() + SECONDS_3;
     for program in programs {

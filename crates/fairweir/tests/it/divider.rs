@@ -1,7 +1,8 @@
 //! The agreement between `fairweir host` and `fairweir isp` or `fairweir router`, with real packets.
 
+use std::fs::File;
 use std::net::{SocketAddr, UdpSocket};
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -13,6 +14,7 @@ use fairweir_core::units::Rate;
 use fairweir_testing::{can_run, note, one_at_a_time, privileged, two_of_three};
 use nix::sys::signal::Signal;
 use serde_json::Value;
+use socket2::{Domain, Socket, Type};
 
 use crate::common::access::{ALICE4, Access, NOBODY4, SERVER4, SERVER4_OTHER};
 use crate::common::far::Far;
@@ -62,10 +64,10 @@ match = ["ip:10.9.0.2"]
 "#;
 
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Over which a mean is taken.
+/// Time over which a mean rate is measured.
 const SPAN: Duration = Duration::from_secs(10);
 
-/// One connection of a group that weighs 5, and five of a group that weighs 1.
+/// One connection in a group with weight 5, and five connections in a group with weight 1.
 struct Load {
     video: Download,
     backup: Vec<Download>,
@@ -77,7 +79,7 @@ impl Load {
         Load { video: access.download_from(SERVER4, ALICE4), backup }
     }
 
-    /// What both groups have, in Mbit/s of payload.
+    /// Payload rates of both groups in Mbit/s.
     fn over(&self, span: Duration) -> [f64; 2] {
         let received = || {
             let backup: u64 = self.backup.iter().map(Download::received).sum();
@@ -111,7 +113,7 @@ fn the_isp_divides_by_the_weights_of_the_host() {
     if !privileged() {
         return;
     }
-    one_at_a_time(|| two_of_three(divides_by_weights));
+    two_of_three(divides_by_weights);
 }
 
 fn divides_by_weights() {
@@ -130,7 +132,7 @@ fn divides_by_weights() {
     assert!((0.78..0.88).contains(&part), "{part:.3} of 5/6; {status:#}\n{shown}");
     assert!((17.0..20.5).contains(&(video + backup)), "{video:.2} + {backup:.2}");
     assert!(divides(&status), "{status:#}");
-    // The plan changes, and the host asks for the same classes of the new one.
+    // The plan changes, and the host requests the same classes for the new plan.
     let slower = ISP_PLAN.replace("20mbit", "10mbit");
     access.isp(&format!("plan change {}", access.write("slower.toml", &slower)));
     host.wait_for("divided by the new plan", PATIENCE, |status| {
@@ -141,14 +143,14 @@ fn divides_by_weights() {
     note(&format!("{video:.2} and {backup:.2} Mbit/s of 10"));
     let part = video / (video + backup);
     assert!((0.76..0.90).contains(&part), "{part:.3} of 5/6");
-    // A flood into the default class takes no more than its part: 1 of 7.
+    // A flood into the default class gets no more than its share: 1 of 7.
     let flood = Flood::start(&access);
     thread::sleep(Duration::from_secs(4));
     let [video, backup] = load.over(SPAN);
     note(&format!("{video:.2} and {backup:.2} Mbit/s of 10 beside a flood of UDP"));
     assert!(video > 0.9 * 10.0 * 0.95 * 5.0 / 7.0, "{video:.2} Mbit/s beside a flood");
     drop(flood);
-    // It is told, and divides no more.
+    // When the host ends, the ISP is told and stops dividing.
     drop(host);
     let ended = |shown: &str| !shown.contains("divided as");
     wait_until("the agreement ends", Duration::from_secs(5), || ended(&access.isp("show alice")));
@@ -160,7 +162,7 @@ fn a_divider_that_falls_silent_is_replaced_by_the_own_control() {
     if !privileged() || !has_nft {
         return;
     }
-    one_at_a_time(|| two_of_three(falls_silent));
+    two_of_three(falls_silent);
 }
 
 fn falls_silent() {
@@ -192,7 +194,7 @@ fn falls_silent() {
     wait_until("the agreement ends", Duration::from_secs(5), || ended(&access.isp("show alice")));
 }
 
-/// Also what is seen if marks are taken off on the way: the plan's queues go by flows.
+/// The host also sees it if marks are removed on the way: the plan's queues then divide by flow.
 #[test]
 fn a_divider_that_does_not_do_as_agreed_is_replaced_by_the_own_control() {
     if !privileged() {
@@ -220,7 +222,7 @@ fn lies() {
     assert!(words.contains("did not divide as agreed"), "{words}");
 }
 
-/// Answers as a divider does.
+/// Answers as a divider does, without dividing.
 fn agree_and_do_nothing(socket: &UdpSocket) {
     let mut bytes = [0; MESSAGE_MAX];
     while let Ok((length, from)) = socket.recv_from(&mut bytes) {
@@ -267,7 +269,7 @@ fn attacks() {
     second.send(&hello).unwrap();
     let length = second.recv(&mut bytes).unwrap();
     assert!(length <= hello.len());
-    // A second host of the subscriber, with the right cookie.
+    // A second host of the subscriber, with a valid cookie.
     let Some(Message::Cookie { cookie, .. }) = Message::read(&bytes[..length]) else {
         panic!("no cookie")
     };
@@ -285,7 +287,7 @@ fn attacks() {
         matches!(&answer, Some(Message::Agreed(a)) if a.outcome == Outcome::Taken),
         "{answer:?}"
     );
-    // Floods of hellos and of nonsense.
+    // Floods of hellos and of invalid messages.
     let cost_of = |send: &mut dyn FnMut()| {
         let (before, begin) = (isp.cpu_time(), Instant::now());
         while begin.elapsed() < Duration::from_secs(3) {
@@ -302,7 +304,7 @@ fn attacks() {
     });
     note(&format!("{sent} datagrams in 3 s take {cost:.1} % of a core, none {idle:.1} %"));
     assert!(cost < idle + 2.0, "{cost:.1} % of a core, {idle:.1} % without");
-    // Its own renewals were not lost among them.
+    // The host's own renewals did not get lost among them.
     assert!(divides(&host.status()), "{:#}", host.status());
     let shown = access.isp("show alice");
     assert!(shown.contains("weight 5") && !shown.contains("weight 200"), "{shown}");
@@ -313,7 +315,7 @@ fn attacks() {
     another_client_is_divided_for(&access);
 }
 
-/// Who has only read the specification: a client of a hundred lines of Python.
+/// A client by someone who has only read the specification: a hundred lines of Python.
 fn another_client_is_divided_for(access: &Access) {
     let [video, backup] = [(5, SERVER4), (1, SERVER4_OTHER)]
         .map(|(weight, server)| format!("{weight}={}", access.server_at(server)));
@@ -330,11 +332,11 @@ fn another_client_is_divided_for(access: &Access) {
 
 const ROUTER_MBIT: f64 = 28.0;
 
-/// Behind a router: a desk whose own fairweir has two groups, and a tv, both with the same weight.
+/// A router with a desk, whose own fairweir has two groups, and a tv; both devices have the same weight.
 struct Home {
     stage: Stage,
     devices: [Device; 2],
-    /// Of video, which comes by IPv6, of backups, and of the tv.
+    /// The servers of video (over IPv6), of backups, and of the tv.
     servers: [SocketAddr; 3],
     _far: [Far; 3],
     router: Daemon,
@@ -343,15 +345,17 @@ struct Home {
 
 impl Home {
     fn new() -> Home {
-        let stage = Stage::with_link(ROUTER_MBIT);
+        Home::with(Stage::with_link(ROUTER_MBIT), &format!("capacity = \"{ROUTER_MBIT}mbit\""))
+    }
+
+    /// Adds `key` to the router's configuration.
+    fn with(stage: Stage, key: &str) -> Home {
         let devices = devices(&stage, ["desk", "tv"]);
         let far = [1, 2, 3]
             .map(|n| Far::new(&stage, &format!("far{n}"), &format!("198.51.100.{n}"), None));
         let video = far[0].add_address6(&stage, "far1", "2001:db8:8::1");
         let servers = [video, far[1].address(), far[2].address()];
-        let mut text = format!(
-            "version = 1\n[router]\nlan = \"br-lan\"\nwan = \"wan\"\ncapacity = \"{ROUTER_MBIT}mbit\"\n"
-        );
+        let mut text = format!("version = 1\n[router]\nlan = \"br-lan\"\nwan = \"wan\"\n{key}\n");
         for Device { name, mac, .. } in &devices {
             text +=
                 &format!("[[device]]\nname = \"{name}\"\nweight = 1\nmatch = [\"mac:{mac}\"]\n");
@@ -362,7 +366,7 @@ impl Home {
         Home { stage, devices, servers, _far: far, router, host }
     }
 
-    /// Two connections of the desk's groups and of the tv.
+    /// Two connections for each of the desk's groups and for the tv.
     fn loads(&self) -> [[Download; 2]; 3] {
         let [desk, tv] = &self.devices;
         let from = |at: usize| if at < 2 { desk } else { tv };
@@ -373,7 +377,7 @@ impl Home {
         self.host.wait_for("divided by the router", PATIENCE, divides);
     }
 
-    /// How long the host takes to divide itself, and why.
+    /// How long it takes until the host divides by itself, and the reason that it gives.
     fn own_control(&self) -> (Duration, String) {
         let begin = Instant::now();
         wait_until("own control", Duration::from_secs(6), || !divides(&self.host.status()));
@@ -425,7 +429,102 @@ fn the_router_divides() {
 #[test]
 fn the_router_divides_a_device_by_the_weights_of_its_host() {
     if privileged() && has_nat() {
-        one_at_a_time(|| two_of_three(the_router_divides));
+        two_of_three(the_router_divides);
+    }
+}
+
+const ISP_OF_HOME: &str = r#"version = 1
+
+[isp]
+device = "isp"
+
+[[plan]]
+name = "home"
+download = "20mbit"
+upload = "20mbit"
+share = "client"
+
+[[subscriber]]
+name = "home"
+addresses = ["10.9.0.2", "2001:db8:7::/64", "2001:db8:9::2"]
+plan = "home"
+"#;
+
+/// Starts the ISP's policer on the ISP's side of the home's link.
+fn start_isp(stage: &Stage) -> Daemon {
+    std::fs::write(stage.path("isp.toml"), ISP_OF_HOME).unwrap();
+    let mut command = Command::new(crate::common::FAIRWEIR);
+    command.arg("isp").arg("--config").arg(stage.path("isp.toml"));
+    command.args(["--run-dir", &stage.run_dir()]).arg("--state-dir").arg(stage.path("state-isp"));
+    command.env_remove("RUST_LOG").stdin(Stdio::piped()).stdout(Stdio::null());
+    let log = stage.path("isp.log");
+    command.stderr(File::create(&log).unwrap());
+    let child = stage.at_internet(|| command.spawn().unwrap());
+    let socket = format!("{}/isp.sock", stage.run_dir()).into();
+    Daemon::begun(child, socket, log, |status| status["enforcing"] == true)
+}
+
+/// A download whose packets have this DSCP, whatever the daemons request.
+fn download_with(device: &Device, server: SocketAddr, dscp: u8) -> Download {
+    let socket = device.run(|| {
+        let domain = Domain::for_address(server);
+        let socket = Socket::new(domain, Type::STREAM, None).unwrap();
+        socket.set_tos_v4(u32::from(dscp) << 2).unwrap();
+        socket.connect(&server.into()).unwrap();
+        socket
+    });
+    Download::new(socket.into())
+}
+
+fn the_chain_divides() {
+    let stage = Stage::with_link(100.0);
+    let isp = start_isp(&stage);
+    // The host asks its own gateway.
+    let home = Home::with(stage, "");
+    home.router.wait_for("the ISP divides", PATIENCE, divides);
+    home.wait_for_agreement();
+    let [desk, tv] = &home.devices;
+    let [video, backup, other] = home.servers;
+    // The tv marks its flows as the desk's largest class.
+    let loads = [
+        [0; 2].map(|_| desk.download(video)),
+        [0; 2].map(|_| desk.download(backup)),
+        [0; 2].map(|_| download_with(tv, other, mark_of(0))),
+    ];
+    thread::sleep(Duration::from_secs(4));
+    let received = || loads.each_ref().map(|two| two.iter().map(Download::received).sum::<u64>());
+    let (begin, before) = (Instant::now(), received());
+    thread::sleep(Duration::from_secs(6));
+    let (took, after) = (begin.elapsed().as_secs_f64(), received());
+    let mbit = [0, 1, 2].map(|i| (after[i] - before[i]) as f64 * 8e-6 / took);
+    let sum: f64 = mbit.iter().sum();
+    let shares = [0, 1, 2].map(|i| mbit[i] / sum / [0.4, 0.1, 0.5][i]);
+    let [router, host] = [&home.router, &home.host].map(Daemon::status);
+    let shown = Command::new(crate::common::FAIRWEIR)
+        .args(["isp", "show", "home", "--run-dir", &home.stage.run_dir()])
+        .output()
+        .unwrap();
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    note(&format!("shares {shares:.3?} of {sum:.2} Mbit/s; {}", router["divider"]["words"]));
+    assert!(divides(&router) && divides(&host), "{router:#} {host:#}");
+    assert!(router["divider"]["verified_s"].as_f64().is_some_and(|ago| ago < 3.0), "{router:#}");
+    assert_eq!(router["enforcing"], false, "{router:#}");
+    for share in shares {
+        assert!((share - 1.0).abs() <= 0.1, "{shares:?}\n{shown}");
+    }
+    assert!(sum > 0.9 * 20.0, "{sum} Mbit/s\n{shown}");
+    isp.signal(Signal::SIGKILL);
+    let begin = Instant::now();
+    wait_until("own control", Duration::from_secs(6), || !divides(&home.router.status()));
+    let words = home.router.status()["divider"]["words"].to_string();
+    note(&format!("{:.1?} after the kill: {words}", begin.elapsed()));
+    assert!(words.contains("this router divides") && words.contains("did not renew"), "{words}");
+}
+
+#[test]
+fn shares_of_a_host_hold_through_its_router_at_the_isp() {
+    if privileged() && has_nat() {
+        one_at_a_time(|| two_of_three(the_chain_divides));
     }
 }
 
@@ -456,7 +555,7 @@ fn marks_that_do_not_reach_the_router_give_control_back_to_the_host() {
     }
 }
 
-/// Datagrams for one of alice's ports, three times what the plan of 10 Mbit/s carries.
+/// Datagrams for one of alice's ports, at three times the rate of the plan of 10 Mbit/s.
 struct Flood(Arc<AtomicBool>);
 
 impl Flood {
@@ -469,7 +568,7 @@ impl Flood {
         thread::spawn(move || {
             let _sink = sink;
             while !is_over.load(Ordering::Relaxed) {
-                // 3 datagrams of 1,258 bytes each ms.
+                // 3 datagrams of 1,258 bytes per millisecond.
                 for _ in 0..3 {
                     let _ = source.send_to(&[0; 1_216], to);
                 }

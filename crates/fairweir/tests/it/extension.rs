@@ -1,5 +1,5 @@
-//! What browsers' extensions say: `web/NAME.sock` against honest and dishonest users, the program
-//! that browsers start, and its manifests.
+//! Reports from browser extensions: `web/NAME.sock` with honest and dishonest users, the program that
+//! browsers start, and its manifests.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -24,7 +24,7 @@ use crate::common::{FAIRWEIR, fairweir};
 
 const PATIENCE: Duration = Duration::from_secs(5);
 const CDN: &str = "cdn.video.example.com";
-/// A user who has nothing to do with the connections of these tests, which are root's.
+/// A user who owns no connection of these tests; all belong to root.
 const STRANGER: u32 = 12_345;
 
 const CONFIGURATION: &str = "version = 1\n[host]\ncontrol = \"fairweir\"\ncapacity = \"36mbit\"\n\
@@ -33,7 +33,7 @@ const CONFIGURATION: &str = "version = 1\n[host]\ncontrol = \"fairweir\"\ncapaci
 
 fn start() -> (Stage, Web, Daemon) {
     let stage = Stage::new();
-    // Other users must reach the run directory.
+    // Other users need access to the run directory.
     fs::set_permissions(stage.path(""), PermissionsExt::from_mode(0o755)).unwrap();
     let web = Web::new(&stage, &[CDN]);
     stage.configure(CONFIGURATION);
@@ -45,7 +45,7 @@ fn now_ms() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64() * 1e3
 }
 
-/// Runs `work` with the rights of another user.
+/// Runs `work` with another user's permissions.
 fn as_user<R: Send>(uid: u32, work: impl FnOnce() -> R + Send) -> R {
     let changed = || {
         // SAFETY: the call has no pointers; without libc's wrapper it changes this thread alone.
@@ -92,7 +92,7 @@ impl Claimant {
         self.send(&request.to_string()).unwrap()
     }
 
-    /// A request to `name` that began and was answered at these times.
+    /// The report of a request to `name` that was sent and answered at these times.
     fn event(&self, web: &Web, name: &str, group: Value, (begin, start): (f64, f64)) -> Value {
         let name = HostName::from_wire(name.as_bytes()).unwrap();
         let HostDigest(digest) = HostDigest::new(&self.salt, &name);
@@ -104,13 +104,13 @@ impl Claimant {
     }
 }
 
-/// What is told of the same request when it leaves.
+/// The report of the same request at the time when it is sent.
 fn leaving(mut event: Value) -> Value {
     (event["address"], event["start_ms"]) = (Value::Null, Value::Null);
     event
 }
 
-/// A request of a browser to the shared server, and when it began and was answered.
+/// A browser's request to the shared server, and when it was sent and answered.
 fn fetch(stage: &Stage, web: &Web) -> (Fetch, (f64, f64)) {
     let begin = now_ms();
     let fetch = web.download(stage.home(), Protocol::Tls(9_000), SERVERS[0], CDN);
@@ -164,13 +164,13 @@ fn a_claim_moves_a_connection_of_its_own_user_and_no_other() {
     let all = told["connections"].as_array().unwrap();
     assert!(all.iter().all(|c| c["evidence"]["reason"] == "extension"), "{told:#}");
 
-    // A site without a rule, at a server that has one.
+    // A site without a rule, on a server that also has a site with one.
     let (_third, third_at) = fetch(&stage, &web);
     let event = owner.event(&web, CDN, Value::Null, third_at);
     owner.claim(&[event]);
     daemon.wait_for("none by the extension", PATIENCE, |s| s["groups"][2]["connections"] == 1);
 
-    // Another configuration: the wire again, until there are new claims.
+    // After a change of the configuration, names on the wire count until there are new reports.
     stage.configure(&CONFIGURATION.replace("weight = 4", "weight = 3").replace("bulk.", "b."));
     assert!(stage.fairweir("reload --dev wan").status.success());
     daemon.wait_for("by SNI again", PATIENCE, |s| s["groups"][0]["connections"] == 3);
@@ -205,7 +205,7 @@ fn what_is_no_claim_is_refused_and_counted() {
     claimant.claim(&[event.clone(), event.clone()]);
     claimant.claim(&[event]);
     assert_eq!(refused("repeated"), 2);
-    // As after the clock was set.
+    // Times as if the clock had been set in between.
     for ms in [-3.6e6, 3.6e6, -1e12] {
         let event = claimant.event(&web, CDN, json!(1), at(ms));
         claimant.claim(&[event]);
@@ -217,7 +217,7 @@ fn what_is_no_claim_is_refused_and_counted() {
     assert_eq!(again.claim(&[])["version"], 1);
 }
 
-/// As many events as go, for some seconds.
+/// Sends as many events as possible for `span`; returns how many.
 fn flood(stage: &Stage, web: &Web, uid: u32, span: Duration) -> u64 {
     let mut claimant = Claimant::connect(stage, uid);
     let begin = Instant::now();
@@ -262,15 +262,15 @@ fn floods_of_claims_do_not_hold_the_daemon() {
     let claims = daemon.status()["sites"]["claims"].clone();
     note(&format!("{sent} events in {span:?}: status p99 {p99:?}, CPU {used:?}, {claims}"));
     let of = |what: &str| claims[what].as_u64().unwrap();
-    // Each user's 500 a second, and what it has saved.
+    // Each user may send 500 per second, plus what was saved up.
     assert!(of("unmatched") <= 2 * (500 * 5 + 1_000), "{claims}");
     assert!(of("over_rate") + of("repeated") > sent / 2, "{claims}");
     assert!(p99 < Duration::from_millis(100), "{p99:?}");
     assert!(used < span / 2, "{used:?}");
 }
 
-/// Requests of nearly the longest form that are sent without a break until `ends`, half of their events right and
-/// half too short; how many events went in.
+/// Sends requests of almost maximum length without a break until `ends`; half of their events are valid and half
+/// are incomplete. Returns the number of events sent.
 fn pour(stage: &Stage, web: &Web, uid: u32, ends: &AtomicBool) -> u64 {
     const EVENTS: usize = 146;
     let mut claimant = Claimant::connect(stage, uid);
@@ -297,7 +297,7 @@ fn pour(stage: &Stage, web: &Web, uid: u32, ends: &AtomicBool) -> u64 {
     };
     let (mut line, mut made, mut sent) = (request(&claimant), Instant::now(), 0);
     while !ends.load(Ordering::Relaxed) {
-        // To make one takes longer than to read one.
+        // Making a request takes longer than the daemon takes to read it.
         if made.elapsed() > Duration::from_secs(2) {
             (line, made) = (request(&claimant), Instant::now());
         }
@@ -356,7 +356,7 @@ fn a_hundred_thousand_events_a_second_leave_ticks_on_time() {
     assert!(p99 <= Duration::from_millis(20), "{p99:?}");
 }
 
-/// By how much the time between two ticks differed from 200 ms, by the daemon's log.
+/// By how much the interval between two ticks differed from 200 ms, according to the daemon's log.
 fn lateness(stage: &Stage, from: SystemTime, until: SystemTime) -> Vec<Duration> {
     let log = fs::read_to_string(stage.path("daemon.log")).unwrap();
     let ticks = log.lines().filter(|line| line.contains("TRACE tick: "));

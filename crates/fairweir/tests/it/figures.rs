@@ -1,4 +1,4 @@
-//! `fairweir figures`: what it prints and writes. Nothing here needs a privilege.
+//! `fairweir figures`: its output and files. These tests need no privilege.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::common::{fairweir, only_error_line};
 
-/// Plays two short figures with one seed; what it prints.
+/// Plays two short figures with one seed; returns the output.
 fn play(out: &Path, more: &[&str]) -> String {
     let out = out.to_str().unwrap();
     let mut args = vec!["figures", "crab", "--figure", "11b", "--figure", "15c", "--seed", "1"];
@@ -63,7 +63,7 @@ fn on_a_modem_windows_make_a_terminal_seven_times_as_fast_as_the_paper_says() {
     let claims = outcomes[0]["claims"].as_array().unwrap();
     assert_eq!(claims.len(), 6);
     for (i, claim) in claims.iter().enumerate() {
-        // Seven times within the interval: 7.03 ± 0.10 with 40 seeds.
+        // The claim "seven times" is still within the interval: 7.03 ± 0.10 with 40 seeds.
         let (verdict, half) = (&claim["verdict"], claim["half_interval"].as_f64().unwrap());
         assert!(*verdict == "met" || (i == 3 && *verdict == "open"), "{claim}");
         assert_eq!((&claim["values"], half < 0.5), (&20.into(), true), "{claim}");

@@ -1,5 +1,5 @@
-//! The history that `fairweir page` records of a real daemon: sums over restarts and kills, and a disk
-//! that is full.
+//! The history that `fairweir page` records from a real daemon: sums over restarts and kills, and a full
+//! disk.
 
 use std::fs::{self, File, Permissions};
 use std::io::Write;
@@ -15,7 +15,7 @@ use serde_json::Value;
 use crate::common::FAIRWEIR;
 use crate::common::stage::{Daemon, SERVERS, Stage};
 
-/// A user and its primary group of every Debian.
+/// A user that exists on every Debian, with its primary group.
 const USER: &str = "nobody";
 const GROUP: &str = "nogroup";
 
@@ -36,7 +36,7 @@ fn start_daemon(stage: &Stage) -> Daemon {
     stage.start(&["--admin-group", GROUP])
 }
 
-/// A page that runs, and is killed when this drops.
+/// A running page, which is killed when dropped.
 struct Page<'s> {
     stage: &'s Stage,
     child: Child,
@@ -44,7 +44,7 @@ struct Page<'s> {
 }
 
 impl<'s> Page<'s> {
-    /// A page whose file is in `state_dir`, started by a shell after `prepare`.
+    /// A page with its file in `state_dir`, started by a shell that runs `prepare` first.
     fn start(stage: &'s Stage, state_dir: PathBuf, prepare: &str) -> Page<'s> {
         let text = format!(
             "{prepare} exec {FAIRWEIR} page --port 0 --user {USER} --run-dir {} --page-dir {} \
@@ -79,14 +79,14 @@ impl<'s> Page<'s> {
         all["points"].as_array().unwrap().clone()
     }
 
-    /// All that was received, in bytes.
+    /// Total bytes received.
     fn sum(&self) -> u64 {
         let bytes =
             |p: &Value| p["received_bytes"].as_u64().unwrap() + p["late_bytes"].as_u64().unwrap();
         self.points("--since 1h --step 1min").iter().map(bytes).sum()
     }
 
-    /// A path as the page sees it.
+    /// A path as seen by the page.
     fn inside(&self, path: &str) -> PathBuf {
         let dir = self.state_dir.parent().unwrap().join(path);
         PathBuf::from(format!("/proc/{}/root{}", self.child.id(), dir.display()))
@@ -103,7 +103,7 @@ impl Drop for Page<'_> {
     }
 }
 
-/// What a daemon has counted, once nothing arrives any more and the page has heard of it.
+/// The daemon's byte count, after traffic has stopped and the page has read it.
 fn settled(daemon: &Daemon) -> u64 {
     let counted = || -> u64 {
         let status = daemon.status();
@@ -123,7 +123,7 @@ fn settled(daemon: &Daemon) -> u64 {
     last
 }
 
-/// Downloads for a time.
+/// Downloads for the given time.
 fn download(stage: &Stage, span: Duration) {
     let _download = stage.download(SERVERS[0]);
     thread::sleep(span);
@@ -136,7 +136,7 @@ fn sums_equal_the_counters_over_restarts_and_kills() {
     }
     let stage = stage();
     let page = Page::start(&stage, stage.path("history"), "");
-    // A daemon that is stopped.
+    // A daemon that is stopped normally.
     let daemon = start_daemon(&stage);
     download(&stage, 3 * SECOND);
     let mut wanted = settled(&daemon);
@@ -144,13 +144,13 @@ fn sums_equal_the_counters_over_restarts_and_kills() {
     assert!(stage.fairweir("off").status.success());
     drop(daemon);
     assert_eq!(page.sum(), wanted);
-    // One that is killed, after nothing has arrived for a while.
+    // A daemon that is killed after no traffic has arrived for a while.
     let daemon = start_daemon(&stage);
     download(&stage, 2 * SECOND);
     wanted += settled(&daemon);
     drop(daemon);
     assert_eq!(page.sum(), wanted);
-    // The page is killed in the middle of a download, and is back later.
+    // The page is killed during a download and restarted later.
     let daemon = start_daemon(&stage);
     let running = stage.download(SERVERS[0]);
     thread::sleep(2 * SECOND);
@@ -164,13 +164,13 @@ fn sums_equal_the_counters_over_restarts_and_kills() {
     assert_eq!(page.sum(), wanted);
     let late: u64 = page.points("--since 1h").iter().filter_map(|p| p["late_bytes"].as_u64()).sum();
     assert!(late > 1_000_000, "{late} bytes arrived while it did not run");
-    // A daemon that is killed in the middle of a download: all but the last second is there.
+    // A daemon that is killed during a download: all but the last second is recorded.
     let _running = stage.download(SERVERS[0]);
     thread::sleep(2 * SECOND);
     let groups = daemon.status()["groups"].clone();
     let counted = |g: &Value| g["received_bytes"].as_u64().unwrap();
     let before: u64 = groups.as_array().unwrap().iter().map(counted).sum();
-    // The page asks every second; on a busy machine it is late.
+    // The page asks once per second; on a busy machine it is late.
     thread::sleep(SECOND * 5 / 2);
     drop(daemon);
     let sum = page.sum();
@@ -179,7 +179,7 @@ fn sums_equal_the_counters_over_restarts_and_kills() {
     let points = page.points("--since 30s --group video");
     let most = points.iter().map(|p| p["received_bytes"].as_u64().unwrap() * 8).max().unwrap();
     assert!((5_000_000..80_000_000).contains(&most), "{most} bits in a second");
-    // The table, CSV, and what is wrong.
+    // Output as a table and as CSV, and errors.
     let table = String::from_utf8(page.ask("--since 2h").stdout).unwrap();
     assert!(table.contains("host-wan  video") && table.contains('█'), "{table}");
     let csv = String::from_utf8(page.ask("--since 1h --csv").stdout).unwrap();
@@ -192,7 +192,7 @@ fn sums_equal_the_counters_over_restarts_and_kills() {
     assert!(String::from_utf8(output.stderr).unwrap().contains("`fairweir page` does not run"));
 }
 
-/// All bytes that have arrived at the interface.
+/// Total bytes that have arrived at the interface.
 fn arrived(stage: &Stage) -> u64 {
     let output = stage.run("ip -json -stats link show wan").stdout;
     let links: Value = serde_json::from_slice(&output).unwrap();
@@ -224,7 +224,7 @@ fn a_full_disk_holds_neither_the_page_nor_the_control_and_loses_no_bytes() {
         assert!(Instant::now() < deadline, "the full disk is not told: {told}");
         thread::sleep(SECOND);
     }
-    // 3 of 4 parts of 20 Mbit/s.
+    // Three quarters of 20 Mbit/s.
     running.wait_for_rate(12.0..15.5, 10 * SECOND);
     assert_eq!(daemon.status()["enforcing"], true);
     drop(running);

@@ -24,10 +24,10 @@ const UNITS: [&str; 8] = [
     "fairweir-sender.service",
 ];
 
-/// Programs that an installation must not call.
+/// Programs that an installation must not run.
 const FORBIDDEN: [&str; 3] = ["cargo", "systemctl", "rustup"];
 
-/// A directory to install to, and a PATH whose forbidden programs only leave a trace.
+/// A directory to install into, and a PATH whose forbidden programs only record that they were called.
 struct Target {
     dir: TempDir,
 }
@@ -126,9 +126,9 @@ fn what_is_installed_is_uninstalled_without_a_trace_and_without_cargo() {
         let wanted = format!("/etc/systemd/system/{unit}");
         assert!(files.contains(&wanted), "{wanted} is missing in {files:#?}");
     }
-    // So that `fairweir init` can write it.
+    // The file must not exist, so that `fairweir init` can write it.
     assert!(!files.contains("/etc/fairweir/fairweir.toml"), "{files:#?}");
-    // As `systemctl enable` does.
+    // Links as `systemctl enable` creates them.
     let wants = target.path("root/etc/systemd/system/multi-user.target.wants");
     fs::create_dir(&wants).unwrap();
     symlink("../fairweir@.service", wants.join("fairweir@br-lan.service")).unwrap();
@@ -162,7 +162,7 @@ fn uninstall_keeps_edited_configuration_unless_purged() {
 #[test]
 fn install_without_binary_and_cargo_says_what_to_run() {
     let target = Target::new();
-    // A PATH with make and coreutils, but no cargo: it lives in a user's home.
+    // A PATH with make and coreutils, but without cargo, which is in a user's home directory.
     let output = Command::new("make")
         .args(["--no-print-directory", "-C", ROOT, "install"])
         .arg(format!("PACKAGED={}", target.path("none").display()))
@@ -222,7 +222,7 @@ fn a_debian_package_has_the_same_files_below_usr() {
     assert!(unit.unwrap().contains("ExecStart=/usr/bin/fairweir page\n"));
 }
 
-/// `apt-get` is one that enables a service, as Debian's packages do; everything else is the machine's own, in copies.
+/// `apt-get` is a stub that enables a service, as Debian's packages do; everything else is a copy of the machine's own.
 #[test]
 fn what_the_tests_install_is_neither_started_nor_enabled() {
     if !privileged() || !can_run(Path::new("/usr/bin/systemctl").exists(), "systemctl") {
@@ -238,7 +238,7 @@ fn what_the_tests_install_is_neither_started_nor_enabled() {
     fs::write(&apt_get, apt).unwrap();
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     fs::set_permissions(&apt_get, mode).unwrap();
-    // PostgreSQL seems to be missing.
+    // The script makes PostgreSQL appear to be missing.
     let script = format!(
         "set -eu\ncp -a /etc {0}/etc\nmount --bind {0}/etc /etc\nmkdir -p /usr/lib/postgresql\n\
          mount -t tmpfs tmpfs /usr/lib/postgresql\nexport PATH={0}:$PATH\n\
@@ -259,13 +259,13 @@ fn what_the_tests_install_is_neither_started_nor_enabled() {
     assert_eq!(Path::new("/usr/sbin/policy-rc.d").exists(), before);
 }
 
-/// Whether units can be checked.
+/// Whether units can be checked on this machine.
 fn has_systemd_analyze() -> bool {
     let found = Command::new("systemd-analyze").arg("--version").output().is_ok();
     can_run(found, "systemd-analyze")
 }
 
-/// The units in a directory of their own, with the binary under test.
+/// The units in a separate directory, with the binary under test.
 fn units() -> TempDir {
     let dir = TempDir::new().unwrap();
     for unit in UNITS {
@@ -284,7 +284,7 @@ fn systemd_understands_every_line_of_the_units() {
     let dir = units();
     let instances =
         ["fairweir@eth0.service", "fairweir@br-lan.service", r"fairweir@br\x2dlan.service"];
-    // The first is the template.
+    // The first unit is the template.
     for unit in UNITS[1..].iter().chain(&instances) {
         let output = Command::new("systemd-analyze")
             .args(["verify", "--man=no"])
@@ -313,7 +313,7 @@ fn the_units_are_exposed_by_at_most_2_5() {
     }
 }
 
-/// An option that the command refuses would end the service with exit code 2 at each start.
+/// An option that the command refuses would make the service exit with code 2 at each start.
 #[test]
 fn the_commands_of_all_units_are_accepted() {
     for unit in UNITS {
@@ -324,7 +324,7 @@ fn the_commands_of_all_units_are_accepted() {
         assert!(!commands.is_empty(), "{unit}");
         for (_, args) in commands {
             let args = args.replace("%i", "eth0").replace(" $OPTIONS", "");
-            // Options are read from the left, so a wrong one is found before the help is printed.
+            // Options are parsed from left to right, so a wrong one is reported before the help is printed.
             let output = Command::new(FAIRWEIR).args(args.split(' ')).arg("--help").output();
             let output = output.unwrap();
             assert!(output.status.success(), "{unit}: {args}: {output:?}");
@@ -336,10 +336,10 @@ fn the_commands_of_all_units_are_accepted() {
 fn the_units_keep_their_states_apart_and_reload_through_the_socket() {
     let unit = |name: &str| fs::read_to_string(Path::new(ROOT).join("dist").join(name)).unwrap();
     let (host, isp) = (unit("fairweir@.service"), unit("fairweir-isp.service"));
-    // Systemd gives the innermost directory its mode, so neither may lie above the other.
+    // Systemd sets the mode of the innermost directory, so no directory may contain the other.
     assert!(host.contains("\nStateDirectory=fairweir/host\n"));
     assert!(isp.contains("\nStateDirectory=fairweir/isp\n"));
-    // A dash of an instance name stays one, and the name is the interface's own or its escape.
+    // `%i` keeps a dash in an instance name; the name is the interface's own or its escaped form.
     assert!(host.contains("fairweir host --dev %i ") && !host.contains("%I"));
     for unit in [&host, &isp, &unit("fairweir-sender.service")] {
         let line = unit.lines().find(|line| line.starts_with("ExecReload=")).unwrap();
@@ -378,7 +378,7 @@ fn alert_rules_and_dashboard_are_valid_and_name_metrics_that_exist() {
     }
 }
 
-/// The packages of web/package.json have Grafana's types and the compiler that checks them.
+/// The packages of web/package.json include Grafana's types and the compiler that checks them.
 #[test]
 fn the_dashboard_is_as_the_schema_of_grafana_wants_it() {
     const WEB: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../web");
@@ -388,7 +388,7 @@ fn the_dashboard_is_as_the_schema_of_grafana_wants_it() {
         return;
     }
     let dashboard = fs::read_to_string(Path::new(ROOT).join("dist/grafana.json")).unwrap();
-    // Beside node_modules, where the compiler looks for packages.
+    // In the directory of node_modules, where the compiler looks for packages.
     let file = tempfile::Builder::new().prefix(".grafana-").suffix(".ts").tempfile_in(WEB).unwrap();
     let check = |dashboard: &str| {
         let text = format!(
@@ -403,7 +403,7 @@ fn the_dashboard_is_as_the_schema_of_grafana_wants_it() {
     };
     let output = check(&dashboard);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
-    // What is wrong is found.
+    // An error is detected.
     let wrong = dashboard.replace("\"schemaVersion\": 39", "\"schemaVersion\": \"39\"");
     assert!(wrong != dashboard && !check(&wrong).status.success());
 }

@@ -1,6 +1,7 @@
-//! `fairweir lab`: what it prints and writes, and how it ends early. The lab itself is tested where
-//! it lives.
+//! `fairweir lab`: its output and files, and how it ends early. The lab itself is tested in its
+//! own crate.
 
+use std::array::from_fn;
 use std::fs;
 use std::process::{Command, Stdio};
 use std::thread::sleep;
@@ -113,7 +114,48 @@ fn a_wrong_scenario_is_one_clear_line() {
     assert!(text.contains("short: 2 groups, 2 flows"), "{text}");
 }
 
-/// Processes that `pid` started.
+/// In the last three seconds before each event, a host's groups have the right parts of the host's rate, and the
+/// devices the right parts of the plan.
+fn host_router_and_isp_divide() {
+    let file = played::file("chain");
+    let report = played::report(&["lab", "run", &file, "--control", "fairweir", "--series"]);
+    let rates = by_second(&report, ["video", "work", "backup", "tv", "guests"]);
+    let off = |rates: [f64; 3], weights: [f64; 3]| {
+        let [all, sum] = [rates, weights].map(|of| of.iter().sum::<f64>());
+        let pairs = rates.into_iter().zip(weights).filter(|(_, weight)| *weight > 0.0);
+        pairs.map(|(rate, weight)| (rate / all / (weight / sum) - 1.0).abs()).fold(0.0, f64::max)
+    };
+    let mut worst = [0.0_f64; 3];
+    for (end, groups, devices) in [
+        (6, [4.0, 2.0, 1.0], [2.0, 0.0, 0.0]),
+        (12, [4.0, 2.0, 1.0], [2.0, 1.0, 0.0]),
+        (18, [0.0, 2.0, 1.0], [2.0, 1.0, 0.0]),
+        (24, [0.0, 2.0, 1.0], [2.0, 1.0, 1.0]),
+    ] {
+        let [video, work, backup, tv, guests] = mean(&rates[end - 3..end]);
+        let desk = video + work + backup;
+        let unused = 1.0 - (desk + tv + guests) / 20.0;
+        let now = [off([video, work, backup], groups), off([desk, tv, guests], devices), unused];
+        worst = [0, 1, 2].map(|i| worst[i].max(now[i]));
+    }
+    let [groups, devices, unused] = worst;
+    let what = format!("groups within {groups:.3}, devices {devices:.3}; unused {unused:.3}");
+    note(&what);
+    assert!(groups <= 0.1 && devices <= 0.05 && unused <= 0.05, "{what}: {rates:.1?}");
+}
+
+#[test]
+fn host_router_and_isp_divide_by_agreement_in_one_scenario() {
+    let output = fairweir(&["sim", "run", &played::file("chain")]);
+    assert!(!output.status.success());
+    let error = only_error_line(&output);
+    assert!(error.contains("played in the lab only"), "{error}");
+    if privileged() {
+        two_of_three(host_router_and_isp_divide);
+    }
+}
+
+/// Ids of the processes that `pid` started.
 fn descendants(pid: u32) -> Vec<String> {
     let tasks = fs::read_dir(format!("/proc/{pid}/task"));
     let children = tasks
@@ -124,9 +166,9 @@ fn descendants(pid: u32) -> Vec<String> {
     children.iter().flat_map(|c| c.split_whitespace()).map(str::to_owned).collect()
 }
 
-/// Two devices behind a router; the first shares its part among two downloads with weights 2 : 1 by a
-/// control of its own. The second device begins a download later. Returns what f1, f2 and f3 had in each
-/// second, in Mbit/s.
+/// Two devices behind a router. The first device divides its part among two downloads with weights 2 : 1 by its
+/// own control; the second device starts a download later. Returns the rates of f1, f2 and f3 in each second,
+/// in Mbit/s.
 fn two_loops(world: &str, router: &str, device: &str, seconds: u32, joins: u32) -> Vec<[f64; 3]> {
     let changes = [
         format!("device.m1.control={device}"),
@@ -137,25 +179,28 @@ fn two_loops(world: &str, router: &str, device: &str, seconds: u32, joins: u32) 
     let file = played::file("crab-fig12");
     let mut args = vec![world, "run", &file, "--control", router, "--series"];
     args.extend(changes.iter().flat_map(|change| ["--set", change]));
-    let report = played::report(&args);
-    let mut all = vec![([0.0; 3], 0.0); seconds as usize];
-    for point in report["series"].as_array().unwrap() {
-        let second = (point["t_s"].as_f64().unwrap() + 0.001) as usize;
-        let group = ["f1", "f2", "f3"].iter().position(|name| point["group"] == *name).unwrap();
-        let Some((rates, count)) = all.get_mut(second) else { continue };
-        rates[group] += point["rate_bps"].as_f64().unwrap() / 1e6;
-        *count += 1.0 / 3.0;
-    }
-    all.into_iter().map(|(rates, count)| rates.map(|rate| rate / count)).collect()
+    by_second(&played::report(&args), ["f1", "f2", "f3"])
 }
 
-/// Mean rates over some seconds.
-fn mean(rates: &[[f64; 3]]) -> [f64; 3] {
-    [0, 1, 2].map(|i| rates.iter().map(|second| second[i]).sum::<f64>() / rates.len() as f64)
+/// The rates of these groups, which must be all groups, in each second, in Mbit/s.
+fn by_second<const N: usize>(report: &Value, groups: [&str; N]) -> Vec<[f64; N]> {
+    let series = report["series"].as_array().unwrap();
+    let rate = |name, point: &Value| {
+        (point["group"] == name).then(|| point["rate_bps"].as_f64().unwrap() / 1e6)
+    };
+    let second = |points: &[Value]| {
+        groups.map(|name| points.iter().filter_map(|point| rate(name, point)).sum::<f64>() / 5.0)
+    };
+    series.chunks(5 * N).map(second).collect()
 }
 
-/// Five seconds after the second device has joined, its part is right, and if `holds` the ratio within
-/// the first device too.
+/// Mean rates over the given seconds.
+fn mean<const N: usize>(rates: &[[f64; N]]) -> [f64; N] {
+    from_fn(|i| rates.iter().map(|second| second[i]).sum::<f64>() / rates.len() as f64)
+}
+
+/// Five seconds after the second device has joined, its part is right; if `holds`, so is the ratio within the
+/// first device.
 fn assert_two_loops(world: &str, [router, device]: [&str; 2], times: [u32; 2], holds: bool) {
     let [seconds, joins] = times;
     let rates = two_loops(world, router, device, seconds, joins);
@@ -163,10 +208,10 @@ fn assert_two_loops(world: &str, [router, device]: [&str; 2], times: [u32; 2], h
     let (ratio, part) = (f1 / f2, f3 / (f1 + f2 + f3) * 2.0);
     let what = format!("{world}, {router} at the router, {device} at m1");
     note(&format!("{what}: f1 : f2 {ratio:.2}, m2 {part:.3} of its share"));
-    // The device is not told that the router narrows its windows further, so that it lends a little. With real packets
-    // it does not show.
-    let most = if [world, router, device] == ["sim", "fairweir", "fairweir"] { 2.2 } else { 2.1 };
-    assert!(!holds || (1.9..=most).contains(&ratio), "{what}: {ratio:.2}\n{rates:.1?}");
+    // The device does not know that the router narrows its windows further, so it lends a little: in 16 plays with
+    // real packets the ratio was 1.84 to 2.05.
+    let within = if router == "fairweir" { 0.1 } else { 0.05 };
+    assert!(!holds || (ratio / 2.0 - 1.0).abs() <= within, "{what}: {ratio:.2}\n{rates:.1?}");
     assert!((part - 1.0).abs() <= 0.05, "{what}: {part:.3}\n{rates:.1?}");
     assert!(f1 + f2 + f3 > 0.95 * 30.0, "{what}: {rates:.1?}");
 }
@@ -199,7 +244,7 @@ fn a_device_behind_the_proxy_loses_little_by_a_lossy_last_hop() {
     });
     note(&format!("0.5 % lost, 80 ms: {a:.1} Mbit/s by the proxy, {b:.1} directly"));
     assert!(a > 3.0 * b && a + b > 24.0, "{a:.1} and {b:.1} Mbit/s");
-    // The simulator has neither.
+    // The simulator has neither the proxy nor a lossy last hop.
     let refused = fairweir(&["sim", "run", file]);
     assert!(!refused.status.success());
     assert!(String::from_utf8_lossy(&refused.stderr).contains("in the lab only"), "{refused:?}");
@@ -221,7 +266,7 @@ fn two_loops_in_both_worlds() {
     }
 }
 
-/// Two computers behind a router without fairweir: what each has of the link, and its groups of that.
+/// Two computers behind a router without fairweir: each one's rate on the link, and the rates of its groups.
 fn assert_hosts_divide(world: &str, within: f64) {
     let report = played::report(&[world, "run", &played::file("two-hosts"), "--control", "none"]);
     let summary = &report["summary"];

@@ -1,4 +1,4 @@
-//! What people type or write wrongly, and the answer: one line that says what is wrong, where, what is allowed, and
+//! Mistakes in typing and writing, and the answer: one line that says what is wrong, where, what is allowed, and
 //! what to type.
 //!
 //! Every row runs the binary in a temporary directory. None needs root, a network or a daemon.
@@ -13,7 +13,7 @@ use crate::common::{FAIRWEIR, schema};
 
 /// A command line, its exit code, and what its answer contains. `RUN` is an empty run directory.
 const LINES: &[(&str, i32, &str)] = &[
-    // Commands that are none.
+    // Commands that do not exist.
     ("hots", 2, "no command `hots` of `fairweir` (did you mean `host`?); commands: host, router,"),
     ("start", 2, "no command `start`; use `fairweir host --dev DEV`"),
     ("stop", 2, "no command `stop`; use `fairweir off`"),
@@ -41,7 +41,7 @@ const LINES: &[(&str, i32, &str)] = &[
     ("market foo", 2, "no command `foo` of `fairweir market`; commands: init, serve,"),
     ("figures foo", 2, "commands: crab, rbm, bcpqp, fs, myob, control"),
     ("isp plan lst", 2, "(did you mean `list`?); commands: add, change, remove, list"),
-    // Arguments that are none.
+    // Arguments that do not exist.
     ("host eth0", 2, "unknown argument `eth0` of `fairweir host`; use --dev eth0"),
     ("host fairweir.toml", 2, "use --config fairweir.toml"),
     ("router router.toml", 2, "use --config router.toml"),
@@ -92,7 +92,7 @@ const LINES: &[(&str, i32, &str)] = &[
         2,
         "unknown argument `--csv` of `fairweir sim check`; options: --set, --json",
     ),
-    // Values that are known to be wrong.
+    // Values that are wrong for certain.
     (
         "host --control wfq",
         2,
@@ -162,7 +162,7 @@ const LINES: &[(&str, i32, &str)] = &[
         2,
         "found `paused`, expected a key and a value such as weight.video=8",
     ),
-    // What is missing on the command line.
+    // Missing arguments.
     ("init", 2, "--dev"),
     ("set", 2, "KEY=VALUE"),
     ("isp add", 2, "--address"),
@@ -186,7 +186,7 @@ const LINES: &[(&str, i32, &str)] = &[
         2,
         "--user-group: no group `nosuchgroup` on this system",
     ),
-    // Interfaces that are not there: one wording.
+    // Interfaces that do not exist: the same wording everywhere.
     (
         "init --dev l0 --output - --run-dir RUN",
         2,
@@ -211,7 +211,7 @@ const LINES: &[(&str, i32, &str)] = &[
         "no interface `l0` (did you mean `lo`?); available: lo",
     ),
     ("init --router --dev lo --lan l0 --output -", 2, "no interface `l0` (did you mean `lo`?)"),
-    // It may come: systemd starts these again.
+    // The interface may appear later: systemd starts these services again.
     (
         "host --dev l0 --config host.toml --run-dir RUN",
         1,
@@ -223,7 +223,7 @@ const LINES: &[(&str, i32, &str)] = &[
         "no interface `l0` (did you mean `lo`?)",
     ),
     ("host --config host.toml", 2, "no interface given; use --dev eth0"),
-    // Daemons that do not run: how to start each.
+    // Daemons that are not running: the answer says how to start each.
     (
         "host status --dev lo --run-dir RUN",
         3,
@@ -256,7 +256,7 @@ const LINES: &[(&str, i32, &str)] = &[
     ("page --open --page-dir RUN", 3, "`fairweir page` does not run (no daemon answers in RUN)"),
     ("history --page-dir RUN", 3, "`sudo systemctl start fairweir-page`"),
     ("suggest --page-dir RUN", 3, "`fairweir page` does not run"),
-    // Files that are not there, or of another kind.
+    // Files that are missing, or of another kind.
     (
         "check none.toml",
         2,
@@ -329,7 +329,7 @@ const LINES: &[(&str, i32, &str)] = &[
     ),
 ];
 
-/// A file that `fairweir check` refuses, and what its answer contains; `G` is a group with this match.
+/// Files that `fairweir check` refuses, and what the answer contains; `G` stands for a group with this match.
 const FILES: &[(&str, &str)] = &[
     (
         "[host]\nlatency = 5\n",
@@ -406,7 +406,7 @@ fn every_mistake_has_one_clear_answer() {
     let mut judge = |line: &str, output: &Output, code: i32, says: &str| {
         let error = String::from_utf8_lossy(&output.stderr);
         let is_one_line = error.lines().count() == 1 || error.starts_with("error: ");
-        // These are Rust's words, or a person's who reads the source.
+        // These are Rust's own messages, or make sense only to readers of the source.
         let is_foreign = ["os error", "invalid digit", "..=", "No such file"];
         let is_clear = !is_foreign.iter().any(|words| error.contains(words));
         let found = output.status.code();
@@ -470,7 +470,7 @@ fn a_file_with_several_mistakes_has_them_in_one_answer_a_line_each() {
         let is_all = lines.len() == wanted.len() && lines.iter().zip(wanted).all(begins);
         assert!(is_all, "{line}: {wanted:?}\n{error}");
     }
-    // The daemon's reply, the status and JSON have them on one line.
+    // The daemon's reply, the status and JSON have the messages on one line.
     let output = run(dir.path(), "check host.toml --json");
     let error: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(error["error"].as_str().unwrap().matches(".toml:").count(), 4, "{error}");

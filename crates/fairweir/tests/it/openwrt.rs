@@ -1,5 +1,5 @@
-//! The scripts of OpenWrt's package, with the shells dash and ash (busybox), and the real translation of
-//! UCI. What OpenWrt's own libraries do (procd, network.sh) is written down, not played.
+//! The scripts of OpenWrt's package, run by the shells dash and ash (busybox), and the real translation of
+//! UCI. Calls to OpenWrt's own libraries (procd, network.sh) are recorded, not executed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ const FAIRWEIR: &str = env!("CARGO_BIN_EXE_fairweir");
 const FILES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../dist/openwrt/files");
 const SHELLS: [&[&str]; 2] = [&["dash"], &["busybox", "ash"]];
 
-/// `rc.common` and the libraries, as far as the script calls them: each call is a line of `calls`.
+/// Stubs for `rc.common` and the libraries, as far as the script needs them: each call becomes a line of `calls`.
 const LIBRARY: &str = r#"
 set -u
 note() { echo "$*" >>"$IPKG_INSTROOT/calls"; }
@@ -27,6 +27,8 @@ network_flush_cache() { :; }
 network_get_device() {
     [ -n "$(cat "$IPKG_INSTROOT/net.$2" 2>/dev/null)" ] && eval "$1=\$(cat "$IPKG_INSTROOT/net.$2")"
 }
+network_find_wan() { [ -e "$IPKG_INSTROOT/net.modem" ] && eval "$1=modem"; }
+network_find_wan6() { [ -e "$IPKG_INSTROOT/net.wan6" ] && eval "$1=wan6"; }
 "#;
 
 struct Root {
@@ -63,7 +65,7 @@ impl Root {
         command.output().unwrap()
     }
 
-    /// What the init script calls for this action.
+    /// The calls that the init script makes for this action.
     fn call(&self, action: &str) -> String {
         let _ = fs::remove_file(self.path("calls"));
         let output = self.shell(&self.path("library"), &[action]);
@@ -94,12 +96,12 @@ fn instances(shell: &'static [&'static str]) {
     let text = fs::read_to_string(&toml).unwrap();
     assert!(text.contains("lan = \"br-lan\"\nwan = \"eth1\"\n"), "{text}");
     assert!(text.contains("match = [\"host:tv\", \"mac:02:00:5e:00:53:01\"]"), "{text}");
-    // Another weight leaves the instance as it is, another key of the router does not.
+    // A changed weight leaves the instance unchanged; another key of the router changes it.
     root.configure(&example(true).replace("'4'", "'5'"));
     assert_eq!(root.call("start_service"), calls);
     root.configure(&example(true).replace("#option upload '0'", "option upload '1'"));
     assert_ne!(root.call("start_service"), calls);
-    // What is wrong leaves the old configuration.
+    // An error keeps the old configuration.
     let good = fs::read_to_string(&toml).unwrap();
     for wrong in ["option uplod '1'\n", "option capacity 'fast'\n"] {
         root.configure(&example(true).replacen(
@@ -115,16 +117,27 @@ fn instances(shell: &'static [&'static str]) {
     assert_eq!(root.call("service_triggers"), "procd_add_reload_trigger fairweir\n");
     root.call("stop_service");
     assert!(!toml.exists());
-    // The network is not up yet.
+    // The network is not up yet, so nothing starts.
     root.configure(&example(true));
     fs::remove_file(root.path("net.wan")).unwrap();
     assert_eq!(
         root.call("start_service"),
-        "logger -t fairweir waiting for the networks lan and wan\n"
+        "logger -t fairweir waiting for the networks of lan and wan\n"
     );
+    // The router starts if the file names the interfaces.
+    root.configure(&example(true).replace("#option wan", "option wan"));
+    assert!(root.call("start_service").contains(&command));
+    assert!(fs::read_to_string(&toml).unwrap().contains("wan = \"pppoe-wan\"\n"));
+    root.configure(&example(true).replace("#list lan", "list lan"));
     fs::write(root.path("net.wan6"), "wwan0").unwrap();
     assert!(root.call("reload_service").contains(&command));
     assert!(fs::read_to_string(&toml).unwrap().contains("wan = \"wwan0\"\n"));
+    // IPv4 comes through another network.
+    fs::write(root.path("net.modem"), "ds-wan6").unwrap();
+    root.call("reload_service");
+    let text = fs::read_to_string(&toml).unwrap();
+    let names = "lan = [\"br-lan\", \"br-guest\"]\nwan = [\"wwan0\", \"ds-wan6\"]\n";
+    assert!(text.contains(names), "{text}");
 }
 
 #[test]
@@ -147,7 +160,9 @@ fn a_network_that_comes_up_reloads() {
             fs::set_permissions(root.path(file), mode).unwrap();
         }
         let mut said = Vec::new();
-        for (action, interface) in [("ifup", "wan"), ("ifdown", "wan"), ("ifup", "guest")] {
+        for (action, interface) in
+            [("ifup", "wan"), ("ifdown", "wan"), ("ifup", "modem"), ("ifup", "loopback")]
+        {
             let path = format!("{}:/usr/bin:/bin", root.dir.path().display());
             let output = Command::new(shell[0])
                 .args(&shell[1..])
@@ -161,7 +176,7 @@ fn a_network_that_comes_up_reloads() {
             said.push(fs::read_to_string(&log).unwrap_or_default());
             let _ = fs::remove_file(&log);
         }
-        assert_eq!(said, ["enabled\nreload\n", "", ""]);
+        assert_eq!(said, ["enabled\nreload\n", "", "enabled\nreload\n", ""]);
     }
 }
 

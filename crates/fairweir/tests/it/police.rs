@@ -1,12 +1,12 @@
-//! BC-PQP keeps real TCP to its rate and shares it, in the emulated home's relay and by the real
-//! daemon, as the simulator says. Needs root.
+//! BC-PQP limits real TCP to its rate and shares that rate, in the emulated home's relay and in
+//! the real daemon, as in the simulator. Needs root.
 
 use fairweir_testing::{privileged, two_of_three};
 use serde_json::Value;
 
 use crate::common::{fairweir, played};
 
-/// What became of the one policing point of a scenario.
+/// The results of a scenario's only policing point.
 fn policed(world: &str, set: &[&str]) -> Value {
     let file = played::file("bcpqp-mix");
     let mut args = vec![world, "run", &file, "--control", "none"];
@@ -24,7 +24,7 @@ fn assert_kept(policed: &Value) {
     assert!(policed["start_up"]["max"].as_f64().unwrap() <= 3.0, "{policed:#}");
 }
 
-/// The worlds lose alike: by half at most. The last drop of a start may count for one of them.
+/// Losses differ by at most half. The last drop at a start may be counted in one world only.
 fn assert_lose_alike(lab: &Value, sim: &Value) {
     let [lab, sim] = [lab, sim].map(|p| p["loss_steady"].as_f64().unwrap());
     assert!(lab <= sim * 1.5 + 0.002 && sim <= lab * 1.5 + 0.002, "lab {lab}, sim {sim}");

@@ -1,4 +1,4 @@
-//! The daemon's probe of the access link: when it asks, and what it says of it.
+//! The daemon's probe of the access link: when it sends, and what it reports.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -16,7 +16,7 @@ use crate::common::stage::{SERVERS, Stage};
 
 const SECONDS_3: Duration = Duration::from_secs(3);
 
-/// What the home has sent of echo requests.
+/// Number of echo requests that the home has sent.
 fn requests(stage: &Stage) -> u64 {
     let snmp = stage.at_home(|| fs::read_to_string("/proc/thread-self/net/snmp").unwrap());
     let snmp6 = stage.at_home(|| fs::read_to_string("/proc/thread-self/net/snmp6").unwrap());
@@ -50,7 +50,7 @@ fn a_probe_that_is_off_or_not_needed_sends_nothing() {
         assert_eq!(daemon.status()["probe"], Value::Null);
         assert_eq!(requests(&stage), 0, "{control}, {probe}");
     }
-    // The counter does count.
+    // Checks that the counter works.
     stage.configure(&configuration("static", &address));
     let daemon = stage.start(&[]);
     daemon.wait_for("answered", SECONDS_3, |s| s["probe"]["answered"].as_u64() >= Some(1));
@@ -73,7 +73,7 @@ fn the_status_tells_who_answers_and_a_reload_changes_it() {
     assert!((0.0..5.0).contains(&probe["rtt_last_ms"].as_f64().unwrap()), "{probe}");
     let said = String::from_utf8(stage.fairweir("host status").stdout).unwrap();
     assert!(said.contains(&format!("probe: {} answered ", SERVERS[0])), "{said}");
-    // An idle link is asked every second, one in use every 50 ms.
+    // An idle link is probed every second, and a busy one every 50 ms.
     let per_second = || {
         let before = requests(&stage);
         sleep(Duration::from_secs(2));
@@ -94,8 +94,8 @@ fn the_status_tells_who_answers_and_a_reload_changes_it() {
     assert_eq!(requests(&stage), before);
 }
 
-/// The emulated home with a download: what its daemon said last of the probe, and the median of the
-/// round-trip times in ms that were seen meanwhile.
+/// Plays a download in the emulated home: returns the daemon's last report on the probe, and the
+/// median in ms of the round-trip times seen during the play.
 fn in_the_lab(probe: &str) -> (Value, f64) {
     let dir = tempfile::tempdir().unwrap();
     let text = format!(
@@ -106,7 +106,7 @@ fn in_the_lab(probe: &str) -> (Value, f64) {
     );
     let file = dir.path().join("probe.toml");
     fs::write(&file, text).unwrap();
-    // `static` with twice the capacity: nothing keeps the link's own queue from being full.
+    // `static` with twice the capacity: nothing keeps the link's own queue from filling up.
     let mut lab = Command::new(FAIRWEIR)
         .args(["lab", "run", "--control", "static", "--json"])
         .arg(&file)

@@ -19,9 +19,9 @@ use crate::common::stage::{Daemon, Download, SERVERS, Stage};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 const LINK_MBIT: f64 = 100.0;
-/// Of the internet's end of the cable.
+/// IPv6 address of the internet's end of the cable.
 const INTERNET6: &str = "2001:db8:9::1";
-/// Of the home's router.
+/// IPv4 address of the home's router.
 const GATEWAY: &str = "192.168.7.254";
 
 struct Home {
@@ -41,10 +41,10 @@ impl Home {
             ip("link set lo up");
             for family in ["iptables", "ip6tables"] {
                 let path = format!("/proc/sys/net/bridge/bridge-nf-call-{family}");
-                // Only a kernel with br_netfilter has it.
+                // Only exists in a kernel with br_netfilter.
                 let _ = fs::write(path, "0");
             }
-            // As many distributions have it.
+            // Strict source validation, the default in many distributions.
             for dev in ["all", "br-lan", "wan"] {
                 fs::write(format!("/proc/sys/net/ipv4/conf/{dev}/rp_filter"), "1").unwrap();
             }
@@ -61,7 +61,7 @@ impl Home {
         fs::rename(new, self.stage.path("proxy.toml")).unwrap();
     }
 
-    /// A proxy for all devices without a rate.
+    /// Starts a proxy without a rate for all devices.
     fn start_open(&self) -> Daemon {
         self.configure("[[class]]\nname = \"all\"\nmatch = [\"web:example.com\"]\n");
         self.stage.start_proxy(None)
@@ -74,7 +74,7 @@ impl Home {
         stream
     }
 
-    /// A listener of the internet.
+    /// A listener on the internet.
     fn listen(&self, address: &str) -> (TcpListener, SocketAddr) {
         let address: IpAddr = address.parse().unwrap();
         let listener = self.stage.at_internet(|| TcpListener::bind((address, 0)).unwrap());
@@ -107,7 +107,7 @@ fn connections_of_both_families_arrive_with_the_clients_own_address() {
         let (listener, server) = home.listen(address);
         let server_side = thread::spawn(move || {
             let (mut stream, peer) = listener.accept().unwrap();
-            // The server speaks first, and again after it has heard the client's end.
+            // The server sends first, and again after it has received the client's end of stream.
             stream.write_all(b"220 hello\r\n").unwrap();
             let mut text = String::new();
             stream.read_to_string(&mut text).unwrap();
@@ -139,7 +139,7 @@ fn connections_of_both_families_arrive_with_the_clients_own_address() {
     assert_eq!(usage, 2 * (11 + 11), "what has ended is still counted");
 }
 
-/// Bytes that are no repetition of any segment's length.
+/// Bytes that do not repeat with the length of any segment.
 fn pattern() -> Vec<u8> {
     (0..6_000_000_u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
 }
@@ -199,13 +199,13 @@ fn rates_are_held() {
         desk.download(address6),
         phone.download(far.address()),
     ];
-    // The first buffers are larger than those that follow the measured round trips.
+    // The first buffers are larger than later ones, which follow the measured round-trip times.
     thread::sleep(Duration::from_secs(4));
     let (wire, begin, before) = (home.stage.received(), Instant::now(), daemon.status());
     thread::sleep(Duration::from_secs(10));
     let (wire_now, seconds, after) = (home.stage.received(), begin.elapsed(), daemon.status());
     let total = (wire_now - wire) as f64 * 8e-6 / seconds.as_secs_f64();
-    // By the daemon's clock: it may take a while to answer on a loaded machine.
+    // Time by the daemon's clock: on a loaded machine the daemon may take a while to answer.
     let seconds = after["since_s"].as_f64().unwrap() - before["since_s"].as_f64().unwrap();
     let mut said = format!("{total:.3} of 40 Mbit/s on the wire");
     let mut held = Vec::new();
@@ -244,7 +244,7 @@ fn priorities_are_parts() {
     let daemon = home.stage.start_proxy(None);
     let downloads = [50, 100, 200].map(|alpha| {
         let mut stream = home.connect(0, far.address());
-        // The name comes in two pieces.
+        // The name arrives in two parts.
         stream.set_nodelay(true).unwrap();
         stream.write_all(b"GET / HTTP/1.1\r\nHost: ").unwrap();
         thread::sleep(Duration::from_millis(30));
@@ -278,7 +278,7 @@ fn resets_and_refusals_are_passed_on() {
     }
     let home = Home::new();
     let daemon = home.start_open();
-    // A server that resets.
+    // A server that resets the connection.
     let (listener, server) = home.listen(SERVERS[0]);
     let resets = thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
@@ -290,7 +290,7 @@ fn resets_and_refusals_are_passed_on() {
     let error = stream.read(&mut [0; 1]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ConnectionReset);
     resets.join().unwrap();
-    // A client that resets.
+    // A client that resets the connection.
     let (listener, server) = home.listen(SERVERS[0]);
     let hears = thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
@@ -304,7 +304,7 @@ fn resets_and_refusals_are_passed_on() {
     drop(stream);
     assert_eq!(hears.join().unwrap(), ErrorKind::ConnectionReset);
     daemon.wait_for("closed", PATIENCE, |s| s["connections"] == 0);
-    // A port without a listener refuses.
+    // A port without a listener refuses connections.
     let (listener, server) = home.listen(SERVERS[1]);
     drop(listener);
     let refusal = home.devices[1].run(|| TcpStream::connect_timeout(&server, PATIENCE));
@@ -327,7 +327,7 @@ fn a_client_finds_out_at_once_that_an_ipv6_server_is_dead() {
     let connect = || home.devices[0].run(|| TcpStream::connect_timeout(&dead, patience));
     assert_eq!(connect().unwrap_err().kind(), ErrorKind::TimedOut);
     daemon.wait_for("given up", PATIENCE, |s| s["unreachable"] == 1);
-    // By now it is asked directly.
+    // By now clients connect to the server directly.
     thread::sleep(Duration::from_millis(600));
     let _ = connect();
     assert_eq!(daemon.status()["connections"], 0);
@@ -356,7 +356,7 @@ fn a_client_finds_out_at_once_that_an_ipv6_server_is_dead() {
     daemon.wait_for("closed", PATIENCE, |s| s["accepted"] == 1 && s["connections"] == 0);
 }
 
-/// What is parked in the gateway's receive buffers of connections to `server`, in bytes.
+/// Bytes waiting in the gateway's receive buffers of connections to `server`.
 fn parked(home: &Home, server: SocketAddr) -> u64 {
     let text = home.stage.run(&format!("ss -Htn dst {server}")).stdout;
     let text = String::from_utf8(text).unwrap();
@@ -415,7 +415,7 @@ fn little_is_parked_also_when_the_rate_falls() {
     }
 }
 
-/// The payload rates of a relayed download and of a direct one, whose last hops lose packets.
+/// Payload rates of a relayed download and of a direct one, both with a last hop that loses packets.
 fn a_lossy_last_hop_costs_little() {
     let home = Home::new();
     let delay = Duration::from_millis(40);
@@ -493,7 +493,7 @@ fn rates_are_held_at_many_rates_and_round_trips() {
 }
 
 /// `cargo test -p fairweir --features evidence --test it ten_thousand -- --ignored --nocapture`; with fewer
-/// than 32,768 file descriptors it plays as many connections as these allow, and reckons with 10,500;
+/// than 32,768 file descriptors it opens as many connections as these allow, and extrapolates to 10,500;
 /// `dist/test-connections` plays all of them in a virtual machine.
 #[test]
 #[ignore = "long: 1 min; needs 32,768 file descriptors"]
@@ -503,7 +503,7 @@ fn ten_thousand_idle_and_five_hundred_busy_connections_cost_little() {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).unwrap();
     let files = hard.min(32_768) as usize;
-    // Two for each connection, and those of as many pipes as there are busy ones.
+    // Two descriptors per connection, plus those of one pipe for each busy connection.
     let each = ((files / 10 * 9 / 2 - 1_100) / 3).min(3_334);
     let number = 3 * each + 500;
     let daemon = home.stage.start_proxy(Some(files as u32));
@@ -562,7 +562,7 @@ fn ten_thousand_idle_and_five_hundred_busy_connections_cost_little() {
     let reckoned = empty + (resident() - empty) * 10_500 / number as u64;
     note(&format!("{reckoned} kB with 10,500 connections"));
     assert!(reckoned < 60_000, "{reckoned} kB");
-    // What an emulated processor takes says nothing.
+    // CPU time on an emulated processor means nothing.
     let is_emulated = std::env::var_os("FAIRWEIR_EMULATED").is_some();
     assert!(cores <= 0.5 || is_emulated, "{cores} core s per Gbit");
     drop((idle, busy));
@@ -591,12 +591,12 @@ fn a_killed_daemon_leaves_nothing_behind_and_new_connections_pass() {
         home.connect(1, server);
         if signal == Signal::SIGKILL {
             daemon.end();
-            // The server hears of a connection that it does not know.
+            // The server gets a packet of a connection that it does not know.
             open.write_all(b"x").unwrap();
             assert!(!matches!(open.read(&mut [0; 1]), Ok(1..)));
             continue;
         }
-        // What hangs may go on: it diverts again.
+        // A daemon that was stopped may continue: it then diverts again.
         daemon.signal(Signal::SIGCONT);
         let accepted = daemon.status()["accepted"].as_u64().unwrap();
         daemon.wait_for("diverting", PATIENCE, |_| !leftovers(&home).is_empty());
@@ -614,7 +614,7 @@ fn memory_kb(daemon: &Daemon) -> u64 {
     daemon.memory("VmRSS") >> 10
 }
 
-/// What is left of the diversion.
+/// What remains of the diversion's rules and routes.
 fn leftovers(home: &Home) -> String {
     let commands = [
         "nft list tables",
@@ -635,7 +635,7 @@ fn leftovers(home: &Home) -> String {
     lines.concat()
 }
 
-/// What other programs do on a gateway, and what the daemon says of it if it has something to undo.
+/// Changes by other programs on a gateway, and the daemon's message if it has to undo something.
 const CHANGES: [(&str, &[&str], Option<&str>); 9] = [
     (
         "a firewall is loaded again",
@@ -721,13 +721,13 @@ fn what_other_programs_change_is_undone_or_told_and_traffic_passes() {
         commands.iter().for_each(change);
         let begin = Instant::now();
         let received = running.each_ref().map(Download::received);
-        // New connections of both families, by the proxy.
+        // New connections in both families go through the proxy.
         for server in servers {
             let mut stream = home.connect(0, server);
             stream.read_exact(&mut [0; 1]).unwrap();
         }
         let opened = begin.elapsed();
-        // And open ones.
+        // Open connections continue as well.
         while running.iter().zip(received).any(|(one, then)| one.received() < then + 20_000) {
             assert!(begin.elapsed() < Duration::from_secs(3), "{who}: {:#}", daemon.status());
             thread::sleep(Duration::from_millis(20));
@@ -749,12 +749,12 @@ fn what_other_programs_change_is_undone_or_told_and_traffic_passes() {
         }
     }
     assert!(running.iter().all(|download| !download.is_broken()));
-    // Frames between two devices of the bridge come by with br_netfilter.
+    // With br_netfilter, frames between two devices of the bridge also pass the rules.
     let listener = home.devices[1].run(|| TcpListener::bind("192.168.7.2:0").unwrap());
     let accepted = number(&daemon.status(), "accepted");
     home.connect(0, listener.local_addr().unwrap());
     assert_eq!(number(&daemon.status(), "accepted"), accepted);
-    // What no look at rules can show: nothing of what is diverted gets in.
+    // A fault that no inspection of rules can reveal: nothing that is diverted arrives.
     change(
         &"nft table inet closed { chain in { type filter hook input priority 0; \
              iifname { br-lan, wan } meta l4proto tcp drop; }; }",
@@ -793,7 +793,7 @@ fn connections_to_the_gateway_and_forged_ones_are_not_relayed() {
     }
     let home = Home::new();
     let daemon = home.start_open();
-    // A service of the gateway itself is reached directly, by any of its addresses.
+    // A service of the gateway itself is reached directly, at any of its addresses.
     let own = home.stage.at_home(|| TcpListener::bind("0.0.0.0:0").unwrap());
     let port = own.local_addr().unwrap().port();
     thread::spawn(move || own.incoming().map(Result::unwrap).collect::<Vec<_>>());
@@ -801,7 +801,7 @@ fn connections_to_the_gateway_and_forged_ones_are_not_relayed() {
         home.connect(0, format!("{address}:{port}").parse().unwrap());
     }
     assert_eq!(daemon.status()["accepted"], 0);
-    // The proxy's own listeners are not reachable from the LAN, and of no use on the gateway.
+    // The proxy's own listeners cannot be reached from the LAN, and are useless on the gateway.
     let ports =
         String::from_utf8(home.stage.run("nft list table inet fairweir_proxy").stdout).unwrap();
     let port4: u16 =
@@ -813,7 +813,7 @@ fn connections_to_the_gateway_and_forged_ones_are_not_relayed() {
     local.set_read_timeout(Some(PATIENCE)).unwrap();
     assert_eq!(local.read(&mut [0; 1]).unwrap_err().kind(), ErrorKind::ConnectionReset);
     assert_eq!(daemon.status()["refused"]["to_gateway"], 1);
-    // What comes from the internet is no client's, whatever its source says.
+    // A packet from the internet does not come from a client, whatever its source address.
     let (listener, server) = home.listen(SERVERS[1]);
     drop(listener);
     home.stage.at_internet(|| {
@@ -826,7 +826,7 @@ fn connections_to_the_gateway_and_forged_ones_are_not_relayed() {
         forged.bind(&"192.168.7.77:0".parse::<SocketAddr>().unwrap().into()).unwrap();
         let _ = forged.connect_timeout(&target.into(), Duration::from_millis(500));
     });
-    // Nor is a source that is not routed back to the LAN.
+    // The same is true of a source address that is not routed back to the LAN.
     home.devices[0].run(|| {
         ip("addr add 203.0.113.5/32 dev eth0");
         let forged =
@@ -862,7 +862,7 @@ fn a_connection_of_the_proxy_that_comes_back_opens_no_other() {
     let ended = home.devices[0].run(|| TcpStream::connect_timeout(&server, patience));
     assert_eq!(ended.unwrap_err().kind(), ErrorKind::TimedOut);
     daemon.wait_for("given up", PATIENCE, |s| s["unreachable"] != 0);
-    // What comes back is known as the proxy's own, and asks for nothing.
+    // The proxy recognises returning packets as its own, and opens no connection for them.
     let status = daemon.status();
     assert_eq!((&status["accepted"], &status["unreachable"]), (&0.into(), &1.into()), "{status:#}");
 }
@@ -877,7 +877,7 @@ fn slow_readers_and_idle_connections_hold_little_and_others_are_served() {
     let daemon = home.stage.start_proxy(Some(1_024));
     let resident = || memory_kb(&daemon);
     let before = resident();
-    // Slow readers: servers without end, clients that read nothing.
+    // Slow readers: servers that send without end, and clients that read nothing.
     let port = home.stage.port();
     let server: SocketAddr = format!("{}:{port}", SERVERS[0]).parse().unwrap();
     let slow: Vec<TcpStream> = (0..100).map(|_| home.connect(2, server)).collect();
@@ -895,11 +895,11 @@ fn slow_readers_and_idle_connections_hold_little_and_others_are_served() {
     assert!(held < 1_500_000, "{held} bytes");
     let status = daemon.status();
     assert_eq!(status["connections"], 100, "{status:#}");
-    // Another device goes on.
+    // Another device's download continues.
     let download = home.devices[0].download(server);
     download.wait_for_rate(0.5 * LINK_MBIT..1.5 * LINK_MBIT, PATIENCE);
     drop(download);
-    // Idle ones until the descriptors end: then new connections pass it by.
+    // Idle connections until file descriptors run out: new connections then bypass the proxy.
     let (listener, quiet) = home.listen(SERVERS[0]);
     thread::spawn(move || listener.incoming().map(Result::unwrap).collect::<Vec<_>>());
     let idle: Vec<TcpStream> = (0..500).map(|_| home.connect(0, quiet)).collect();
@@ -920,8 +920,8 @@ fn slow_readers_and_idle_connections_hold_little_and_others_are_served() {
     daemon.wait_for("relaying again", PATIENCE, |s| s["connections"].as_u64().unwrap() <= 1);
 }
 
-/// Requests that a client sends without waiting for answers: what is held of them, and what the process
-/// takes for them.
+/// Sends requests without waiting for answers. Returns how many bytes of them are held, and how much memory
+/// the process uses for them.
 fn pipelined(bytes: u64, server_reads: bool) -> (u64, u64) {
     let home = Home::with_link(10_000.0);
     let daemon = home.start_open();
@@ -948,10 +948,10 @@ fn pipelined(bytes: u64, server_reads: bool) -> (u64, u64) {
             Err(_) => break,
         }
     }
-    // A second is for what is on its way.
+    // Wait a second for data in flight.
     thread::sleep(Duration::from_secs(1));
     let more = memory_kb(&daemon).saturating_sub(before);
-    // Another device goes on.
+    // Another device's download continues.
     let port = home.stage.port();
     let download = home.devices[1].download(format!("{}:{port}", SERVERS[0]).parse().unwrap());
     download.wait_for_rate(10.0..20_000.0, PATIENCE);
@@ -989,7 +989,7 @@ fn half_open_connections_of_one_device_do_not_keep_others_out() {
     let daemon = home.start_open();
     let (listener, server) = home.listen(SERVERS[0]);
     thread::spawn(move || listener.incoming().map(Result::unwrap).collect::<Vec<_>>());
-    // Clients that do not answer: the device drops what comes back.
+    // Clients that do not answer: their device drops all replies.
     let flood = home.devices[1].run(|| {
         for line in [
             "add table ip flood",

@@ -1,23 +1,26 @@
-//! The quick starts of README.md, typed as they stand there, each on a machine of its own.
+//! The quick starts in README.md, typed exactly as written, each on a separate machine.
+//!
+//! An ignored test also types all of them on fresh root file systems of Debian.
 //!
 //! Each machine is a network namespace of a home or an access network, with its own /etc, /usr/local, /var/lib and
-//! /run. Four words are replaced by the nearest thing that works there: `make package` by the binary under test,
-//! `sudo` by root, `sudoedit` by one edit, and `systemctl`, without systemd, by what runs the unit's command. Three
-//! lines get what a person does while they run: a shorter `setup` and its answers, `q` in `top`, Ctrl-C in a dry run.
+//! /run. Four words are replaced by the nearest equivalent: `make package` by the binary under test, `sudo` by root,
+//! `sudoedit` by one edit, and `systemctl`, since there is no systemd, by a script that runs the unit's command. Three
+//! commands get a person's input: a shorter `setup` and its answers, `q` in `top`, and Ctrl-C in a dry run.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use fairweir_linux::netns::Netns;
-use fairweir_testing::{privileged, share};
+use fairweir_testing::{can_run, note, privileged, share};
 
 use crate::common::FAIRWEIR;
 use crate::common::access::{ALICE4, Access, SPAN};
+use crate::common::deb::{DEBOOTSTRAP, SUITES};
 use crate::common::far::Far;
 use crate::common::home;
 use crate::common::stage::{SERVERS, Stage};
@@ -36,13 +39,13 @@ fn quick_start(heading: &str) -> Vec<String> {
     commands
 }
 
-/// What is typed for a command.
+/// The shell command that is typed for a command of README.md.
 fn typed(command: &str) -> String {
     if command.ends_with(" setup") {
         return format!("yes '' | {command} --duration 3s");
     }
     if command.ends_with(" top") {
-        // Until it is taken: what is typed before the view begins is lost.
+        // Repeat until it is accepted: input before the view starts is lost.
         return format!(
             "(sleep 1; while sleep 1 && printf q; do :; done) 2>/dev/null |\
              script --quiet --return --command 'stty rows 30 cols 120; {command}' /dev/null"
@@ -56,7 +59,7 @@ fn typed(command: &str) -> String {
 
 const SUDO: &str = "#!/bin/sh\nexec \"$@\"\n";
 
-/// The verbs and units that the quick starts and `setup` use.
+/// Implements the verbs and units that the quick starts and `setup` use.
 const SYSTEMCTL: &str = r#"#!/bin/sh
 set -eu
 verb=$1
@@ -89,6 +92,30 @@ for unit; do
 done
 "#;
 
+/// The root file system on which commands are typed: that of this machine, or another one.
+type On<'p> = Option<&'p Path>;
+
+/// The program that starts the shell: it enters the root file system and runs the script `typed` in `dir`.
+fn enter(on: On<'_>, dir: &Path) -> PathBuf {
+    let typed = dir.join("typed");
+    let Some(system) = on else { return typed };
+    let temporary = std::env::temp_dir();
+    let binary = Path::new(FAIRWEIR).parent().unwrap();
+    let mut script = "set -eu\n".to_owned();
+    for shared in [Path::new("/dev"), Path::new("/sys"), Path::new(ROOT), binary, &temporary] {
+        let inside = format!("{}{}", system.display(), shared.display());
+        script += &format!("mkdir -p {inside}\nmount --rbind {} {inside}\n", shared.display());
+    }
+    script += &format!(
+        "mount -t proc proc {0}/proc\nexec chroot {0} /bin/bash {1}\n",
+        system.display(),
+        typed.display()
+    );
+    let enter = dir.join("enter");
+    fs::write(&enter, script).unwrap();
+    enter
+}
+
 /// A machine on which commands are typed.
 struct Typed {
     child: Child,
@@ -100,10 +127,10 @@ struct Typed {
 const END: &str = "--- all typed";
 
 impl Typed {
-    /// Begins to type, while `program` runs; `edit` is one of sed for the file that `sudoedit` opens.
-    fn begin(netns: &Netns, commands: &[String], program: &str, edit: &str) -> Typed {
+    /// Starts typing while `program` runs; `edit` is a sed command for the file that `sudoedit` opens.
+    fn begin(on: On<'_>, netns: &Netns, commands: &[String], program: &str, edit: &str) -> Typed {
         let dir = tempfile::tempdir().unwrap();
-        // The page's user executes what lies below it.
+        // The page's user executes files below this directory.
         fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
         let path = |name: &str| dir.path().join(name);
         let programs = path("programs");
@@ -131,7 +158,7 @@ impl Typed {
         );
         for command in commands {
             let line = typed(command);
-            // Without `pipefail`: `yes` ends by a broken pipe.
+            // Without `pipefail`, because `yes` ends with a broken pipe.
             script += &format!(
                 "printf '\\n$ %s\\n' '{command}'\n{{ {line}; }} </dev/null 2>&1 || {{ echo \"failed: $?\"; exit 1; }}\n"
             );
@@ -140,14 +167,14 @@ impl Typed {
         fs::write(path("typed"), script).unwrap();
         let mut bash = Command::new("unshare");
         bash.args(["--mount", "--pid", "--fork", "--mount-proc", "--kill-child", "bash"]);
-        bash.arg(path("typed")).env_remove("RUST_LOG");
+        bash.arg(enter(on, dir.path())).env_remove("RUST_LOG");
         bash.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = netns.run(|| bash.spawn().unwrap());
         let lines = BufReader::new(child.stdout.take().unwrap()).lines();
         Typed { stdin: child.stdin.take(), child, lines, _dir: dir }
     }
 
-    /// What was said until all commands were typed; the last part is that of the last command.
+    /// The output of each command, after all were typed; the last part belongs to the last command.
     fn said(&mut self) -> Vec<(String, String)> {
         let mut parts: Vec<(String, String)> = Vec::new();
         for line in self.lines.by_ref().map(Result::unwrap) {
@@ -172,13 +199,17 @@ impl Drop for Typed {
     }
 }
 
-/// What the command that begins so has said.
+/// The output of the command that begins with this text.
 fn answer<'s>(said: &'s [(String, String)], command: &str) -> &'s str {
     &said.iter().find(|(typed, _)| typed.starts_with(command)).expect(command).1
 }
 
 #[test]
 fn a_computer_is_shared_as_the_readme_types_it() {
+    share_a_computer(None);
+}
+
+fn share_a_computer(on: On<'_>) {
     if !privileged() {
         return;
     }
@@ -187,7 +218,7 @@ fn a_computer_is_shared_as_the_readme_types_it() {
     let _download = stage.download(SERVERS[1]);
     let commands = quick_start("My computer");
     let program = format!("cat </dev/tcp/{}/{} >/dev/null", SERVERS[0], stage.port());
-    let mut typed = Typed::begin(stage.home(), &commands, &program, "");
+    let mut typed = Typed::begin(on, stage.home(), &commands, &program, "");
     let said = typed.said();
     let setup = answer(&said, "sudo fairweir setup");
     assert!(setup.contains("match = [\"app:cat\"]"), "{setup}");
@@ -202,6 +233,10 @@ fn a_computer_is_shared_as_the_readme_types_it() {
 
 #[test]
 fn devices_share_a_router_as_the_readme_types_it() {
+    share_a_router(None);
+}
+
+fn share_a_router(on: On<'_>) {
     if !privileged() || !home::has_nat() {
         return;
     }
@@ -211,12 +246,13 @@ fn devices_share_a_router_as_the_readme_types_it() {
     let devices = home::devices(&stage, ["tv", "laptop"]);
     let far = Far::new(&stage, "far", "198.51.100.1", None);
     let _downloads = devices.each_ref().map(|device| device.download(far.address()));
-    // The person gives the first device of the file 4 times the weight.
+    // The person gives the first device in the file 4 times the weight.
     let commands = quick_start("My router");
     let seen = stage.path("seen");
     let look =
         format!("while sleep 5; do fairweir router status; done >>{} 2>/dev/null", seen.display());
-    let mut typed = Typed::begin(stage.home(), &commands, &look, "0,/^weight = 1/s//weight = 4/");
+    let mut typed =
+        Typed::begin(on, stage.home(), &commands, &look, "0,/^weight = 1/s//weight = 4/");
     let said = typed.said();
     let (last, status) = said.last().unwrap();
     assert!(last == "sudo fairweir router status" && status.contains("wan"), "{last}: {status}");
@@ -230,7 +266,7 @@ fn devices_share_a_router_as_the_readme_types_it() {
         let now = received();
         let [a, b] = [0, 1].map(|i| (now[i] - before[i]) as f64);
         parts.push(a / (a + b));
-        // 4 of 5, within 10 % of it.
+        // Within 10 % of 4/5.
         if parts.last().is_some_and(|part| (0.72..0.88).contains(part)) {
             println!("after {:.0?}: {parts:.2?}", begin.elapsed());
             return;
@@ -244,20 +280,55 @@ fn devices_share_a_router_as_the_readme_types_it() {
 
 #[test]
 fn a_subscriber_has_its_plan_as_the_readme_types_it() {
+    plan_a_subscriber(None);
+}
+
+fn plan_a_subscriber(on: On<'_>) {
     if !privileged() {
         return;
     }
     let _share = share();
     let access = Access::new();
-    // The person names the interfaces.
+    // The person enters the interfaces.
     let edit = "s/^device = \"eth1\"/device = \"sub\"/; s/^# uplink = \"eth0\"/uplink = \"up\"/";
     let commands = quick_start("My access network");
     let mut typed =
-        access.at_router(|| Typed::begin(&Netns::current().unwrap(), &commands, "true", edit));
+        access.at_router(|| Typed::begin(on, &Netns::current().unwrap(), &commands, "true", edit));
     let download = access.download(ALICE4);
     let said = typed.said();
     let (last, top) = said.last().unwrap();
     assert!(last == "sudo fairweir isp top" && top.contains("alice"), "{last}: {top}");
     let rate = download.mbit_over(SPAN);
     assert!((40.0..52.0).contains(&rate), "home-50 gives 50 Mbit/s, not {rate:.1}");
+}
+
+#[test]
+#[ignore = "long: installs releases of Debian, which takes 3 min and a mirror"]
+fn every_quick_start_is_typed_on_fresh_root_file_systems() {
+    let has_debootstrap = Command::new(DEBOOTSTRAP).arg("--version").output().is_ok();
+    if !privileged() || !can_run(has_debootstrap, "debootstrap (the package of that name)") {
+        return;
+    }
+    for suite in &SUITES {
+        let dir = tempfile::tempdir().unwrap();
+        let system = dir.path().join("system");
+        let mut begin = Instant::now();
+        let mut minutes = || {
+            let took = begin.elapsed().as_secs_f64() / 60.0;
+            begin = Instant::now();
+            took
+        };
+        suite.install(&system);
+        let installed = minutes();
+        let starts: [fn(On<'_>); 3] = [share_a_computer, share_a_router, plan_a_subscriber];
+        let [computer, router, network] = starts.map(|start| {
+            start(Some(&system));
+            minutes()
+        });
+        note(&format!(
+            "{} ({}): installed in {installed:.1} min; my computer {computer:.1} min, my router {router:.1} min, \
+             my access network {network:.1} min",
+            suite.name, suite.what
+        ));
+    }
 }

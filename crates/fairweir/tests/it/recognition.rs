@@ -17,17 +17,17 @@ use crate::common::home::{Device, devices, has_nat};
 use crate::common::stage::{Daemon, Stage};
 
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Of all servers.
+/// The address of all servers.
 const SERVER: &str = "10.9.0.3";
 
-/// A program that opens a connection to `host`, and what is known of it.
+/// A program that opens a connection to `host`, and the expected recognition.
 struct Program {
     name: &'static str,
-    /// `HOST`, `URL` (port 80), `SECURE` (port 443) and `DIR` stand for the host, its addresses and a directory.
+    /// `HOST`, `URL` (port 80), `SECURE` (port 443) and `DIR` stand for the host, its URLs and a directory.
     command: &'static str,
     host: &'static str,
     app: &'static str,
-    /// Whether its request must tell the system of this machine, with the first packet, or may not.
+    /// The evidence that its request must give, besides the first packet, of this machine's system; `None` if optional.
     agent: Option<&'static str>,
 }
 
@@ -103,10 +103,10 @@ const PROGRAMS: [Program; 9] = [
     },
 ];
 
-/// What a DHCP client sends: its name, options 55 and 60, and the systems and kinds of which one is right.
+/// A DHCP request: the client's name, options 55 and 60, and the systems and kinds of which one is right.
 type Asks = (&'static str, &'static str, &'static str, &'static str, &'static str);
 
-/// Options as recorded: by tcpdump of the programs on Debian 12, and else in the sources that
+/// Options as recorded: with tcpdump for the programs on Debian 12, and otherwise in the sources that
 /// `dist/recognition/devices.toml` names.
 const ASKS: [Asks; 10] = [
     ("dhclient 4.4.3", "1,28,2,3,15,6,119,12,44,47,26,121,42", "", "linux", ""),
@@ -127,13 +127,13 @@ const ASKS: [Asks; 10] = [
     ("LG television", "252,3,42,15,6,1,12", "", "linux", "television"),
 ];
 
-/// What browsers ask for by themselves.
+/// Applications that browsers contact by themselves.
 const OF_BROWSERS: [&str; 2] = ["chrome-update", "firefox-update"];
 
-/// The system of the programs.
+/// The operating system of the programs.
 const HERE: &str = "linux";
 
-/// The DHCP request of a device, from its own socket.
+/// Sends a DHCP request from a device's own socket.
 fn ask(device: &Device, requests: &str, vendor: &str) {
     let mut message = vec![0; 240];
     message[..3].copy_from_slice(&[1, 1, 6]);
@@ -156,7 +156,7 @@ fn ask(device: &Device, requests: &str, vendor: &str) {
     });
 }
 
-/// Runs the program until the proxy has counted what it asked for.
+/// Runs the program until the proxy has counted its traffic.
 fn play(device: &Device, program: &Program, daemon: &Daemon) {
     let dir = tempfile::tempdir().unwrap();
     let words = program.command.split_whitespace().map(|word| {
@@ -167,7 +167,7 @@ fn play(device: &Device, program: &Program, daemon: &Daemon) {
             .replace("DIR", &dir.path().display().to_string())
     });
     let words: Vec<String> = words.collect();
-    // Names lead to the server: a file of hosts that only this program sees.
+    // Host names lead to the server through a hosts file that only this program sees.
     let script = format!(
         "echo {SERVER} {} > {}/hosts && mount --bind {}/hosts /etc/hosts && exec timeout -k 1 25 \"$@\"",
         program.host,
@@ -195,8 +195,8 @@ fn play(device: &Device, program: &Program, daemon: &Daemon) {
     });
 }
 
-/// The application of the program's connections, or another that its device has; browsers also look for
-/// new versions of themselves.
+/// The application of the program's connections, or else another one of its device, except for the updates that
+/// browsers look for.
 fn app_of(status: &Value, device: &Device, program: &Program) -> String {
     let usage = status["usage"].as_array().unwrap();
     let is_its = |usage: &&Value| usage["device"] == device.address.as_str();
@@ -211,13 +211,13 @@ fn portrait<'s>(status: &'s Value, device: &Device) -> &'s Value {
     all.iter().find(|portrait| portrait["mac"] == device.mac.as_str()).unwrap_or(&Value::Null)
 }
 
-/// What of its evidence is not there yet.
+/// The expected evidence that the daemon has not seen yet.
 fn missing(status: &Value, device: &Device, program: &Program) -> Option<&'static str> {
     let evidence = portrait(status, device)["evidence"].to_string();
     ["MSTNW"].into_iter().chain(program.agent).find(|seen| !evidence.contains(seen))
 }
 
-/// A server that takes what the client says first, and answers as one of HTTP.
+/// A server that reads the client's first data and sends an HTTP response.
 fn serve(stage: &Stage, port: u16) {
     let listener = stage.at_internet(|| TcpListener::bind(("0.0.0.0", port)).unwrap());
     thread::spawn(move || {
@@ -234,7 +234,7 @@ fn serve(stage: &Stage, port: u16) {
     });
 }
 
-/// How often an answer was right, wrong or missing.
+/// Counts of right, wrong and missing answers.
 #[derive(Default)]
 struct Score {
     right: usize,
@@ -258,7 +258,7 @@ fn twenty_clients_are_recognised() {
     let home = devices(&stage, names);
     for family in ["iptables", "ip6tables"] {
         let path = format!("/proc/sys/net/bridge/bridge-nf-call-{family}");
-        // Only a kernel with br_netfilter has it.
+        // Only exists in a kernel with br_netfilter.
         stage.at_home(|| fs::write(path, "0").unwrap_or_default());
     }
     [80, 443].into_iter().for_each(|port| serve(&stage, port));
@@ -270,7 +270,7 @@ fn twenty_clients_are_recognised() {
     let (programs, rest) = home.split_at(PROGRAMS.len());
     let (asking, udhcpc) = rest.split_at(ASKS.len());
     let begin = Instant::now();
-    // Two browsers at a time: there are two cores.
+    // Only two browsers at a time, because there are two cores.
     let (heavy, light) = PROGRAMS.split_at(3);
     thread::scope(|scope| {
         for (device, program) in programs.iter().skip(heavy.len()).zip(light) {
@@ -381,10 +381,10 @@ fn a_class_by_system_follows_what_becomes_known_and_what_the_user_says() {
     let server = format!("{SERVER}:{}", stage.port()).parse().unwrap();
     let download = phone.download(server);
     in_class("rest");
-    // An open connection gets another class when its device becomes known.
+    // An open connection gets another class when its device is recognised.
     ask(&phone, "1,3,6,15,26,28,51,58,59,43", "android-dhcp-14");
     in_class("android");
-    // What another device sends in its name does not count.
+    // Packets that another device sends in its name have no effect.
     forger.run(|| {
         let socket = UdpSocket::bind("0.0.0.0:68").unwrap();
         socket.set_broadcast(true).unwrap();
@@ -394,14 +394,14 @@ fn a_class_by_system_follows_what_becomes_known_and_what_the_user_says() {
         message.splice(28..34, mac);
         message[236..].copy_from_slice(&[99, 130, 83, 99]);
         message.extend(b"\x35\x01\x01\x3c\x08MSFT 5.0\xff");
-        // More than a device may send: the rest is not looked at.
+        // More packets than a device may send: the rest is ignored.
         for _ in 0..100 {
             socket.send_to(&message, "255.255.255.255:67").unwrap();
         }
     });
     thread::sleep(Duration::from_millis(300));
     in_class("android");
-    // Its own, which contradict: nothing is applied.
+    // Its own packets contradict each other: no conclusion is drawn.
     ask(&phone, "1,3,6,15,31,33,43,44,46,47,121,249,252", "MSFT 5.0");
     let again = phone.download(server);
     daemon.wait_for("conflict", PATIENCE, |status| {

@@ -1,5 +1,5 @@
-//! `fairweir sender` with connections that are there before it: whom it switches, and that each has
-//! again what it had, however the daemon ends.
+//! `fairweir sender` with connections that exist before it starts: which ones it switches, and that each gets
+//! back its congestion control, however the daemon ends.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -77,7 +77,7 @@ impl Host {
         self.daemon = Some(self.netns.run(|| command.spawn().unwrap()));
     }
 
-    /// What a command prints; nothing if it fails, as long as the daemon has not begun to answer.
+    /// The output of a command; empty if it fails, as long as the daemon does not answer yet.
     fn printed(&self, args: &[&str]) -> String {
         let output = self.netns.run(|| self.command(args).output().unwrap());
         schema::check(args, &output);
@@ -105,7 +105,7 @@ fn has(connection: &TcpStream) -> String {
     name.trim_end_matches('\0').to_owned()
 }
 
-/// Waits until every connection has a congestion control with its prefix.
+/// Waits until the congestion control of every connection begins with the given prefix.
 fn wait_for(connections: &[(&TcpStream, &str)], what: &str) {
     let begin = Instant::now();
     loop {
@@ -127,13 +127,13 @@ fn connections_are_switched_as_rules_say_and_given_back_at_reload_and_off() {
     let free = host.connection(7001, "cubic");
     let stunt = host.connection(7002, "reno");
     let other = host.connection(7003, "cubic");
-    // It sends, but what it has cannot take part.
+    // A sending connection whose congestion control cannot take part.
     let paced = host.connection(7004, "bbr");
     host.configure(7002);
     host.start();
     let both = [(&free, "fw_cubic"), (&stunt, "fw_reno"), (&other, "cubic"), (&paced, "bbr")];
     wait_for(&both, "switched");
-    // A connection that comes later.
+    // A connection that is opened later.
     let late = host.connection(7002, "cubic");
     wait_for(&[(&late, "fw_cubic")], "a late one");
     // A wrong file changes nothing.
@@ -153,7 +153,7 @@ fn connections_are_switched_as_rules_say_and_given_back_at_reload_and_off() {
     wait_for(&all, "given back");
 }
 
-/// A rule of targets that names a thousand connections is a mistake of the rule.
+/// A rule with a target that matches a thousand connections is treated as a mistake in the rule.
 #[test]
 fn a_thousand_connections_with_a_target_are_told_and_none_is_switched() {
     if !privileged() {
@@ -180,13 +180,13 @@ fn a_thousand_connections_with_a_target_are_told_and_none_is_switched() {
     assert!(many.iter().all(|(sender, _)| has(sender) == "cubic") && has(&stunt) == "reno");
     let status: Value = serde_json::from_str(&host.printed(&["sender", "top", "--json"])).unwrap();
     assert_eq!(status["bundles"][0]["stunts"]["connections"], 0, "{status:#}");
-    // With the rule's mistake gone, everything is as configured.
+    // After the rule is corrected, everything is as configured.
     many.truncate(1);
     wait_for(&[(&many[0].0, "fw_cubic"), (&stunt, "fw_reno")], "switched");
 }
 
-/// Type information of this kernel in which a name has another last letter: as of a kernel that has not what the
-/// name is of.
+/// This kernel's type information, with the last letter of a name changed: as from a kernel without the named
+/// item.
 fn without(name: &str) -> Vec<u8> {
     let mut types = fs::read(BTF).unwrap();
     let ended = format!("\0{name}\0");
@@ -252,13 +252,13 @@ fn connections_of_a_killed_daemon_return_by_themselves_and_go_on() {
     daemon.kill().unwrap();
     daemon.wait().unwrap();
     wait_for(&[(&free, "cubic"), (&stunt, "reno")], "returned");
-    // The writers panic if a connection breaks; the next daemon finds everything free.
+    // The writers panic if a connection breaks; the next daemon finds nothing in use.
     host.start();
     wait_for(&[(&free, "fw_cubic"), (&stunt, "fw_reno")], "switched again");
 }
 
-/// A second daemon in the network namespace, with a run directory of its own, touches nothing, however often it
-/// is started; after the first one has ended it begins.
+/// A second daemon in the network namespace, with another run directory, changes nothing, however often it is
+/// started; it begins only after the first one has ended.
 #[test]
 fn a_second_daemon_of_the_network_namespace_is_refused() {
     if !privileged() {
@@ -288,7 +288,7 @@ fn a_second_daemon_of_the_network_namespace_is_refused() {
     assert_eq!([has(&free), has(&stunt)], names);
     assert!(host.run(&["sender", "off"]));
     wait_for(&[(&free, "cubic"), (&stunt, "reno")], "returned");
-    // Another user who has the name keeps no daemon out.
+    // Another user who takes the name does not keep the daemon from starting.
     let listen = "import socket,time;s=socket.socket(socket.AF_UNIX);s.bind('\\0fairweir-sender');s.listen(1);time.sleep(600)";
     let mut other = Command::new("python3");
     other.args(["-c", listen]).uid(65_534).gid(65_534).current_dir("/");
@@ -310,7 +310,7 @@ fn a_second_daemon_of_the_network_namespace_is_refused() {
     }
 }
 
-/// What can be read but does not do what it seems to is told.
+/// Settings that are valid but have no or another effect than expected are reported.
 #[test]
 fn a_floor_above_any_link_and_a_rule_that_names_nothing_are_told() {
     let dir = TempDir::new().unwrap();
@@ -344,7 +344,7 @@ fn summary_of(scenario: &str, set: &[&str]) -> Value {
     played::report(&args.collect::<Vec<_>>())["summary"].take()
 }
 
-/// The part of it that is about free connections.
+/// The part of the summary about free connections.
 fn free_of(scenario: &str, set: &[&str]) -> Value {
     let free = summary_of(scenario, set)["bundled"][0]["free"].take();
     note(&format!("{free}"));
@@ -355,7 +355,7 @@ fn by_target(free: &Value) -> f64 {
     free["rate_bps"].as_f64().unwrap() / free["target_bps"].as_f64().unwrap()
 }
 
-/// Targets of their own, stunts of two weights with a floor, and a target counted in connections.
+/// Individual targets, stunts with two weights and a floor, and a target counted in connections.
 #[test]
 #[ignore = "long: 3 to 7 min"]
 fn several_real_connections_hold_targets_of_their_own() {
@@ -376,7 +376,7 @@ fn several_real_connections_hold_targets_of_their_own() {
     }
 }
 
-/// The server itself answers the signals of QUIC, by the same rules. Without a bundle the connection has about
+/// The server itself handles the signals of QUIC, by the same rules. Without a bundle the connection gets about
 /// half of its target.
 fn quic(set: &[&str], within: std::ops::Range<f64>) {
     two_of_three(|| {
@@ -407,7 +407,7 @@ fn a_real_quic_connection_holds_its_target_for_a_minute() {
     quic(&[], 0.95..1.05);
 }
 
-/// The free connection and four stunts pass one queue, four other stunts another one.
+/// The free connection and four stunts pass through one queue, and four other stunts through another one.
 #[test]
 #[ignore = "long: 3 to 9 min; needs an idle machine"]
 fn real_stunts_behind_another_bottleneck_are_no_longer_asked() {
@@ -422,8 +422,8 @@ fn real_stunts_behind_another_bottleneck_are_no_longer_asked() {
     });
 }
 
-/// A run of `fs-kernel` whose connections have this congestion control, link and base RTT; the target in parts of the
-/// fair share, or none. `None` if the run was void.
+/// Runs `fs-kernel` with this congestion control, link and base RTT for its connections. The target is a multiple of
+/// the fair share, or absent. `None` if the run was void.
 fn at_a_bottleneck(sender: &str, mbit: u64, rtt: &str, times: Option<f64>) -> Option<Value> {
     let fair = mbit as f64 / 16.0;
     let mut set = vec![
@@ -442,9 +442,9 @@ fn at_a_bottleneck(sender: &str, mbit: u64, rtt: &str, times: Option<f64>) -> Op
     valid(|| summary_of("fs-kernel", &set))
 }
 
-/// 48 runs of 40 s, of which 30 s count. A single run differs by some percent: a target that is missed by more than
-/// 8 % is played twice more, and the median counts. What others have, and what the link drops, is judged at the
-/// median of all.
+/// 48 runs of 40 s, of which 30 s count. A single run varies by some percent: if a target is missed by more than
+/// 8 %, it is played twice more, and the median counts. Other connections' rates and the link's drops are judged
+/// by the median of all runs.
 #[test]
 #[ignore = "long: 30 min; needs an idle machine"]
 fn each_target_at_each_bottleneck_with_real_tcp() {

@@ -1,4 +1,4 @@
-//! `fairweir setup` on a computer, a router, an access network and a server: the right role, the right file, no harm.
+//! `fairweir setup` on a computer, a router, an access network and a server: right role, right file, no harm.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -15,7 +15,7 @@ use crate::common::home::{self, ip};
 use crate::common::stage::{SERVERS, Stage};
 use crate::common::{FAIRWEIR, check};
 
-/// Starts `fairweir setup` at home.
+/// Starts `fairweir setup` in the home.
 fn begin(stage: &Stage, args: &str) -> Child {
     let mut command = Command::new(FAIRWEIR);
     command.arg("setup").args(args.split_whitespace());
@@ -54,7 +54,7 @@ fn a_computer_is_set_up_again_and_as_it_was() {
         drop(download);
         output
     };
-    // Nothing is written without an answer, or against it.
+    // Without an answer, or with a negative answer, nothing is written.
     for answers in ["", "\n", "\n\n", "\n\n\n\nno\n"] {
         let output = with_download("", answers);
         assert_eq!(output.status.success(), answers.ends_with("no\n"), "{output:?}");
@@ -69,7 +69,7 @@ fn a_computer_is_set_up_again_and_as_it_was() {
     assert!(words.contains(&first), "the configuration is shown: {words}");
     assert!(first.contains("dev = \"wan\"") && !first.contains("probe"), "{first}");
     assert!(check(&file).status.success());
-    // A second run keeps what a person changed, and a person may have it replaced.
+    // A second run keeps a person's edits, unless the person wants the file replaced.
     let edited = first.replace("weight = 2", "weight = 7");
     assert_ne!(edited, first);
     fs::write(&file, &edited).unwrap();
@@ -78,22 +78,26 @@ fn a_computer_is_set_up_again_and_as_it_was() {
     let kept = fs::read_to_string(&file).unwrap();
     assert!(kept.starts_with(&edited), "{kept}");
     assert!(check(&file).status.success());
-    // The role, the interface, the file, no probe, the download matters most, write it.
+    // Answers: the role, the interface, the file, no probe, the download matters most, write the file.
     let output = with_download("", "0\nwan\nno\nno\n1\nyes\n");
     assert!(output.status.success(), "{output:?}");
     let second = fs::read_to_string(&file).unwrap();
     assert!(second.contains("probe = \"off\"") && second.contains("weight = 10"), "{second}");
-    // A file that cannot be read is told, and stays.
+    // An unreadable file is reported and kept.
     fs::write(&file, "version = 7\n").unwrap();
     let output = with_download("--yes", "");
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert_eq!(fs::read_to_string(&file).unwrap(), "version = 7\n");
-    // What was edited since is not lost.
+    // Edits and settings made since then are not lost.
+    let set = stage.path("new/conf.d/zz-set.toml");
+    fs::create_dir(set.parent().unwrap()).unwrap();
+    fs::write(&set, "[set.weight]\nnobody = 3\n").unwrap();
     let output = setup(&stage, "--undo", "");
     assert!(output.status.success(), "{output:?}");
     assert!(!file.exists(), "{output:?}");
     let kept = fs::read_to_string(stage.path("new/fairweir.toml.edited")).unwrap();
     assert_eq!(kept, "version = 7\n");
+    assert!(!set.exists() && set.with_extension("toml.edited").exists(), "{output:?}");
     assert!(said(&setup(&stage, "--undo", "")).contains("nothing to undo"));
     let output = setup(&stage, "--yes --dev nosuch", "");
     assert_eq!(output.status.code(), Some(2));
@@ -115,13 +119,13 @@ fn a_daemon_that_runs_is_set_up_again_without_a_stop() {
     assert!(output.status.success(), "{output:?}");
     assert!(said(&output).contains("stays as it is"), "{output:?}");
     assert!(said(&output).contains("the daemon that runs has read it"), "{output:?}");
-    // Replaced: its groups are those that the daemon counts.
+    // Replaced: the groups of the new file are those that the daemon counts.
     let output = setup(&stage, &args, "\n\nno\nno\n\n\n");
     assert!(output.status.success(), "{output:?}");
     let text = fs::read_to_string(&file).unwrap();
     assert!(text.contains("probe = \"off\"") && check(&file).status.success(), "{text}");
     assert_eq!(daemon.status()["pid"], pid, "it was not stopped");
-    // As a router it would need the interface too.
+    // For the role of a router it would also need the interface.
     let output = setup(&stage, "--yes --role router --lan lo --output router.toml", "");
     assert_eq!(output.status.code(), Some(5), "{output:?}");
     assert!(said(&output).contains("`fairweir setup --undo` or `fairweir off` stops it"));
@@ -168,7 +172,7 @@ fn a_router_is_found_with_its_devices_and_new_ones_are_added() {
     reach(0);
     let file = stage.path("router.toml");
     let args = format!("--yes --output {}", file.display());
-    // Another shaper: a word instead of a file.
+    // If another program shapes already, setup prints a message and writes no file.
     assert!(
         stage
             .run("tc qdisc add dev br-lan root tbf rate 20mbit burst 64k latency 50ms")
@@ -202,7 +206,7 @@ fn a_router_is_found_with_its_devices_and_new_ones_are_added() {
     assert_eq!(fs::read_to_string(&file).unwrap(), grown);
     assert!(setup(&stage, "--undo", "").status.success());
     assert!(!file.exists());
-    // The Internet by a point-to-point link, as PPPoE makes one: this kernel has no PPP.
+    // Internet access over a point-to-point link, as with PPPoE: this kernel has no PPP.
     let _ppp = stage.at_home(|| {
         let tun = link::tun("ppp0").unwrap();
         ip("link set ppp0 up");

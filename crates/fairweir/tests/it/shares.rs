@@ -1,6 +1,6 @@
-//! The main claim on real packets: the daemon in an emulated home makes downloads obey weights that
-//! only it knows. The same files and bounds hold if `scenarios/` is played by hand; some are played for a shorter time
-//! here than their files say.
+//! The main claim with real packets: the daemon in an emulated home makes downloads follow weights that only the
+//! daemon knows. The same files and bounds apply if `scenarios/` is played by hand; here, some are played for a
+//! shorter time than their files say.
 
 use fairweir_testing::{privileged, two_of_three};
 use serde_json::Value;
@@ -19,7 +19,7 @@ fn play<const N: usize>(scenario: &str, duration: Option<&str>, controls: [&str;
     reports(&args).try_into().unwrap()
 }
 
-/// Rate of the first group by that of the second.
+/// The first group's rate divided by the second group's rate.
 fn ratio(report: &Value) -> f64 {
     let rate = |i: usize| report["summary"]["groups"][i]["rate_bps"].as_f64().unwrap();
     rate(0) / rate(1)

@@ -1,5 +1,5 @@
-//! `fairweir sim`: what it prints and writes, and how it ends early. The simulator itself is tested
-//! where it lives. Nothing here needs a privilege.
+//! `fairweir sim`: its output and files, and how it ends early. The simulator itself is tested
+//! in its own crate. These tests need no privilege.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::common::{FAIRWEIR, fairweir, only_error_line};
 
-/// Random loss, so that seeds differ.
+/// Has random loss, so that seeds give different results.
 const LOSSY: &str = "version = 1\nname = \"lossy\"\nduration = \"5s\"\nsettle = \"1s\"\n\
     [link]\nrate = \"10mbit\"\nbuffer = \"100ms\"\nloss = 0.001\n\
     [[group]]\nname = \"a\"\nweight = 2\n[[group]]\nname = \"b\"\nweight = 1\n\
@@ -35,7 +35,7 @@ impl Stage {
         self.dir.path().join(name).display().to_string()
     }
 
-    /// What a run prints.
+    /// The output of a run.
     fn plays(&self, args: &[&str]) -> String {
         let file = self.path("lossy.toml");
         let args: Vec<&str> = ["sim", "run", &file].iter().chain(args).copied().collect();
@@ -45,12 +45,12 @@ impl Stage {
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// Its one line of an error.
+    /// The error message of a run, which must be one line.
     fn refuses(&self, args: &[&str]) -> String {
         let file = self.path("lossy.toml");
         let args: Vec<&str> = ["sim", "run", &file].iter().chain(args).copied().collect();
         let output = fairweir(&args);
-        // Only a directory that cannot be made is no fault of the command line or the scenario.
+        // Only a failure to create a directory is no fault of command line or scenario.
         let wanted = if args.contains(&"--out") { 1 } else { 2 };
         assert_eq!(output.status.code(), Some(wanted), "{args:?}");
         only_error_line(&output)

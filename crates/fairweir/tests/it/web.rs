@@ -1,5 +1,5 @@
-//! `web:` rules on real packets: sites that share an address are told apart by what their
-//! connections say of themselves.
+//! `web:` rules with real packets: sites that share an address are distinguished by the names
+//! that their connections contain.
 
 use std::thread;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::common::stage::{Daemon, SERVERS, Stage};
 use crate::common::web::{Fetch, NameServer, Protocol, SERVER6, Web, assert_holds_in_flood};
 
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Until the control has found the capacity and the shares.
+/// Time until the control has found the capacity and the shares.
 const SETTLE: Duration = Duration::from_secs(8);
 const MEASURED: Duration = Duration::from_secs(8);
 
@@ -27,7 +27,7 @@ fn configuration(control: &str, video: &str, bulk: &str) -> String {
     )
 }
 
-/// A daemon that knows two sites.
+/// A daemon with rules for two sites.
 fn start(control: &str) -> (Stage, Web, Daemon) {
     let stage = Stage::new();
     let web = Web::new(&stage, &[VIDEO, BULK, "other.example.org"]);
@@ -41,15 +41,15 @@ fn received(group: &str, status: &Value) -> u64 {
     groups.iter().find(|g| g["name"] == group).unwrap()["received_bytes"].as_u64().unwrap()
 }
 
-/// The evidence of each connection that receives, with its group.
+/// The evidence for each receiving connection, with its group.
 fn evidence(daemon: &Daemon) -> Vec<(String, Value)> {
     let told = daemon.ask_json(&json!({ "request": "connections", "limit": 100 })).unwrap();
     let of = |c: &Value| (c["group"].as_str().unwrap().to_owned(), c["evidence"].clone());
     told["connections"].as_array().unwrap().iter().map(of).collect()
 }
 
-/// Two downloads of each site at one address share by weight, and the daemon's count of each group
-/// is what its clients have received.
+/// Two downloads of each site at one address share by weight, and the daemon's count for each
+/// group agrees with what its clients have received.
 fn assert_shared(protocol: Protocol, server: &str, reason: &str) {
     let (stage, web, daemon) = start("static");
     let fetch = |name| [(); 2].map(|()| web.download(stage.home(), protocol, server, name));
@@ -124,11 +124,11 @@ fn every_protocol_and_family_is_decided_and_a_reload_moves_open_connections() {
     let told = evidence(&daemon);
     let moved = told.iter().filter(|(group, _)| group == "bulk").count();
     assert_eq!(moved, 2, "{told:?}");
-    // Also QUIC, which has no window.
+    // Including QUIC, which has no receive window to set.
     let video = received("video", &daemon.status());
     thread::sleep(Duration::from_secs(1));
     assert_eq!(received("video", &daemon.status()), video);
-    // The next daemon knows them too, of all protocols.
+    // The next daemon also knows the connections, for all protocols.
     let names = |daemon: &Daemon| {
         let mut names = evidence(daemon);
         names.sort_by_key(|(group, told)| (group.clone(), told.to_string()));

@@ -1,9 +1,9 @@
 //! Sender and receiver of the flows, as hidden subcommands of the one binary.
 //!
-//! `lab-serve` runs in the internet and serves every flow; `lab-fetch` receives one flow in the
-//! home, under the name of the executable that the scenario wants. Both read their jobs as one
-//! line of JSON from standard input, then the clock's epoch as another, and end with the end of
-//! standard input: so they outlive neither the run nor a killed lab.
+//! `lab-serve` runs in the internet and serves every flow. `lab-fetch` receives one flow in the
+//! home, under the executable name that the scenario wants. Both read from standard input a line of
+//! JSON with their jobs, then a line with the clock's epoch, and exit at the end of standard
+//! input: so they outlive neither the run nor a killed lab.
 
 use std::io::{self, BufRead, Read};
 use std::process::ExitCode;
@@ -26,12 +26,12 @@ mod serve;
 pub(crate) const SERVE: &str = "lab-serve";
 pub(crate) const FETCH: &str = "lab-fetch";
 
-/// Whether `name` is a hidden subcommand that [`agent_main`] plays.
+/// Whether `name` is a hidden subcommand that [`agent_main`] runs.
 pub fn is_agent(name: &str) -> bool {
     matches!(name, SERVE | FETCH)
 }
 
-/// Plays the hidden subcommand `name`, until the flow or standard input ends.
+/// Runs the hidden subcommand `name` until the flow or standard input ends.
 pub fn agent_main(name: &str) -> ExitCode {
     let played = match name {
         SERVE => serve::main(),
@@ -54,13 +54,13 @@ fn read_job<J: DeserializeOwned>() -> io::Result<J> {
     Ok(serde_json::from_str(&line)?)
 }
 
-/// Reads the epoch from standard input, and from then on ends the process with its end.
+/// Reads the epoch from standard input; from then on the process exits when standard input ends.
 fn read_clock() -> io::Result<Clock> {
     let mut line = String::new();
     io::stdin().lock().read_line(&mut line)?;
     let epoch = line.trim().parse().map_err(io::Error::other)?;
     thread::spawn(|| {
-        // Whatever ends the input, an error too, ends the process.
+        // The process exits whatever ends the input, including an error.
         let _ = io::stdin().lock().read_to_end(&mut Vec::new());
         std::process::exit(0);
     });

@@ -12,16 +12,16 @@ use quinn::{EndpointConfig, TransportConfig, VarInt};
 use super::bbr::BbrConfig;
 use crate::job::Job;
 
-/// Whom the server's certificate is for.
+/// The name in the server's certificate.
 pub(super) const NAME: &str = "fairweir.test";
-/// What a receiver takes, so that no window but the congestion window counts: as much as the
-/// largest TCP window of the emulated home.
+/// Receive window, large enough that only the congestion window limits the sender: as large as the
+/// largest TCP window in the emulated home.
 const RECEIVE_WINDOW: u32 = 16 << 20;
-/// What a socket holds, so that a process may be late.
+/// Size of socket buffers, so that a process may run late.
 const SOCKET_BUFFER: usize = 4 << 20;
 
-/// Packets as large as the link carries, one at a time: if the kernel cut large ones or merged small
-/// ones, a queue that counts bytes would mean nothing. A connection in a bundle has the bundle's controller.
+/// Packets as large as the link carries, sent and received one by one: if the kernel split or merged packets,
+/// a queue that counts bytes would be wrong. A connection in a bundle has the bundle's controller.
 pub(super) fn transport(
     job: &Job,
     bundled: Option<Arc<dyn ControllerFactory + Send + Sync>>,
@@ -59,13 +59,13 @@ fn controller(
     })
 }
 
-/// UDP payload of a full packet.
+/// UDP payload of a full packet, in bytes.
 fn payload_max(job: &Job) -> io::Result<u16> {
     let ip = if job.server.is_ipv4() { 20 } else { 40 };
     u16::try_from(u64::from(job.mtu) - ip - UDP_HEADER).map_err(io::Error::other)
 }
 
-/// Lets a socket hold more: as root, who plays the lab, more than the system's maximum.
+/// Enlarges a socket's buffers; as root, which the lab needs, even beyond the system's maximum.
 pub(super) fn enlarge_buffers(socket: &UdpSocket) -> io::Result<()> {
     setsockopt(socket, sockopt::RcvBufForce, &SOCKET_BUFFER)
         .or_else(|_| setsockopt(socket, sockopt::RcvBuf, &SOCKET_BUFFER))?;
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
     use crate::clock::Clock;
 
-    /// A job of half a second on the loopback, whose server runs already.
+    /// A job of half a second on loopback, whose server is already running.
     fn job(certificate: Option<Vec<u8>>) -> (Job, Clock) {
         let text = "version = 1\nname = \"x\"\nduration = \"1s\"\n[link]\nrate = \"9mbit\"\n\
                     [[group]]\nname = \"a\"\nweight = 1\n[[flow]]\ngroup = \"a\"\n\
@@ -97,7 +97,7 @@ mod tests {
         job.certificate = certificate.or_else(|| Some(identity.certificate()));
         let config = identity.server_config(&job, None).unwrap();
         let (clock, of_server) = (Clock::starting_in(Span::ZERO), Arc::new(job.clone()));
-        // It serves until the test's process ends.
+        // The server runs until the test's process ends.
         thread::spawn(move || serve::serve_quic(socket, config, &of_server, clock));
         (job, clock)
     }

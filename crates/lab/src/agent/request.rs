@@ -1,4 +1,4 @@
-//! What a client asks of a server: an amount of payload on its connection.
+//! A client's request to a server: the amount of payload to send on its connection.
 
 use std::io::{self, Read};
 
@@ -7,7 +7,7 @@ use fairweir_scenario::REQUEST_PAYLOAD;
 
 pub(super) const LENGTH: usize = REQUEST_PAYLOAD as usize;
 
-/// A request for `volume`; `None` is without end.
+/// Encodes a request for `volume`; `None` is unlimited.
 pub(super) fn written(volume: Option<Bytes>) -> [u8; LENGTH] {
     let mut request = [0; LENGTH];
     let volume = volume.map_or(u64::MAX, Bytes::as_u64);
@@ -15,14 +15,14 @@ pub(super) fn written(volume: Option<Bytes>) -> [u8; LENGTH] {
     request
 }
 
-/// Waits for the next request; how much it asks for.
+/// Waits for the next request; returns the number of bytes it asks for.
 pub(super) fn read(stream: &mut impl Read) -> io::Result<u64> {
     let mut request = [0; LENGTH];
     stream.read_exact(&mut request)?;
     Ok(volume(&request))
 }
 
-/// How much a request asks for.
+/// The number of bytes that a request asks for.
 pub(super) fn volume(request: &[u8; LENGTH]) -> u64 {
     let mut volume = [0; 8];
     volume.copy_from_slice(&request[..8]);

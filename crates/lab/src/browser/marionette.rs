@@ -1,4 +1,4 @@
-//! Marionette, by which programs drive Firefox: each message is its length, a colon and JSON.
+//! Marionette, the protocol for driving Firefox: each message is its length, a colon and JSON.
 //!
 //! Source: <https://firefox-source-docs.mozilla.org/testing/marionette/Protocol.html>.
 
@@ -14,10 +14,10 @@ use serde_json::{Value, json};
 /// Firefox's default port.
 const PORT: u16 = 2_828;
 const CONNECT_CHECK: Duration = Duration::from_millis(100);
-/// The most bytes of a message.
+/// Maximum size of a message in bytes.
 const MESSAGE_MAX: usize = 1 << 24;
 
-/// The connection to a Firefox.
+/// A connection to Firefox.
 #[derive(Debug)]
 pub(super) struct Marionette {
     stream: TcpStream,
@@ -25,7 +25,7 @@ pub(super) struct Marionette {
 }
 
 impl Marionette {
-    /// Begins a session with the Firefox of a namespace, which may still be starting.
+    /// Starts a session with the Firefox in a namespace, which may still be starting up.
     pub(super) fn connect(netns: &Netns, patience: Duration) -> io::Result<Marionette> {
         let begun = Instant::now();
         let stream = loop {
@@ -46,12 +46,12 @@ impl Marionette {
         Ok(marionette)
     }
 
-    /// Installs an extension that need not be signed, until Firefox ends.
+    /// Installs an unsigned extension until Firefox ends.
     pub(super) fn install(&mut self, xpi: &Path) -> io::Result<()> {
         self.ask("Addon:Install", &json!({ "path": xpi, "temporary": true })).map(drop)
     }
 
-    /// Opens a site's page in a window of its own.
+    /// Opens a site's page in a new window.
     pub(super) fn open(&mut self, site: &str) -> io::Result<()> {
         let window =
             self.ask("WebDriver:NewWindow", &json!({ "type": "window", "focus": false }))?;

@@ -1,13 +1,13 @@
-//! Real Chromium and Firefox with fairweir's extension, and real servers of the sites that they open.
+//! Real Chromium and Firefox with fairweir's extension, and real servers for the sites that they open.
 //!
 //! | module | contents |
 //! |---|---|
-//! | here | a browser in a network namespace, and which pages it opens |
+//! | here | a browser in a network namespace, and how it opens pages |
 //! | `marionette` | how Firefox is driven |
-//! | [`site`] | nginx with many sites at the same addresses, and what its log shows |
+//! | [`site`] | nginx with many sites at the same addresses, and its log |
 //!
-//! Each program has a process namespace of its own, which ends with the process that was started, and
-//! that ends with its standard input.
+//! Each program has its own process namespace, which ends with the process that was started; that process
+//! ends when its standard input is closed.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -30,66 +30,66 @@ pub mod site;
 
 use marionette::Marionette;
 
-/// The time within which a browser must run.
+/// Time limit for a browser to start.
 const PATIENCE: Duration = Duration::from_secs(30);
 const START_CHECK: Duration = Duration::from_millis(50);
-/// Where a package has the extension.
+/// The directory in which a package installs the extension.
 const EXTENSION_DIR: &str = "/usr/share/fairweir/extension";
 
 /// How a browser is started.
 #[derive(Clone, Debug)]
 pub struct Setup<'s> {
-    /// Which.
+    /// Which browser.
     pub program: Program,
-    /// Where it runs.
+    /// The network namespace in which it runs.
     pub netns: &'s Netns,
-    /// Its home: profile and log.
+    /// Its home directory, with its profile and log.
     pub dir: &'s Path,
-    /// The directory of the daemon's sockets, which the browser sees in its place.
+    /// The directory of the daemon's sockets, which the browser sees as /run/fairweir.
     pub run_dir: &'s Path,
-    /// All names that it knows.
+    /// All host names that it can resolve.
     pub hosts: Vec<(String, IpAddr)>,
-    /// From which names it loads by HTTP/3.
+    /// The names from which it loads by HTTP/3.
     pub quic: Option<Quic>,
-    /// With which extension.
+    /// The extension to install, if any.
     pub extension: Option<Extension>,
 }
 
-/// What a browser needs to load by HTTP/3 at once.
+/// What a browser needs to know to use HTTP/3 from the first request on.
 #[derive(Clone, Debug)]
 pub struct Quic {
-    /// From these names.
+    /// The names that are served by HTTP/3.
     pub names: Vec<String>,
-    /// Of the servers' public key: SHA-256 in Base64.
+    /// SHA-256 of the servers' public key, in Base64.
     pub key_digest: String,
 }
 
 /// fairweir's extension.
 #[derive(Clone, Debug)]
 pub struct Extension {
-    /// Where `make extension` has made it.
+    /// The directory that `make extension` has created.
     pub dir: PathBuf,
-    /// The program that speaks for it.
+    /// The program that the browser starts for the extension.
     pub executable: PathBuf,
 }
 
-/// A browser, which ends when this drops.
+/// A browser, which ends when dropped.
 #[derive(Debug)]
 pub struct Browser {
     process: Process,
     way: Way,
 }
 
-/// How it is driven.
+/// How the browser is controlled.
 #[derive(Debug)]
 enum Way {
-    /// By the port of its developer tools.
+    /// Through the port of its developer tools.
     DevTools(u16),
     Marionette(Mutex<Marionette>),
 }
 
 impl Extension {
-    /// The one that was made beside `executable`, or that a package brought.
+    /// Finds the extension that was built beside `executable`, or that a package installed.
     ///
     /// # Errors
     /// [`Error::NoExtension`] if there is none.
@@ -102,7 +102,7 @@ impl Extension {
         Ok(Extension { dir, executable: executable.to_owned() })
     }
 
-    /// Lets the browser of the user with this home find the program.
+    /// Lets the browser of the user with this home directory find the program.
     fn install(&self, program: Program, home: &Path) -> Result<(), Error> {
         let mut command = Command::new(&self.executable);
         command.args(["extension", "install", "--user", "--browser", name(program)]);
@@ -119,10 +119,10 @@ impl Extension {
 }
 
 impl Browser {
-    /// Starts it without any page.
+    /// Starts the browser without opening a page.
     ///
     /// # Errors
-    /// If it is not installed, or does not start in half a minute.
+    /// If the browser is not installed, or does not start within half a minute.
     pub fn start(setup: &Setup<'_>) -> Result<Browser, Error> {
         refuse_missing(executable(setup.program))?;
         if let Some(extension) = &setup.extension {
@@ -134,10 +134,10 @@ impl Browser {
         }
     }
 
-    /// Opens a site's page; one that cannot be loaded stays an error in the browser.
+    /// Opens a site's page; if it cannot be loaded, the browser shows an error page.
     ///
     /// # Errors
-    /// If the browser does not take it.
+    /// If the browser does not accept the command.
     pub fn open(&self, netns: &Netns, site: &str) -> Result<(), Error> {
         let opened = match &self.way {
             Way::DevTools(port) => netns.run(|| open_page(*port, site)),
@@ -148,18 +148,18 @@ impl Browser {
         opened.map_err(|e| Error::io(format!("open https://{site}/"), e))
     }
 
-    /// An error if it has ended.
+    /// Returns an error if the browser has ended.
     pub(crate) fn check(&mut self) -> Result<(), Error> {
         if self.process.has_ended() { Err(self.process.ended()) } else { Ok(()) }
     }
 
-    /// The process group of all its processes.
+    /// The id of the process group of all its processes.
     pub fn id(&self) -> u32 {
         self.process.id()
     }
 }
 
-/// Its name for `fairweir extension`.
+/// The browser's name in `fairweir extension`.
 fn name(program: Program) -> &'static str {
     match program {
         Program::Chromium => "chromium",
@@ -185,7 +185,7 @@ pub(crate) fn refuse_missing(program: &'static str) -> Result<(), Error> {
 }
 
 fn start_chromium(setup: &Setup<'_>) -> Result<Browser, Error> {
-    // Where manifests of the user are looked for, if a profile is named.
+    // The directory in which the user's manifests are looked for if a profile is given.
     let profile = setup.dir.join(".config/chromium");
     let mut args: Vec<String> = [
         "--headless=new",
@@ -217,9 +217,9 @@ fn start_chromium(setup: &Setup<'_>) -> Result<Browser, Error> {
         args.push(format!("--load-extension={}", unpacked.display()));
         args.push(format!("--disable-extensions-except={}", unpacked.display()));
     }
-    // Else Debian's Chromium opens a start page.
+    // Otherwise Debian's Chromium opens a start page.
     args.push("about:blank".to_owned());
-    // Left by an earlier browser in this profile that was killed.
+    // Left by an earlier browser with this profile that was killed.
     for left in ["DevToolsActivePort", "SingletonLock"] {
         match fs::remove_file(profile.join(left)) {
             Err(e) if e.kind() != io::ErrorKind::NotFound => {
@@ -274,8 +274,8 @@ fn start_firefox(setup: &Setup<'_>) -> Result<Browser, Error> {
     Ok(Browser { process, way: Way::Marionette(Mutex::new(marionette)) })
 }
 
-/// Starts a browser where the daemon's sockets are in /run/fairweir for it: the program that it starts
-/// for the extension looks for them there. Firefox finds the servers in /etc/hosts.
+/// Starts a browser that sees the daemon's sockets in /run/fairweir, where the program started for the
+/// extension looks for them. Firefox finds the servers in /etc/hosts.
 fn spawn(setup: &Setup<'_>, args: &[String]) -> Result<Process, Error> {
     const MOUNTS: &str = "mount -t tmpfs fairweir /run && mkdir /run/fairweir && \
                           mount --bind \"$RUN_DIR\" /run/fairweir && \
@@ -290,10 +290,10 @@ fn spawn(setup: &Setup<'_>, args: &[String]) -> Result<Process, Error> {
     Process::start(program, command, setup.netns, setup.dir.join(format!("{program}.log")))
 }
 
-/// A program in process and mount namespaces of its own, which end with standard input. `before` is
-/// what the shell does first.
+/// A command for a program in its own process and mount namespaces, which end with standard input. The
+/// shell runs `before` first.
 fn contained(before: &str, program: &str, args: &[impl AsRef<OsStr>]) -> Command {
-    // The shell is the first process of the namespace: with it all others end.
+    // The shell is the first process of the namespace: when it ends, all others end.
     const RUN: &str = "exec 3<&0; \"$@\" <&- >/dev/null 3<&- & program=$!; \
                        { cat <&3 >/dev/null; kill -KILL $program; } & wait $program";
     let mut command = Command::new("unshare");
@@ -303,7 +303,7 @@ fn contained(before: &str, program: &str, args: &[impl AsRef<OsStr>]) -> Command
     command
 }
 
-/// Opens a page by the protocol of Chromium's developer tools.
+/// Opens a page through the protocol of Chromium's developer tools.
 fn open_page(port: u16, site: &str) -> io::Result<()> {
     let mut stream = TcpStream::connect(("127.0.0.1", port))?;
     stream.set_read_timeout(Some(PATIENCE))?;

@@ -1,5 +1,5 @@
-//! nginx with many sites at the same addresses: each site has a page of its own, which loads objects from
-//! hosts that all sites share. The log shows for which site each connection was.
+//! nginx with many sites at the same addresses: each site has its own page, which loads objects from hosts that
+//! all sites share. The log shows for which site each connection was used.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,25 +19,25 @@ use super::{contained, refuse_missing};
 use crate::Error;
 use crate::process::Process;
 
-/// What a site's page does.
+/// The behaviour of a site's page.
 #[derive(Clone, Debug)]
 pub enum Page {
-    /// It loads two objects at a time from each of these hosts, without end, from this port.
+    /// The page loads two objects at a time from each of these hosts, without end, from this port.
     Endless {
-        /// Names of hosts.
+        /// Names of the hosts.
         hosts: Vec<String>,
-        /// Of the servers.
+        /// The servers' port.
         port: u16,
     },
-    /// It has 43 images in two waves, from all hosts; one that fails is asked for again. The page is
-    /// loaded again and again, with a pause of this mean between two loads. Sizes and pauses are those
-    /// of the seed.
+    /// The page has 43 images in two waves, from all hosts; an image that fails is requested again. The page is
+    /// reloaded again and again, with a pause of this mean between two loads. Sizes and pauses are derived from
+    /// the seed.
     Images {
-        /// Names of hosts.
+        /// Names of the hosts.
         hosts: Vec<String>,
-        /// Of sizes and pauses.
+        /// Seed for sizes and pauses.
         seed: u64,
-        /// In milliseconds.
+        /// Mean pause in milliseconds.
         pause_ms: u64,
     },
 }
@@ -63,7 +63,7 @@ HOSTS.forEach((host) => LARGE.forEach((bytes) => load(host, bytes, bytes)));
 setInterval(() => fetch(`/report?${page}.${received}`, {cache: "no-store"}), 500);
 </script>"#;
 
-/// Sizes are lognormal, as those of the scenarios' pages, and rounded to one of those that are served.
+/// Sizes are lognormal, as for the scenarios' pages, and rounded to one of the sizes that are served.
 const IMAGES: &str = r#"<!doctype html><body><script>
 const n = Number(new URLSearchParams(location.search).get("n") ?? 0);
 let state = (SEED * 7919 + n * 104729) >>> 0;
@@ -102,12 +102,12 @@ async function load() {
 load();
 </script>"#;
 
-/// Bytes of each object of an endless page.
+/// Sizes in bytes of the objects of an endless page.
 fn large() -> impl Iterator<Item = u64> {
     Browser::OBJECTS.into_iter().map(Bytes::as_u64)
 }
 
-/// How large images are: each 1.5 times the last.
+/// Sizes in bytes of the images, each 1.5 times the previous one.
 fn small() -> impl Iterator<Item = u64> {
     (0..17).map(|i| (1_000.0 * 1.5_f64.powi(i)) as u64)
 }
@@ -129,59 +129,59 @@ impl Page {
     }
 }
 
-/// What is served, and where.
+/// What to serve, and where.
 #[derive(Clone, Debug)]
 pub struct Setup<'s> {
-    /// Where nginx runs.
+    /// The network namespace in which nginx runs.
     pub netns: &'s Netns,
-    /// For its files.
+    /// The directory for nginx's files.
     pub dir: &'s Path,
     /// Each site's name and page.
     pub sites: Vec<(String, Page)>,
-    /// By which the objects come.
+    /// The HTTP version for the objects.
     pub http: Http,
-    /// All ports, at each of which everything is served.
+    /// All ports; everything is served at each of them.
     pub ports: Vec<u16>,
-    /// Of the servers.
+    /// The servers' congestion control.
     pub congestion_control: CongestionControl,
 }
 
-/// A request that was answered, or broken off.
+/// A request that was answered, or aborted.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// The server.
+    /// The server's address.
     pub server: IpAddr,
     /// The client's port.
     pub port: u16,
-    /// Whose page asked for it.
+    /// The site whose page sent the request.
     pub site: String,
     /// Path and query.
     pub uri: String,
-    /// When it came, in seconds of the wall clock.
+    /// When the request arrived, in seconds of the wall clock.
     pub at_s: f64,
 }
 
-/// A running nginx, which ends when this drops.
+/// A running nginx, which ends when dropped.
 #[derive(Debug)]
 pub struct Servers {
     process: Process,
     log: PathBuf,
 }
 
-/// The most connections that wait to be accepted.
+/// Maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 511;
 
 /// A self-signed certificate for these names.
 ///
 /// # Errors
-/// If one is no name.
+/// If a name is not valid.
 pub fn identity(names: Vec<String>) -> Result<CertifiedKey<KeyPair>, Error> {
     rcgen::generate_simple_self_signed(names)
         .map_err(|e| Error::io("make a certificate", io::Error::other(e)))
 }
 
 impl Servers {
-    /// Starts to serve.
+    /// Starts nginx.
     ///
     /// # Errors
     /// If nginx is not installed, or its files cannot be written.
@@ -191,8 +191,8 @@ impl Servers {
         written.map_err(|e| Error::io(format!("write below {}", setup.dir.display()), e))?;
         let args = ["-p", &path(setup.dir), "-c", &path(&setup.dir.join("nginx.conf"))];
         let mut command = contained("", "nginx", &args);
-        // nginx cannot choose a congestion control, and its namespace has that of the machine: it
-        // takes over sockets that have one, as from a predecessor.
+        // nginx cannot choose a congestion control, and its namespace has the machine's default. So nginx takes
+        // over sockets that have the right one, as if from a predecessor.
         let sockets = setup.netns.run(|| listen(setup)).map_err(|e| Error::io("listen", e))?;
         let numbers = sockets.iter().map(|socket| format!("{};", socket.as_raw_fd()));
         command.env("NGINX", numbers.collect::<String>());
@@ -200,19 +200,19 @@ impl Servers {
         Ok(Servers { process, log: setup.dir.join("access.log") })
     }
 
-    /// An error if it has ended.
+    /// Returns an error if nginx has ended.
     pub(crate) fn check(&mut self) -> Result<(), Error> {
         if self.process.has_ended() { Err(self.process.ended()) } else { Ok(()) }
     }
 
-    /// Every request that was answered, or broken off by the browser.
+    /// All requests that were answered, or aborted by the browser.
     pub fn requests(&self) -> Vec<Request> {
         let log = fs::read_to_string(&self.log).unwrap_or_default();
         log.lines().filter_map(parsed).collect()
     }
 }
 
-/// The sockets of [`listened`], which a process that is started inherits.
+/// The sockets for the addresses of [`listened`], inherited by processes started later.
 fn listen(setup: &Setup<'_>) -> io::Result<Vec<Socket>> {
     let open = |address: SocketAddr| {
         let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
@@ -228,13 +228,13 @@ fn listen(setup: &Setup<'_>) -> io::Result<Vec<Socket>> {
     listened(setup).map(open).collect()
 }
 
-/// Everywhere that is served, of both families.
+/// All socket addresses that are served, in both families.
 fn listened(setup: &Setup<'_>) -> impl Iterator<Item = SocketAddr> {
     let any: [IpAddr; 2] = [[0; 4].into(), [0; 16].into()];
     setup.ports.iter().flat_map(move |port| any.map(|any| (any, *port).into()))
 }
 
-/// A line of the log.
+/// Parses a line of the log.
 fn parsed(line: &str) -> Option<Request> {
     let mut fields = line.split(' ');
     let mut next = || fields.next();
@@ -246,7 +246,7 @@ fn parsed(line: &str) -> Option<Request> {
     Some(Request { server, port, site, uri: uri.to_owned(), at_s: ended - took })
 }
 
-/// For which site each connection was, by the server and the client's port.
+/// The site for which each connection was used, by server address and client port.
 pub fn sites_of(requests: &[Request]) -> BTreeMap<(IpAddr, u16), &str> {
     requests.iter().map(|r| ((r.server, r.port), r.site.as_str())).collect()
 }
@@ -280,7 +280,7 @@ fn path(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// Everything that nginx reads.
+/// Writes all files that nginx reads.
 fn write(setup: &Setup<'_>, identity: &CertifiedKey<KeyPair>) -> io::Result<()> {
     let dir = setup.dir;
     fs::create_dir_all(dir.join("www/object"))?;
@@ -319,7 +319,7 @@ fn configuration(setup: &Setup<'_>) -> String {
     )
 }
 
-/// The header of an image 64 pixels wide, whose file has `bytes` bytes.
+/// The header of an image 64 pixels wide in a file of `bytes` bytes.
 pub fn image_header(bytes: u64) -> Vec<u8> {
     const HEADER: u32 = 54;
     const WIDTH: u32 = 64;

@@ -1,10 +1,10 @@
-//! The access link in real time: a thread that carries packets between two TUN devices as the
-//! link model says.
+//! The access link in real time: a thread that carries packets between two TUN devices according to
+//! the link model.
 //!
 //! Everything happens in virtual time: a packet is due at an instant that does not depend on when
-//! the thread gets round to it, so lateness shifts single packets and never the rate. The thread
+//! the thread handles it, so lateness delays single packets and never changes the rate. The thread
 //! runs with real-time priority and measures how late it is, so that the report shows whether the
-//! machine was quick enough ([`Outcome::lateness`]).
+//! machine was fast enough ([`Outcome::lateness`]).
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -34,11 +34,11 @@ mod reflector;
 
 use reflector::{Fate, Reflector};
 
-/// How often the thread looks whether it has to stop.
+/// Interval at which the thread checks whether it has to stop.
 const STOP_CHECK: Span = Span::millis(50);
-/// How many packets are read at a time before what is due is written.
+/// Maximum number of packets read before due packets are written.
 const READ_BATCH: usize = 64;
-/// No IP packet that the TUN devices carry is larger.
+/// Maximum size of an IP packet that the TUN devices carry.
 const PACKET_MAX: usize = 16 * 1024;
 
 /// A running access link; it stops when dropped.
@@ -47,20 +47,20 @@ pub(crate) struct Line {
     thread: Option<JoinHandle<Result<Outcome, Error>>>,
 }
 
-/// What the access link has seen.
+/// What happened on the access link.
 pub(crate) struct Outcome {
     pub(crate) samples: Samples,
-    /// What passed the policing points.
+    /// What passed the policing points, as samples.
     pub(crate) policed: Vec<PoliceSamples>,
-    /// How late packets were written, against the model.
+    /// How late packets were written, compared with the model.
     pub(crate) lateness: Histogram,
-    /// What sites share: for which of them each packet is, is known only afterwards.
+    /// Packets of servers that sites share: which site each belongs to is known only afterwards.
     pub(crate) shared: Vec<Shared>,
-    /// Packets that the kernel did not take; should be none.
+    /// Number of packets that the kernel did not take; should be zero.
     pub(crate) refused: u64,
 }
 
-/// A packet that has left the downlink, of a connection to a server that sites share.
+/// A packet that has left the downlink, on a connection to a server that sites share.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shared {
     pub(crate) at: Time,
@@ -71,20 +71,21 @@ pub(crate) struct Shared {
 }
 
 impl Line {
-    /// Starts to carry packets; the link's time zero is the clock's.
+    /// Starts to carry packets; the link's time zero is that of the clock.
     pub(crate) fn start(
         layout: &Layout<'_>,
         control: Control,
         clock: Clock,
         net0: OwnedFd,
         acc0: OwnedFd,
+        delivered: Vec<OwnedFd>,
     ) -> Result<Line, Error> {
         for tun in [&net0, &acc0] {
             fcntl(tun, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))
                 .map_err(|e| Error::io("make a TUN device non-blocking", e))?;
         }
         let stop = Arc::new(AtomicBool::new(false));
-        let carrier = Carrier::new(layout, control, clock, net0, acc0);
+        let carrier = Carrier::new(layout, control, clock, net0, acc0, delivered);
         let stop_too = Arc::clone(&stop);
         let thread = thread::Builder::new().name("line".to_owned());
         let thread = thread
@@ -93,12 +94,12 @@ impl Line {
         Ok(Line { stop, thread: Some(thread) })
     }
 
-    /// Whether it gave up.
+    /// Whether the thread has given up.
     pub(crate) fn has_ended(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
-    /// Stops it and hands over what it has seen.
+    /// Stops the thread and returns what happened on the link.
     pub(crate) fn finish(mut self) -> Result<Outcome, Error> {
         self.stop.store(true, Ordering::Relaxed);
         let thread = self.thread.take().expect("invariant: only finish and drop take the thread");
@@ -110,13 +111,13 @@ impl Drop for Line {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
-            // The run is given up, so its error does not matter.
+            // The run has been abandoned, so an error does not matter.
             let _ = thread.join();
         }
     }
 }
 
-/// An IP packet and when it may go on; ordered by time, then by arrival.
+/// An IP packet and the time at which it may continue; ordered by time, then by arrival.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Delayed {
     due: Time,
@@ -125,35 +126,37 @@ struct Delayed {
     ip: Vec<u8>,
 }
 
-/// Where each flow belongs, and the probe.
+/// The group and delays of a flow, or of the probe.
 struct Route {
     group: usize,
-    /// On the way down before the queue; the rest of the RTT comes on the way up behind the queue.
+    /// Delay on the way down, before the queue; the rest of the RTT follows the uplink's queue.
     delay_down: Span,
     delay_up: Span,
 }
 
-/// A packet before a policing point: the class that it has on the downlink, and itself.
+/// A packet before a policing point: its class on the downlink, and its bytes.
 type Policeable = (usize, Vec<u8>);
 
 struct Carrier {
     clock: Clock,
     net0: OwnedFd,
     acc0: OwnedFd,
-    /// One for each flow, then that of the reflector.
+    /// Sockets at the home for packets that a daemon after the link has not dropped.
+    delivered: Vec<OwnedFd>,
+    /// A route for each flow, followed by that of the reflector.
     routes: Vec<Route>,
     reflector: Reflector,
     first_port: u16,
-    /// The first flow that is a site: it stands for all of them on the way.
+    /// The first flow that is a site; on the way it stands for all site flows.
     site: Option<usize>,
     police: Points<Policeable>,
-    /// The connections of each flow by the client's port, in the order in which they came.
+    /// Number of each connection within its flow, by the client's port, in order of arrival.
     units: BTreeMap<(usize, u16), u32>,
     down: Link<Vec<u8>>,
     up: Link<(usize, Vec<u8>)>,
     to_down: BinaryHeap<Reverse<Delayed>>,
     to_net0: BinaryHeap<Reverse<Delayed>>,
-    /// What passes the downlink's queue by.
+    /// Packets that bypass the downlink's queue.
     to_acc0: BinaryHeap<Reverse<Delayed>>,
     arrivals: u64,
     buffer: Vec<u8>,
@@ -167,6 +170,7 @@ impl Carrier {
         clock: Clock,
         net0: OwnedFd,
         acc0: OwnedFd,
+        delivered: Vec<OwnedFd>,
     ) -> Carrier {
         let route = |group: usize, rtt: Span| {
             let delay_down = rtt / 2;
@@ -175,13 +179,14 @@ impl Carrier {
         };
         let scenario = layout.scenario;
         let flows = scenario.flows.iter().map(|flow| route(flow.group, flow.rtt));
-        // Its answers are too few to be seen there.
+        // The probe's answers are too few to matter in the group of the rest.
         let probe = route(scenario.rest_group(), scenario.probe.rtt);
         let samples = Samples::new(scenario);
         Carrier {
             clock,
             net0,
             acc0,
+            delivered,
             routes: flows.chain([probe]).collect(),
             reflector: Reflector::new(scenario),
             first_port: layout.first_port(),
@@ -211,6 +216,7 @@ impl Carrier {
             let now = self.clock.now();
             self.read_net0(now)?;
             self.read_acc0(now)?;
+            self.read_delivered(now)?;
             self.move_on(now);
             self.wait()?;
         }
@@ -218,7 +224,7 @@ impl Carrier {
         Ok(self.outcome)
     }
 
-    /// Downloads: from the servers they take half the RTT to the queue of the downlink.
+    /// Downloads: half the RTT passes between the servers and the queue of the downlink.
     fn read_net0(&mut self, now: Time) -> Result<(), Error> {
         for _ in 0..READ_BATCH {
             let Some(ip) = read(&self.net0, &mut self.buffer)? else { break };
@@ -242,7 +248,7 @@ impl Carrier {
         Ok(())
     }
 
-    /// ACKs and requests: from the home they come straight to the queue of the uplink.
+    /// ACKs and requests: they go from the home straight to the queue of the uplink.
     fn read_acc0(&mut self, now: Time) -> Result<(), Error> {
         for _ in 0..READ_BATCH {
             let Some(ip) = read(&self.acc0, &mut self.buffer)? else { break };
@@ -254,10 +260,21 @@ impl Carrier {
         Ok(())
     }
 
-    /// Moves everything on that is due.
+    /// Downloads that a daemon after the link has let through.
+    fn read_delivered(&mut self, now: Time) -> Result<(), Error> {
+        for nth in 0..self.delivered.len() {
+            while let Some(ip) = read(&self.delivered[nth], &mut self.buffer)? {
+                let Some(flow) = self.flow_of(&ip, End::Source) else { continue };
+                self.outcome.samples.record_arrival(now, self.routes[flow].group, l2_size(&ip));
+            }
+        }
+        Ok(())
+    }
+
+    /// Forwards everything that is due.
     fn move_on(&mut self, now: Time) {
         while let Some(Reverse(delayed)) = pop_due(&mut self.to_down, now) {
-            // What leaves a shaper before that comes to the downlink before it.
+            // A packet that left a shaper earlier must reach the downlink earlier.
             self.leave_shapers(delayed.due);
             self.police(delayed);
         }
@@ -269,7 +286,10 @@ impl Carrier {
                 Some((server, client_port)) => {
                     self.outcome.shared.push(Shared { at, server, client_port, size, sojourn });
                 }
-                None => self.outcome.samples.record_departure(at, class, size, sojourn),
+                None if self.delivered.is_empty() => {
+                    self.outcome.samples.record_departure(at, class, size, sojourn);
+                }
+                None => self.outcome.samples.record_sojourn(at, sojourn),
             }
             self.outcome.write(&self.acc0, &body, departure.at, self.clock);
         }
@@ -288,7 +308,7 @@ impl Carrier {
         }
     }
 
-    /// Takes a packet past its policing point, if it has one, to the downlink.
+    /// Passes a packet through its policing point, if it has one, and on to the downlink.
     fn police(&mut self, Delayed { due, flow, ip, .. }: Delayed) {
         let class = self.routes[flow].group;
         if self.police.is_empty() || flow == self.probe() {
@@ -310,7 +330,7 @@ impl Carrier {
         }
     }
 
-    /// Takes what has left a shaper to the downlink.
+    /// Forwards the packets that have left a shaper to the downlink.
     fn leave_shapers(&mut self, now: Time) {
         while let Some((at, (class, ip))) = self.police.poll_departure(now) {
             self.enqueue(at, class, ip);
@@ -318,7 +338,7 @@ impl Carrier {
     }
 
     fn enqueue(&mut self, at: Time, class: usize, ip: Vec<u8>) {
-        // Every flow has a server's port of its own, and every connection a client's.
+        // Every flow has its own server port, and every connection its own client port.
         let ports = [End::Source, End::Destination].map(|end| port(&ip, end).unwrap_or(0));
         let flow = u64::from(ports[0]) << 16 | u64::from(ports[1]);
         self.down.enqueue_of(at, flow, Packet { class, size: l2_size(&ip), body: ip });
@@ -348,18 +368,16 @@ impl Carrier {
         if wait == Span::ZERO {
             return Ok(());
         }
-        let mut fds = [
-            PollFd::new(self.net0.as_fd(), PollFlags::POLLIN),
-            PollFd::new(self.acc0.as_fd(), PollFlags::POLLIN),
-        ];
+        let fds = [&self.net0, &self.acc0].into_iter().chain(&self.delivered);
+        let mut fds: Vec<_> = fds.map(|fd| PollFd::new(fd.as_fd(), PollFlags::POLLIN)).collect();
         match ppoll(&mut fds, Some(TimeSpec::nanoseconds(wait.as_nanos() as i64)), None) {
             Ok(_) | Err(Errno::EINTR) => Ok(()),
             Err(e) => Err(Error::io("wait for packets", e)),
         }
     }
 
-    /// The flow of a packet, by the server's port, or the probe, by the reflector's address; what
-    /// is neither's (neighbour discovery) goes no further.
+    /// The flow of a packet by the server's port, or the probe by the reflector's address. Other
+    /// packets, such as neighbour discovery, have no flow and are dropped.
     fn flow_of(&self, ip: &[u8], server: End) -> Option<usize> {
         if reflector::is_at(ip, server) {
             return Some(self.probe());
@@ -372,7 +390,7 @@ impl Carrier {
         (i < self.probe()).then_some(i)
     }
 
-    /// What stands for the flow of the probe.
+    /// The route index that stands for the probe.
     fn probe(&self) -> usize {
         self.routes.len() - 1
     }
@@ -387,14 +405,14 @@ impl Outcome {
     }
 }
 
-/// Which end of a packet's way.
+/// One of the two ends of a packet's path.
 #[derive(Clone, Copy)]
 enum End {
     Source,
     Destination,
 }
 
-/// Server and client's port of a packet from where all sites are served.
+/// Server address and client port of a packet from the port at which all sites are served.
 fn shared(ip: &[u8]) -> Option<(IpAddr, u16)> {
     if port(ip, End::Source)? != SITE_PORT {
         return None;
@@ -406,7 +424,7 @@ fn shared(ip: &[u8]) -> Option<(IpAddr, u16)> {
     Some((server, port(ip, End::Destination)?))
 }
 
-/// The port at one end of a TCP or UDP packet, IPv4 or IPv6.
+/// The port at one end of a TCP or UDP packet over IPv4 or IPv6.
 fn port(ip: &[u8], end: End) -> Option<u16> {
     const TCP: u8 = 6;
     const UDP: u8 = 17;
@@ -425,7 +443,7 @@ fn port(ip: &[u8], end: End) -> Option<u16> {
     Some(u16::from_be_bytes([*ip.get(at)?, *ip.get(at + 1)?]))
 }
 
-/// The ECN field of an IP packet (RFC 3168 §5); 0 is a sender without ECN.
+/// The ECN field of an IP packet (RFC 3168 §5); 0 means that the sender does not use ECN.
 fn ecn(ip: &[u8]) -> u8 {
     match *ip {
         [first, second, ..] if first >> 4 == 4 => second & 3,
@@ -434,7 +452,7 @@ fn ecn(ip: &[u8]) -> u8 {
     }
 }
 
-/// Sets *congestion experienced* in a packet whose sender has ECN.
+/// Sets *congestion experienced* in a packet whose sender uses ECN.
 fn mark(ip: &mut [u8]) {
     let word = |ip: &[u8], at: usize| u16::from_be_bytes([ip[at], ip[at + 1]]);
     if ip[0] >> 4 == 6 {
@@ -450,7 +468,7 @@ fn mark(ip: &mut [u8]) {
     ip[10..12].copy_from_slice(&checksum.to_be_bytes());
 }
 
-/// What the packet takes on Ethernet.
+/// The packet's size on Ethernet.
 fn l2_size(ip: &[u8]) -> Bytes {
     Bytes::new(ip.len() as u64 + ETHERNET_HEADER)
 }
@@ -459,12 +477,12 @@ fn pop_due(heap: &mut BinaryHeap<Reverse<Delayed>>, now: Time) -> Option<Reverse
     if heap.peek()?.0.due <= now { heap.pop() } else { None }
 }
 
-/// The next packet of a TUN device, if one is there.
+/// Reads the next packet of a TUN device or socket, if there is one.
 fn read(tun: &OwnedFd, buffer: &mut [u8]) -> Result<Option<Vec<u8>>, Error> {
     match unistd::read(tun, buffer) {
         Ok(length) => Ok(Some(buffer[..length].to_vec())),
         Err(Errno::EAGAIN | Errno::EINTR) => Ok(None),
-        Err(e) => Err(Error::io("read from a TUN device", e)),
+        Err(e) => Err(Error::io("read a packet", e)),
     }
 }
 
@@ -472,7 +490,7 @@ fn read(tun: &OwnedFd, buffer: &mut [u8]) -> Result<Option<Vec<u8>>, Error> {
 mod tests {
     use super::*;
 
-    /// The sum that is all ones in a header that is right.
+    /// The sum over a header, which is all ones if its checksum is right.
     fn sum(header: &[u8]) -> u32 {
         let words = header.chunks(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]])));
         let sum: u32 = words.sum();

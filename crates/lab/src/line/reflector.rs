@@ -1,6 +1,6 @@
-//! The host in the internet that answers a control's probe, as well or badly as the scenario says.
+//! The host in the internet that answers a control's probe, as reliably as the scenario says.
 //!
-//! The kernel of the internet's namespace gives the answers; here is decided what becomes of each.
+//! The kernel in the internet's namespace sends the answers; this module decides the fate of each.
 
 use std::net::IpAddr;
 
@@ -11,18 +11,18 @@ use fairweir_scenario::{LIE_SLOW_MAX, Lie, Scenario};
 use super::End;
 use crate::layout::REFLECTORS;
 
-/// What becomes of an answer.
+/// The fate of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
-    /// It is not given.
+    /// It is dropped.
     Lost,
-    /// It goes to the queue of the downlink, later than it should by this span.
+    /// It goes to the queue of the downlink, delayed by this additional span.
     Queues(Span),
-    /// It goes past that queue.
+    /// It bypasses that queue.
     Passes,
 }
 
-/// See the module.
+/// The reflector; see the module.
 pub(super) struct Reflector {
     loss_ppm: u32,
     answer_interval: Span,
@@ -38,7 +38,7 @@ impl Reflector {
         Reflector { loss_ppm, answer_interval, answered_at: None, lie, random }
     }
 
-    /// What becomes of the next answer.
+    /// Decides the fate of the next answer.
     pub(super) fn answer(&mut self, now: Time) -> Fate {
         if self.loss_ppm > 0 && self.random.below(1_000_000) < self.loss_ppm.into()
             || self.answered_at.is_some_and(|at| now.since(at) < self.answer_interval)
@@ -54,7 +54,7 @@ impl Reflector {
     }
 }
 
-/// Whether that end of a packet is a reflector.
+/// Whether the given end of a packet is a reflector.
 pub(super) fn is_at(ip: &[u8], end: End) -> bool {
     let (length, from) = match ip.first().map(|first| first >> 4) {
         Some(4) => (4, 12),
@@ -72,7 +72,7 @@ pub(super) fn is_at(ip: &[u8], end: End) -> bool {
     })
 }
 
-/// Keeps its chances apart from those of the links, which come from the same seed.
+/// Separates the reflector's random numbers from those of the links, which have the same seed.
 const STREAM: u64 = 0x7265_666c_6563_746f;
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! The emulated home keeps what it promises, with real packets. Needs root.
+//! Checks with real packets that the emulated home behaves as promised. Needs root.
 //!
-//! The test binary plays the lab's hidden subcommands too, as the product's binary does, so it has
-//! a `main` of its own.
+//! The test binary also acts as the lab's hidden subcommands, as the product's binary does, so
+//! it has its own `main`.
 
 use std::fs;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ use libtest_mimic::{Arguments, Failed, Trial};
 
 const PLAY: &str = "play-until-killed";
 
-/// The name of a test, who judges it, and the test.
+/// The name of a test, the judge that repeats it, and the test.
 type Claim = (&'static str, fn(fn()), fn());
 
 fn main() -> ExitCode {
@@ -35,7 +35,7 @@ fn main() -> ExitCode {
         }
         _ => {}
     }
-    // What it measures of real packets is noisy; what it leaves behind is not.
+    // Measurements of real packets are noisy; what a run leaves behind is not.
     let tests: [Claim; 14] = [
         ("a_lone_cubic_flow_fills_the_link_at_its_exact_rate", two_of_three, lone_flow),
         ("pings_see_the_configured_rtt_by_ipv4_and_ipv6", two_of_three, pings),
@@ -53,7 +53,7 @@ fn main() -> ExitCode {
         ("several_tests_are_played_by_their_names", once, named_tests),
     ];
     let (flags, names) = named_by(&args);
-    // The judge names a claim by the thread of its test.
+    // The judge identifies a claim by the name of its test's thread.
     let named = |name: &str, test| thread::Builder::new().name(name.to_owned()).spawn(test);
     let trial = |(name, judge, test): Claim| {
         Trial::test(name, move || {
@@ -75,13 +75,13 @@ fn main() -> ExitCode {
     libtest_mimic::run(&arguments, meant).exit_code()
 }
 
-/// The flags, and the names after `--exact`: libtest takes several of them, libtest-mimic one.
+/// The flags, and the names after `--exact`: libtest accepts several, libtest-mimic only one.
 fn named_by(args: &[String]) -> (&[String], &[String]) {
     let exact = args.iter().position(|arg| arg == "--exact").unwrap_or(args.len());
     (&args[..exact], args.get(exact + 1..).unwrap_or_default())
 }
 
-/// As `cargo xtask judge again` does.
+/// Passes names in the way `cargo xtask judge again` does.
 fn named_tests() {
     let names = ["pings_see_the_configured_rtt_by_ipv4_and_ipv6", "a_capacity_step_takes_place"];
     let mut list = Command::new(std::env::current_exe().expect("the test has a file"));
@@ -90,7 +90,7 @@ fn named_tests() {
     assert_eq!(text, names.map(|name| format!("{name}: test\n")).concat());
 }
 
-/// The link element of the lab is made of tun devices.
+/// Whether there are TUN devices, of which the lab's link consists.
 fn has_tun() -> bool {
     let tun = fs::File::options().read(true).write(true).open("/dev/net/tun");
     can_run(tun.is_ok(), "/dev/net/tun")
@@ -102,13 +102,13 @@ fn options() -> Options {
         with_daemon: false,
         watchers: None,
         parallel: None,
-        // The judge repeats what is void.
+        // The judge repeats void runs.
         repeats: 0,
         cancel: Arc::new(AtomicBool::new(false)),
     }
 }
 
-/// 30 Mbit/s with 100 ms of buffer, and what `rest` says.
+/// A link of 30 Mbit/s with 100 ms of buffer, plus the settings in `rest`.
 fn home(seconds: u64, link: &str, rest: &str) -> Scenario {
     let link = format!("rate = \"30mbit\"\nbuffer = \"100ms\"\n{link}");
     testing::scenario(seconds, 3, &link, rest)
@@ -123,7 +123,7 @@ fn two_flows(one: &str, other: &str, seconds: u64) -> Scenario {
     two_flows_with("", [one, other], seconds)
 }
 
-/// The first flow has further keys.
+/// Two flows, of which the first has further keys.
 fn two_flows_with(keys: &str, [one, other]: [&str; 2], seconds: u64) -> Scenario {
     let by = |cc: &str| format!("congestion_control = \"{cc}\"");
     let flows = group("video", 5, "bulk", &format!("{}\n{keys}", by(one)))
@@ -168,7 +168,7 @@ fn pings() {
     let flows = group("near", 1, "ping", "rtt = \"20ms\"")
         + &group("far", 1, "ping", "rtt = \"150ms\"\nip = 6");
     let report = play(&home(6, "", &flows), Control::None);
-    // A machine that carries packets late adds that to a round trip, in the relay and at both ends.
+    // A machine that is late adds its lateness to round trips, in the relay and at both ends.
     let late_ms = report.lateness.expect("packets were carried").p99_ms.min(3.0);
     for (ping, expected) in report.summary.pings.iter().zip([20.0, 150.0]) {
         let median = ping.rtt_ms_median.expect("there are answers");
@@ -187,7 +187,7 @@ fn demand() {
     assert_near(mbit(&report, "six", 2.0, 10.0), 12.0, 0.02, "IPv6, two connections");
 }
 
-/// Flows that hardly meet, so that what they see is their own.
+/// Flows that hardly overlap, so that each shows only its own effects.
 fn every_kind() {
     let flows = group(
         "udp",
@@ -246,7 +246,7 @@ fn quic() {
     let keys = "demand = \"40mbit\"\nsteps = [{ at = \"7s\", demand = \"3mbit\" }]";
     let report = play(&home(10, "", &group("a", 1, "quic", keys)), Control::None);
     assert_near(mbit(&report, "a", 2.0, 7.0), 30.0, 0.01, "more than the link carries");
-    // What waits in the link's buffer and in the sender's goes out within 150 ms.
+    // The data waiting in the link's and the sender's buffers are gone within 150 ms.
     assert_near(mbit(&report, "a", 7.4, 10.0), 3.0, 0.02, "after the step");
 }
 
@@ -300,7 +300,7 @@ fn applications() {
     assert_eq!(processes_of("lab-test-steam"), Vec::<u32>::new());
 }
 
-/// Processes whose executable file has that base name.
+/// Processes whose executable file has this base name.
 fn processes_of(name: &str) -> Vec<u32> {
     processes_where(|exe| exe.file_name().is_some_and(|file| file == name))
 }
@@ -319,7 +319,7 @@ fn failed_start() {
     let executable = PathBuf::from("/nonexistent/fairweir");
     let error = run_once(&scenario, Control::None, &Options { executable, ..options() }, &|_| {});
     assert!(matches!(error, Err(Error::NoExecutable(_))), "{error:?}");
-    // The test binary serves and fetches, but it is no daemon.
+    // The test binary acts as server and receiver, but not as daemon.
     let options = Options { with_daemon: true, ..options() };
     let error = run_once(&scenario, Control::None, &options, &|_| {});
     assert!(matches!(&error, Err(Error::Ended { name, .. }) if name == "the daemon"), "{error:?}");

@@ -1,6 +1,6 @@
-//! What BPF programs and user space share: the structures and numbers of `bpf/abi.h`,
-//! `bpf/admit_abi.h`, `bpf/binding_abi.h`, `bpf/police_abi.h`, `bpf/router_abi.h` and `bpf/sender_abi.h`, made from these by the build
-//! (`build/structs.rs`, `build/numbers.rs`), and what user space adds to them.
+//! What BPF programs and user space share: the structures and numbers of `bpf/abi.h`, `bpf/admit_abi.h`,
+//! `bpf/binding_abi.h`, `bpf/police_abi.h`, `bpf/router_abi.h` and `bpf/sender_abi.h`, which the build
+//! converts (`build/structs.rs`, `build/numbers.rs`), and the additions of user space.
 
 use std::mem::{MaybeUninit, size_of};
 
@@ -42,7 +42,7 @@ pub(crate) unsafe trait Plain: Copy {
         unsafe { std::slice::from_raw_parts((&raw const *self).cast(), size_of::<Self>()) }
     }
 
-    /// A value that the kernel wrote, or `None` if the size is another.
+    /// A value that the kernel wrote, or `None` if the size differs.
     fn from_bytes(bytes: &[u8]) -> Option<Self> {
         // SAFETY: the size is the same and the implementor takes every bit pattern.
         (bytes.len() == size_of::<Self>())
@@ -58,7 +58,7 @@ impl Counter {
 }
 
 impl Counters {
-    /// What all CPUs have counted together.
+    /// The sum of the counters of all CPUs.
     pub(crate) fn sum(by_cpu: &[Counters]) -> Box<Counters> {
         let mut sum = Box::new(Counters::default());
         for mine in by_cpu {
@@ -72,7 +72,7 @@ impl Counters {
 }
 
 impl UploadCounters {
-    /// What all CPUs have counted together.
+    /// The sum of the counters of all CPUs.
     pub(crate) fn sum(by_cpu: &[Vec<u8>]) -> Box<UploadCounters> {
         let mut sum = Box::new(UploadCounters::default());
         for mine in by_cpu.iter().filter_map(|bytes| UploadCounters::from_bytes(bytes)) {
@@ -84,7 +84,7 @@ impl UploadCounters {
 }
 
 impl RouterCounters {
-    /// What all CPUs have counted together.
+    /// The sum of the counters of all CPUs.
     pub(crate) fn sum(by_cpu: &[Vec<u8>]) -> Box<RouterCounters> {
         let mut sum = Box::new(RouterCounters::default());
         for mine in by_cpu.iter().filter_map(|bytes| RouterCounters::from_bytes(bytes)) {
@@ -97,19 +97,19 @@ impl RouterCounters {
     }
 }
 
-/// What is bound of a client of an agreement.
+/// The bindings of a client with an agreement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bound {
-    /// How many flows.
+    /// Number of bound flows.
     pub bound: usize,
-    /// Marks that found no room; wraps.
+    /// Number of marks that found no room; wraps.
     pub refused: u32,
-    /// As `agreement::bindings` has them.
+    /// The bindings, in the format of `agreement::bindings`.
     pub words: Vec<u64>,
 }
 
 impl Bound {
-    /// The same as a divider says it, but for what it holds.
+    /// These counts as a divider reports them, without `held`.
     pub fn seen(&self, now: Time) -> Seen {
         let marked = marked_lately(&self.words, now);
         Seen { refused: self.refused, marked, held: 0 }
@@ -133,11 +133,11 @@ pub(crate) fn name(text: &str) -> [u8; NAME_BYTES] {
     bytes
 }
 
-/// Classes that a device can have; a slot is the number of a class, counted from 0.
+/// Classes that a device can have; a slot is the index of a class.
 pub(crate) const SLOTS_MAX: usize = header::SLOTS_MAX as usize;
 /// Bytes of the name of an application.
 pub(crate) const NAME_BYTES: usize = header::NAME_BYTES as usize;
-/// Entries of a table of ports.
+/// Entries in a table of ports.
 pub(crate) const PORTS: usize = header::PORTS as usize;
 /// The tables of ports, in the order of `PORT_TABLE_*`.
 pub(crate) const PORT_TABLES: usize = header::PORT_TABLES as usize;

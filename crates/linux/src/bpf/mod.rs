@@ -25,7 +25,7 @@ pub(crate) mod header {
 /// The entries of one map, as bytes.
 pub(crate) type Table = BTreeMap<Vec<u8>, u32>;
 
-/// `None` if the kernel refuses; `errno` says why.
+/// Attaches by tcx. `None` if the kernel refuses; `errno` says why.
 pub(crate) fn attach_tcx(program: &ProgramMut<'_>, index: u32) -> Option<Link> {
     let program = program.as_libbpf_object().as_ptr();
     // SAFETY: the program is loaded and outlives the call; no options are given.
@@ -61,7 +61,7 @@ pub(crate) fn update(map: &MapHandle, key: &[u8], value: &[u8]) -> Result<(), Er
         .map_err(|e| bpf_error(format!("write to {:?}", map.name()), &e))
 }
 
-/// Passes on all entries of a hash table, with little memory at a time.
+/// Passes on all entries of a hash table, in small batches.
 ///
 /// # Errors
 /// If the kernel refuses.
@@ -73,7 +73,7 @@ pub(crate) fn each_entry<K: Plain + Default, V: Plain + Default>(
         map.key_size() as usize == size_of::<K>() && map.value_size() as usize == size_of::<V>()
     );
     let (mut keys, mut values) = (vec![K::default(); BATCH], vec![V::default(); BATCH]);
-    // Where the kernel goes on: a number of 4 bytes in hash tables.
+    // Where the kernel continues: for hash tables a number of 4 bytes.
     let (mut next, mut is_first) = (0u64, true);
     loop {
         let mut count = BATCH as u32;
@@ -105,7 +105,7 @@ pub(crate) fn each_entry<K: Plain + Default, V: Plain + Default>(
     }
 }
 
-/// An error with what the loader has said in this thread since the last one.
+/// An error with the loader's messages of this thread since the last error.
 pub(crate) fn bpf_error(attempted: impl Into<String>, error: &libbpf_rs::Error) -> Error {
     let log = LOG.with_borrow_mut(std::mem::take);
     let mut source: Option<&(dyn std::error::Error + 'static)> = Some(error);
@@ -134,14 +134,14 @@ pub(crate) fn program<'o>(object: &'o Object, name: &str) -> Result<ProgramMut<'
     object.progs_mut().find(|p| p.name() == name).ok_or_else(missing)
 }
 
-/// What the kernel knows of a program.
+/// The kernel's information about a program.
 ///
 /// # Errors
 /// If the kernel does not answer.
 ///
 /// # Safety
-/// Where a length in `info` is not 0, the pointer beside it leads to an array of that length, which is
-/// written.
+/// Where a length in `info` is not 0, the pointer beside it must lead to an array of that length,
+/// which is written.
 pub(crate) unsafe fn program_info(
     program: BorrowedFd<'_>,
     info: &mut libbpf_sys::bpf_prog_info,
@@ -170,7 +170,7 @@ thread_local! {
     static LOG: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// Entries of a table that are read at once: far more than are in one of its buckets.
+/// Entries of a table that are read at once: far more than one bucket contains.
 const BATCH: usize = 1_024;
 /// The only key of maps with one entry.
 pub(crate) const KEY: [u8; 4] = 0u32.to_ne_bytes();
@@ -179,7 +179,7 @@ pub(crate) const BTF: &str = "/sys/kernel/btf/vmlinux";
 
 #[cfg(test)]
 pub(crate) mod tests {
-    /// Whether a test may touch the kernel; a skip is loud, and a failure under FAIRWEIR_STRICT=1.
+    /// Whether a test may use the kernel; a skip prints a message, and is a failure under FAIRWEIR_STRICT=1.
     pub(crate) fn is_root() -> bool {
         let is_root = nix::unistd::geteuid().is_root();
         if !is_root {

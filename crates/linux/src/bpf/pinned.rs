@@ -1,4 +1,4 @@
-//! Pins in the kernel's BPF file system: maps and links there outlive the process.
+//! Pins in the kernel's BPF file system: pinned maps and links outlive the process.
 
 use std::ffi::CString;
 use std::fs::{self, DirBuilder};
@@ -15,7 +15,7 @@ use nix::sys::statfs::{BPF_FS_MAGIC, statfs};
 use super::bpf_error;
 use crate::Error;
 
-/// Pins a map or a link, in place of what is pinned there.
+/// Pins a map or a link, in place of an earlier pin at `path`.
 pub(crate) fn pin(fd: BorrowedFd<'_>, path: &Path) -> Result<(), Error> {
     let mut new = path.as_os_str().to_owned();
     new.push(NEW);
@@ -31,7 +31,7 @@ pub(crate) fn pin(fd: BorrowedFd<'_>, path: &Path) -> Result<(), Error> {
     fs::rename(&new, path).map_err(|e| Error::refused(format!("pin {}", path.display()), e))
 }
 
-/// What is pinned there.
+/// The link that is pinned at `path`.
 pub(crate) fn open_link(path: &Path) -> Option<OwnedFd> {
     // SAFETY: the path is a string that outlives the call.
     let fd = unsafe { libbpf_sys::bpf_obj_get(c_path(path).as_ptr()) };
@@ -39,12 +39,12 @@ pub(crate) fn open_link(path: &Path) -> Option<OwnedFd> {
     (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// The map that is pinned there.
+/// The map that is pinned at `path`.
 pub(crate) fn open(path: &Path) -> Result<MapHandle, Error> {
     MapHandle::from_pinned_path(path).map_err(|e| bpf_error(format!("open {}", path.display()), &e))
 }
 
-/// Removes a pin, or a directory of pins; it may be gone.
+/// Removes a pin, or a directory of pins, if it exists.
 pub(crate) fn remove(path: &Path) -> Result<(), Error> {
     let removed = match fs::symlink_metadata(path) {
         Ok(there) if there.is_dir() => fs::remove_dir_all(path),
@@ -59,8 +59,8 @@ pub(crate) fn remove(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// Makes sure that there is a BPF file system. One that is mounted in a mount namespace of this process alone would
-/// be gone with it.
+/// Makes sure that there is a BPF file system. A file system mounted in this process's own mount
+/// namespace would disappear with the process, so that is refused.
 fn mount() -> Result<(), Error> {
     let is_bpf = || statfs(ROOT).is_ok_and(|there| there.filesystem_type() == BPF_FS_MAGIC);
     if is_bpf() {
@@ -68,12 +68,12 @@ fn mount() -> Result<(), Error> {
     }
     let attempted = format!("mount a BPF file system at {ROOT} (`mount -t bpf bpf {ROOT}`)");
     let of = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
-    // Where the first process cannot be looked at, a mount does no harm.
+    // If the first process's namespace cannot be read, a mount does no harm.
     if of("1").is_some_and(|init| of("self") != Some(init)) {
         let source = io::Error::other("this process has a mount namespace of its own");
         return Err(Error::refused(attempted, source));
     }
-    // SAFETY: all are strings that outlive the call.
+    // SAFETY: all arguments are strings that outlive the call.
     let answer = unsafe {
         let root = c_path(Path::new(ROOT));
         libc::mount(
@@ -87,10 +87,10 @@ fn mount() -> Result<(), Error> {
     if answer < 0 { Err(Error::last_os(attempted)) } else { Ok(()) }
 }
 
-/// The directory of these names below [`ROOT`], one within the other, which are made if they are missing.
+/// The nested directory of these names below [`ROOT`]; missing parts are created.
 ///
 /// # Errors
-/// [`Error::Untrusted`] if others may write there; without a BPF file system.
+/// [`Error::Untrusted`] if others may write there; or if there is no BPF file system.
 pub(crate) fn directory(names: &[&str]) -> Result<PathBuf, Error> {
     mount()?;
     let mut dir = PathBuf::from(ROOT);
@@ -111,12 +111,12 @@ pub(crate) fn make(dir: &Path) -> Result<(), Error> {
     }
 }
 
-/// Refuses a directory where others could put a map or a link of theirs.
+/// Refuses a directory where other users could put a map or a link.
 fn check(dir: &Path) -> Result<(), Error> {
     let found = fs::symlink_metadata(dir)
         .map_err(|e| Error::refused(format!("look at {}", dir.display()), e))?;
     let mode = found.mode() & 0o7777;
-    // In a sticky directory others cannot replace what is ours.
+    // In a sticky directory other users cannot replace our entries.
     let is_closed = mode & 0o022 == 0 || (mode & 0o1000 != 0 && dir == Path::new(ROOT));
     if found.is_dir() && found.uid() == nix::unistd::geteuid().as_raw() && is_closed {
         return Ok(());
@@ -139,22 +139,14 @@ pub(crate) fn entries(dir: &Path) -> Result<Vec<(String, PathBuf)>, Error> {
     Ok(entries)
 }
 
-/// Names of devices are those of one network namespace.
-pub(crate) fn namespace() -> Result<String, Error> {
-    let found = fs::metadata("/proc/thread-self/ns/net");
-    let found =
-        found.map_err(|e| Error::refused("find the own network namespace below /proc", e))?;
-    Ok(found.ino().to_string())
-}
-
-/// What names the layout of the maps of a compiled object.
+/// A name for the layout of the maps of a compiled object.
 pub(crate) fn layout(object: &[u8]) -> String {
     let mut hasher = DefaultHasher::new();
     object.hash(&mut hasher);
     format!("{:016x}", hasher.finish())
 }
 
-/// The BPF file system takes no dots, which a device's name may have.
+/// Escapes dots, which a device's name may have but the BPF file system does not allow.
 pub(crate) fn escaped(device: &str) -> String {
     let escape = |byte: u8| match byte {
         b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' | b'-' | b'_' => char::from(byte).to_string(),
@@ -177,9 +169,9 @@ fn c_path(path: &Path) -> CString {
     CString::new(path.as_os_str().as_bytes()).expect("invariant: paths here have no zero byte")
 }
 
-/// Where systemd, and people, mount the BPF file system.
+/// Where systemd and administrators mount the BPF file system.
 pub(crate) const ROOT: &str = "/sys/fs/bpf";
-/// What the name of a pin ends in until it replaces the one before.
+/// Suffix of the name of a pin until it replaces the previous pin.
 const NEW: &str = "-new";
 
 #[cfg(test)]

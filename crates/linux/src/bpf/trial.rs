@@ -1,4 +1,4 @@
-//! One program run on one frame without a device, for tests and benchmarks.
+//! Runs one program on one frame without a device, for tests and benchmarks.
 
 use fairweir_core::units::Span;
 use libbpf_rs::{ProgramInput, ProgramMut};
@@ -8,18 +8,18 @@ use crate::Error;
 
 /// What a program did with a frame.
 pub(crate) struct Ran {
-    /// What it returned.
+    /// The value that it returned.
     pub(crate) verdict: i32,
-    /// `struct __sk_buff` afterwards.
+    /// The `struct __sk_buff` after the run.
     pub(crate) context: [u8; CONTEXT_BYTES],
     /// How long one run took.
     pub(crate) span: Span,
 }
 
-/// Runs a program `repeat` times on a frame with these fields of `struct __sk_buff`, each with its place.
+/// Runs a program `repeat` times on a frame, with these fields of `struct __sk_buff`, each with its offset.
 ///
 /// # Errors
-/// If the kernel refuses the frame, as it does those without an Ethernet header.
+/// If the kernel refuses the frame, for example one without an Ethernet header.
 pub(crate) fn run(
     program: &ProgramMut<'_>,
     fields: &[(usize, u32)],
@@ -47,5 +47,5 @@ pub(crate) fn run(
 const CONTEXT_BYTES: usize = 192;
 /// The loopback device's index in every namespace.
 pub(crate) const LOOPBACK: u32 = 1;
-/// TC_ACT_UNSPEC: the next program or the stack takes it.
+/// TC_ACT_UNSPEC: the next program or the stack handles the packet.
 pub(crate) const PASS: i32 = -1;

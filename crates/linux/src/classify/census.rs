@@ -8,10 +8,10 @@ use crate::bpf::header;
 use crate::classify::cgroup::Tree;
 use crate::net::netlink::text;
 
-/// Who received how much.
+/// How much a talker received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Talker {
-    /// Who; what one application received is also counted for its user, cgroup and senders.
+    /// The talker; what one application received is also counted for its user, cgroup and senders.
     pub who: Who,
     /// L2 bytes as on the wire.
     pub received: Bytes,

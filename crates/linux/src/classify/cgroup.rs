@@ -1,4 +1,4 @@
-//! The cgroup hierarchy (version 2): where it is mounted, and which cgroups there are.
+//! The cgroup hierarchy (version 2): its mount point, and the existing cgroups.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -15,7 +15,7 @@ pub(crate) const CGROUPS_MAX: usize = 65_536;
 pub(crate) struct Tree(BTreeMap<String, u64>);
 
 impl Tree {
-    /// Reads the hierarchy below `root`; a cgroup that goes meanwhile is left out.
+    /// Reads the hierarchy below `root`; a cgroup that disappears meanwhile is left out.
     pub(crate) fn read(root: &Path) -> Tree {
         let mut tree = Tree::default();
         if let Ok(metadata) = fs::metadata(root) {
@@ -36,7 +36,7 @@ impl Tree {
         tree
     }
 
-    /// The cgroups whose last part is `name`, as systemd names those of its units.
+    /// The cgroups whose last path component is `name`, as systemd names those of its units.
     pub(crate) fn named<'t>(&'t self, name: &'t str) -> impl Iterator<Item = u64> + 't {
         let matches = move |path: &str| path.rsplit('/').next() == Some(name);
         self.0.iter().filter(move |(path, _)| matches(path)).map(|(_, &id)| id)
@@ -56,7 +56,7 @@ impl Tree {
 /// Where the hierarchy is mounted.
 ///
 /// # Errors
-/// [`Error::NoCgroups`] if it is not.
+/// [`Error::NoCgroups`] if it is not mounted.
 pub(crate) fn root() -> Result<PathBuf, Error> {
     let mounts = fs::read_to_string("/proc/self/mounts").map_err(|_| Error::NoCgroups)?;
     let fields = mounts.lines().map(|line| line.split(' ').collect::<Vec<_>>());

@@ -32,11 +32,11 @@ pub(crate) fn refuse_if_occupied(netlink: &mut Netlink, device: &Link) -> Result
     }
 }
 
-/// Attaches the program behind `program_fd` by clsact and cls_bpf, for kernels before 6.6. Unlike
-/// a tcx link this survives the process; then the stale heartbeat lets everything pass.
+/// Attaches the program behind `program_fd` by clsact and cls_bpf, for kernels before 6.6. Unlike a
+/// tcx link this attachment outlives the process; the stale heartbeat then lets everything pass.
 ///
 /// # Errors
-/// If the kernel has neither, or refuses.
+/// If the kernel has neither clsact nor cls_bpf, or refuses.
 pub(crate) fn attach_clsact(
     netlink: &mut Netlink,
     device: u32,
@@ -63,13 +63,13 @@ pub(crate) fn attach_clsact(
         .with_nest(libc::TCA_OPTIONS, options);
     let attached = netlink.change("attach the classifier to the ingress by clsact", filter);
     if attached.is_err() && made {
-        // The error that counts is why it could not be attached.
+        // The error to report is why the program could not be attached.
         let _ = delete_clsact(netlink, device);
     }
     attached
 }
 
-/// Removes our filter, and the clsact qdisc if then nothing else hangs there; returns whether
+/// Removes our filter, and the clsact qdisc if no other filter is attached to it; returns whether
 /// something was removed.
 ///
 /// # Errors
@@ -96,7 +96,7 @@ fn delete_clsact(netlink: &mut Netlink, device: u32) -> Result<(), Error> {
     netlink.change("remove our clsact qdisc", Request::new(libc::RTM_DELQDISC, 0, &header))
 }
 
-/// Whether a filter of ours hangs at the ingress.
+/// Whether a filter of ours is attached at the ingress.
 pub(crate) fn has_our_filter(netlink: &mut Netlink, device: u32) -> Result<bool, Error> {
     let clsact = qdisc(netlink, device)?.as_deref() == Some("clsact");
     Ok(clsact && filters(netlink, device)?.iter().any(Filter::is_ours))
@@ -141,7 +141,7 @@ fn filters_at(netlink: &mut Netlink, device: u32, parent: u32) -> Result<Vec<Fil
         let options = attribute(attributes, libc::TCA_OPTIONS).unwrap_or_default();
         let name = attribute(options, TCA_BPF_NAME).map(text).unwrap_or_default();
         let priority = u32_at(payload, 16).unwrap_or(0) >> 16;
-        // The kernel lists a filter's chain first and then its elements; only these have options.
+        // The kernel lists a filter's chain first and then its elements; only those have options.
         if !options.is_empty() {
             let kind = attribute(attributes, libc::TCA_KIND).map(text).unwrap_or_default();
             filters.push(Filter { kind, name, priority });
@@ -164,7 +164,7 @@ pub(crate) fn lacks_tcx(error: &Error) -> bool {
 }
 
 const FILTER_NAME: &str = "fairweir";
-/// After most other filters, so that these see the packets first.
+/// The priority of our filter: behind most other filters, so that they see the packets first.
 const FILTER_PRIORITY: u32 = 49_000;
 const CLSACT_HANDLE: u32 = 0xffff_0000;
 const TC_H_CLSACT: u32 = 0xffff_fff1;

@@ -1,8 +1,8 @@
-//! Rules of groups within devices, as the router's programs look them up: the longest prefix of an
-//! address or a port among the packets of one class.
+//! Rules of groups within devices, as the router's programs look them up: by the longest prefix of
+//! an address or a port, among the packets of one class.
 //!
-//! A range of ports is a few prefixes. Where ranges of two groups overlap, the first group of the policy
-//! has the ports, so the ranges are cut before they become prefixes.
+//! A range of ports becomes a few prefixes. Where ranges of two groups overlap, the policy's first
+//! group has the ports, so ranges are cut before they become prefixes.
 
 use std::collections::BTreeMap;
 
@@ -13,19 +13,19 @@ use crate::bpf::abi::{LeafKey, Plain};
 use crate::bpf::{Table, header};
 use crate::classify::ports::port_tables;
 
-/// The bit of a rule, next to the slot, that says that there are groups within.
+/// The bit of a rule, next to the slot, that says that the group contains groups.
 pub(crate) const RULE_HAS_GROUPS: u16 = header::RULE_HAS_GROUPS as u16;
 
-/// What was added so far; groups come in the order of the policy.
+/// The rules added so far; groups are added in the order of the policy.
 #[derive(Default)]
 pub(crate) struct LeafRules {
     table: Table,
-    /// The rule of each port, by the slot above and the kind.
+    /// The rule of each port, by the outer group's slot and the kind of key.
     ports: BTreeMap<(u16, u8), BTreeMap<u16, u32>>,
 }
 
 impl LeafRules {
-    /// Lets `criterion` lead from the class `above` to `rule`; the first rule of an entry stays.
+    /// Makes `criterion` lead from the class `above` to `rule`; an entry keeps its first rule.
     pub(crate) fn add(&mut self, criterion: &Match, above: u16, rule: u32) {
         match criterion {
             Match::Ip(net) => {
@@ -56,11 +56,12 @@ impl LeafRules {
             | Match::Cgroup(_)
             | Match::User(_)
             | Match::Mac(_)
+            | Match::Lan(_)
             | Match::Host(_) => {}
         }
     }
 
-    /// Lets flows of the sites with this label lead from the class `above` to `rule`.
+    /// Makes flows of the sites with this label lead from the class `above` to `rule`.
     pub(crate) fn add_label(&mut self, label: usize, above: u16, rule: u32) {
         let bound = label_rule(label).to_ne_bytes();
         self.table.insert(key(above, header::LEAF_SITES as u8, &bound, u32::BITS), rule);
@@ -77,8 +78,8 @@ impl LeafRules {
     }
 }
 
-/// What a router's flow is bound to whose host has this label ([`fairweir_core::sites::InnerSites`]); 0 is
-/// nothing.
+/// The rule of a router's flow whose host has this label ([`fairweir_core::sites::InnerSites`]); 0
+/// is no rule.
 pub(crate) fn label_rule(label: usize) -> u32 {
     label as u32 + 1
 }

@@ -1,4 +1,4 @@
-//! From a policy to the tables that the classifier looks up, and the hook where it runs.
+//! Turns a policy into the tables that the classifier looks up; the hook where it runs.
 
 pub(crate) mod census;
 pub(crate) mod cgroup;

@@ -1,4 +1,4 @@
-//! The classifier's tables of ports, of which there is one for each transport and end.
+//! The classifier's tables of ports, one for each transport and end.
 
 use std::collections::BTreeMap;
 

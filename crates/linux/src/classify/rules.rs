@@ -1,12 +1,12 @@
-//! From a policy to the tables that the classifier looks up.
+//! Turns a policy into the tables that the classifier looks up.
 //!
 //! A rule is one number: the rank of its group in the upper half (the first group of the policy has
-//! the highest) and the slot of its class in the lower; 0 is none. So the classifier takes the
-//! greatest of what the kinds of match name, and within a table the first group of the policy keeps
-//! an entry that two groups claim.
+//! the highest rank) and the slot of its class in the lower half; 0 is none. So the classifier
+//! takes the greatest of the rules that the kinds of matches give. Within a table, an entry that
+//! two groups claim belongs to the policy's first group.
 //!
-//! A leaf beneath another group is looked for among the packets of one class only: its rules are in a
-//! table of their own (`leaves`), and the rule of that class says that there are such leaves.
+//! A leaf below another group is looked up among the packets of one class only: its rules are in a
+//! separate table (`leaves`), and the rule of that class says that there are such leaves.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -32,11 +32,13 @@ pub(crate) struct Rules {
     pub(crate) apps: Table,
     pub(crate) users: Table,
     pub(crate) cgroups: Table,
-    /// Of devices behind a router.
+    /// Rules of devices behind a router, by MAC address.
     pub(crate) macs: Table,
-    /// Of groups within devices.
+    /// Rules for all devices of an interface, by its name.
+    pub(crate) lans: BTreeMap<String, u32>,
+    /// Rules of groups within devices.
     pub(crate) leaves: Table,
-    /// Sorted by port; one for each table of ports.
+    /// Rules by port, in order; one map for each table of ports.
     pub(crate) ports: [BTreeMap<u16, u32>; PORT_TABLES],
     /// Whether flows are bound to groups one by one.
     pub(crate) has_sites: bool,
@@ -55,6 +57,10 @@ impl Rules {
             let rule = rule(order, slot_of(policy, order, slots));
             for criterion in &group.matches {
                 match policy.within(order) {
+                    // The host of a device knows only the outermost group, not the groups between.
+                    Some(above) if matches!(criterion, Match::Class(_)) => {
+                        leaves.add(criterion, slots[policy.outermost(above)], rule);
+                    }
                     Some(above) => leaves.add(criterion, slots[above], rule),
                     None => rules.add(criterion, rule, tree)?,
                 }
@@ -91,9 +97,12 @@ impl Rules {
             Match::Ip(net @ IpNet::V6(_)) => claim(&mut self.prefix6, &prefix_key(net)),
             // The classifier does not look up names: see `classify/site.rs` and `Router::set_hosts`.
             Match::Web(_) | Match::Host(_) => {}
-            // Only beneath devices.
+            // Such matches exist only below devices.
             Match::Class(_) => {}
             Match::Mac(mac) => claim(&mut self.macs, &mac.0),
+            Match::Lan(name) => {
+                self.lans.entry(name.clone()).or_insert(rule);
+            }
             Match::Port(ports) => {
                 for table in port_tables(ports) {
                     for port in ports.first..=ports.last {
@@ -105,8 +114,8 @@ impl Rules {
         Ok(())
     }
 
-    /// The rule of a device behind a router, as its programs find it.
-    pub(crate) fn device(&self, mac: Mac, address: IpAddr) -> Option<u32> {
+    /// The rule of a device behind a router's interface, as the router's programs find it.
+    pub(crate) fn device(&self, lan: &str, mac: Mac, address: IpAddr) -> Option<u32> {
         let by_prefix = |length: u8| {
             let net = IpNet::new(address, length).ok()?.trunc();
             let (table, key) = match net {
@@ -117,10 +126,11 @@ impl Rules {
         };
         let longest = if address.is_ipv4() { 32 } else { 128 };
         let by_address = (0..=longest).rev().find_map(by_prefix);
-        self.macs.get(mac.0.as_slice()).copied().max(by_address)
+        let by_mac = self.macs.get(mac.0.as_slice()).copied();
+        by_mac.max(by_address).max(self.lans.get(lan).copied())
     }
 
-    /// Which kinds of look-up are needed at all, as `FEATURE_*`.
+    /// The needed kinds of lookup, as `FEATURE_*`.
     pub(crate) fn features(&self, needs_owners: bool) -> u32 {
         let [tcp_remote, udp_remote, tcp_local, udp_local] = &self.ports;
         [
@@ -136,7 +146,7 @@ impl Rules {
     }
 }
 
-/// The slot of a group as its rule has it, which says whether there are groups within it.
+/// The slot in a group's rule, with the bit that says whether the group contains groups.
 pub(crate) fn slot_of(policy: &Policy, order: usize, slots: &[u16]) -> u16 {
     let is_above = |i| policy.within(i) == Some(order);
     let flag = if (0..slots.len()).any(is_above) { leaf::RULE_HAS_GROUPS } else { 0 };
@@ -169,15 +179,15 @@ fn prefix_key(net: &IpNet) -> Vec<u8> {
     }
 }
 
-/// The slots of devices of `policy` whose own fairweir says in which class their flows are.
+/// The slots of those devices in `policy` that run fairweir themselves and choose the classes of their flows.
 pub(crate) fn clients_of(policy: &Policy, slots: &[u16]) -> BTreeSet<u16> {
     let groups = policy.groups().iter().enumerate();
     let divided = groups.filter(|(_, g)| g.matches.iter().any(|m| matches!(m, Match::Class(_))));
-    divided.filter_map(|(order, _)| Some(slots[policy.within(order)?])).collect()
+    divided.map(|(order, _)| slots[policy.outermost(order)]).collect()
 }
 
-/// A slot for each group of `policy`: a group that was there keeps its own, so that neither its
-/// queue nor its counters move; the others take the lowest free ones.
+/// A slot for each group of `policy`: a group of the old policy keeps its slot, so that its queue
+/// and its counters stay; the others take the lowest free ones.
 pub(crate) fn assign_slots(policy: &Policy, old: &BTreeMap<String, u16>) -> Vec<u16> {
     let kept = |name: &str| old.get(name).copied();
     let mut taken = [false; SLOTS_MAX];

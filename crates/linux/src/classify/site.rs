@@ -23,7 +23,7 @@ use crate::random::random;
 /// The reader of the ring.
 pub(crate) struct Ear {
     ring: RingBuffer<'static>,
-    /// The records that were read last, in the ring's order.
+    /// The records of the last read, in the ring's order.
     records: Arc<Mutex<Vec<Vec<u8>>>>,
 }
 
@@ -57,7 +57,7 @@ impl Ear {
         Ok(std::mem::take(&mut *records))
     }
 
-    /// Passes on what was heard of connections, and when, in its order: at most [`HEARD_MAX`] pieces.
+    /// Passes on what was heard of connections, with times and in order: at most [`HEARD_MAX`] pieces.
     pub(crate) fn read_heard(
         &self,
         each: &mut dyn FnMut(Connection, Heard<'_>, Time),
@@ -70,7 +70,7 @@ impl Ear {
         Ok(())
     }
 
-    /// What becomes readable when something was heard.
+    /// A descriptor that becomes readable when something was heard.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the ring owns the descriptor, and lives as long as the borrow of `self`.
         unsafe { BorrowedFd::borrow_raw(self.ring.epoll_fd()) }
@@ -78,24 +78,24 @@ impl Ear {
 }
 
 impl RecentControl {
-    /// With this many sets, and random keys.
+    /// A control with this many sets, and random keys.
     ///
     /// # Errors
-    /// If the kernel has none.
+    /// If the kernel has no random numbers.
     pub(crate) fn new(sets: u32) -> Result<RecentControl, Error> {
         let mut control = RecentControl { sets, ..RecentControl::default() };
         control.keys.iter_mut().try_for_each(|key| random().map(|bits| *key = bits))?;
         Ok(control)
     }
 
-    /// Once this is written, the programs look up each flow again from its next packet on.
+    /// After the control is written, the programs look up each flow again from its next packet on.
     pub(crate) fn forget(&mut self) {
         self.changes = self.changes.wrapping_add(1);
     }
 }
 
-/// Takes connections that were open before into the table. One whose ports are in use again stays as
-/// it is. The programs may remember that these connections were not known.
+/// Adds connections that were open before to the table. A connection whose ports are in use again
+/// stays as it is. The programs may still remember that these connections were unknown.
 ///
 /// # Errors
 /// If the kernel refuses.
@@ -120,7 +120,7 @@ pub(crate) fn take_over(
 }
 
 /// Binds a connection in the table `map` of flows to the `rule` of a group, or forgets it. A connection whose
-/// ports are in use again stays as it is. Returns whether the programs may remember what was true before.
+/// ports are in use again stays as it is. Returns whether the programs may remember the previous binding.
 pub(crate) fn bind(
     map: &MapHandle,
     rule: impl Fn(usize) -> u32,
@@ -157,7 +157,7 @@ pub(crate) fn bind(
     Ok(was_bound && (rule != known.rule || watched > 0 && known.watched == 0))
 }
 
-/// How much more is heard of a connection whose group is decided.
+/// How much more is to be heard of a connection whose group is decided.
 fn wanted_of_decided(connection: &Connection) -> u32 {
     match connection.flow.transport {
         Transport::Tcp => 0,
@@ -169,7 +169,7 @@ fn wanted_of_decided(connection: &Connection) -> u32 {
 fn heard(record: &[u8]) -> Option<(Connection, Heard<'_>, Time)> {
     let (header, bytes) = record.split_at_checked(size_of::<HeardHeader>())?;
     let header = HeardHeader::from_bytes(header)?;
-    // A record is padded in the ring.
+    // Records in the ring have padding.
     let bytes = bytes.get(..header.length as usize)?;
     let heard = match header.kind {
         HEARD_OPENING => {
@@ -230,7 +230,7 @@ fn flow(key: &FlowKey) -> Option<Flow> {
 }
 
 const READ: &str = "read what the programs heard";
-/// Records that are read at once; the rest waits for the next call. A full ring has some 500 ClientHellos.
+/// Records that are read at once; the others wait for the next call. A full ring has about 500 ClientHellos.
 const HEARD_MAX: usize = 1_024;
 
 #[cfg(test)]

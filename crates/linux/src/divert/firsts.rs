@@ -1,8 +1,8 @@
-//! First packets of connections, which the kernel drops and hands over, and which go on later; and copies of
-//! what DHCP clients ask.
+//! First packets of connections, which the kernel drops and hands over, and which are sent on
+//! later; and copies of the requests of DHCP clients.
 //!
-//! They come by the netfilter log. A packet is delivered by a raw socket whose mark routes it to this
-//! host, so that it comes in again at `lo`. Source: linux/netfilter/nfnetlink_log.h, raw(7).
+//! Packets come through the netfilter log. A packet is delivered by a raw socket whose mark routes it to
+//! this host, so that it comes in again at `lo`. Source: linux/netfilter/nfnetlink_log.h, raw(7).
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -20,13 +20,13 @@ use super::{SOCKET_MARK, TABLE_NUMBER};
 use crate::Error;
 use crate::net::netlink::{Netlink, Request, attribute, u16_at, u32_at};
 
-/// The group of the log; the table's rule names it.
+/// The group of the netfilter log, which the table's rule names.
 pub(super) const GROUP: u32 = TABLE_NUMBER;
 
-/// The priority of packets that are sent in again, by which the table's rules know them.
+/// The priority of packets that are sent in again; the table's rules recognise them by it.
 pub(super) const PRIORITY: u32 = TABLE_NUMBER << 16 | 1;
 
-/// What the kernel hands over.
+/// A packet that the kernel hands over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Taken {
     /// The first packet of a connection.
@@ -39,13 +39,13 @@ pub enum Taken {
 #[derive(Debug)]
 pub(super) struct Firsts {
     log: netlink_sys::Socket,
-    /// By family, IPv4 first: to this host, to clients.
+    /// Raw sockets by family, IPv4 first: to this host, to clients.
     to_host: [OwnedFd; 2],
     to_client: [OwnedFd; 2],
 }
 
 impl Firsts {
-    /// Listens. Packets for this host will have the bit `mark`.
+    /// Opens the log and the sockets. Packets for this host will have the bit `mark`.
     ///
     /// # Errors
     /// If the kernel has no netfilter log, another program has the group, or raw sockets are refused.
@@ -74,7 +74,7 @@ impl Firsts {
         Ok(firsts)
     }
 
-    /// The packets for this host have another mark from now on.
+    /// Changes the mark of packets for this host.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -85,20 +85,20 @@ impl Firsts {
             .map_err(|e| Error::refused("mark packets", e))
     }
 
-    /// Readable when there is one.
+    /// Readable when [`Firsts::poll`] has a packet.
     pub(super) fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the descriptor is open as long as the socket that is borrowed with it.
         unsafe { BorrowedFd::borrow_raw(self.log.as_raw_fd()) }
     }
 
-    /// The next one, if the kernel has one.
+    /// The next packet, if the kernel has one.
     pub(super) fn poll(&self) -> Option<Taken> {
         let mut datagram = Vec::with_capacity(DATAGRAM_BYTES);
         loop {
             datagram.clear();
             match self.log.recv(&mut datagram, libc::MSG_DONTWAIT) {
                 Ok(_) => {}
-                // Some were lost; their clients send them again.
+                // Packets were lost; their clients send them again.
                 Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => continue,
                 Err(_) => return None,
             }
@@ -108,18 +108,18 @@ impl Firsts {
         }
     }
 
-    /// The packet arrives at the proxy's listener.
+    /// Sends the packet to the proxy's listener.
     pub(super) fn deliver(&self, syn: &Syn) {
         send(&self.to_host, syn.packet(), syn.server().ip());
     }
 
-    /// The client is told that the server refuses.
+    /// Tells the client that the server refuses.
     pub(super) fn refuse(&self, syn: &Syn) {
         send(&self.to_client, &syn.refusal(), syn.client().ip());
     }
 }
 
-/// What cannot be sent is lost, as it may be on a wire; the client tries again.
+/// A packet that cannot be sent is lost, as on a wire; the client tries again.
 fn send(sockets: &[OwnedFd; 2], packet: &[u8], to: IpAddr) {
     let to_address = SockaddrStorage::from(SocketAddr::new(to, 0));
     let socket = &sockets[usize::from(to.is_ipv6())];
@@ -130,13 +130,13 @@ fn send(sockets: &[OwnedFd; 2], packet: &[u8], to: IpAddr) {
 
 fn raw(family: AddressFamily) -> io::Result<OwnedFd> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    // The packets have their own headers.
+    // The packets contain their own headers.
     let socket = socket(family, SockType::Raw, flags, SockProtocol::Raw)?;
     setsockopt(&socket, Mark, &SOCKET_MARK)?;
     Ok(socket)
 }
 
-/// The packet of a message of the log. With a threshold of one a datagram has one packet.
+/// The packet in a message of the log. With a threshold of one, a datagram has one packet.
 fn parse(datagram: &[u8]) -> Option<Taken> {
     let length = u32_at(datagram, 0)? as usize;
     if u16_at(datagram, 4)? != PACKET {
@@ -161,12 +161,12 @@ fn dhcp(packet: &[u8]) -> Option<&[u8]> {
     (is_udp && length >= 20).then(|| packet.get(length + UDP_BYTES..)).flatten()
 }
 
-/// Bytes of a message to a DHCP server that are handed over, with its headers.
+/// Maximum bytes of a message to a DHCP server that are handed over, with its headers.
 pub(super) const DHCP_MAX: usize = 1_024;
 const UDP_BYTES: usize = 8;
-/// Of a netlink message and of netfilter's messages.
+/// Bytes of the headers of a netlink message and of a netfilter message.
 const MESSAGE_BYTES: usize = 16 + 4;
-/// A packet's headers and what the kernel says of it.
+/// Room for a packet's headers and the kernel's metadata.
 const DATAGRAM_BYTES: usize = 8_192;
 const SUBSYSTEM: u16 = 4 << 8;
 const PACKET: u16 = SUBSYSTEM;

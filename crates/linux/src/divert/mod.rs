@@ -1,22 +1,22 @@
-//! TCP connections of a LAN handed to a proxy on this gateway, with their addresses (TPROXY).
+//! TCP connections of a LAN, diverted to a proxy on this gateway with their addresses unchanged (TPROXY).
 //!
-//! Two parts: an nftables table ([`table`]), which marks what belongs to the proxy, and for each family
-//! rules and a route ([`routes`]) by which what is marked is delivered here. Marked are packets of sockets
-//! that have foreign addresses, which only the proxy makes. The first packet of a connection from the LAN
-//! is dropped, and the proxy gets a copy ([`Divert::poll_taken`]). If the server answers the proxy, the
-//! copy comes in at `lo` and reaches the listener ([`Divert::deliver`]); so a client hears of a server only
-//! what it would hear without the proxy. If the proxy does not listen, `tproxy` finds no socket and the
-//! packet is routed as always.
+//! Two parts: an nftables table ([`table`]), which marks the proxy's packets, and for each family
+//! policy rules and a route ([`routes`]) that deliver marked packets to this host. A packet is
+//! marked if its socket has a foreign address; only the proxy makes such sockets. The first packet
+//! of a connection from the LAN is dropped, and the proxy gets a copy ([`Divert::poll_taken`]). If
+//! the server answers the proxy, the copy comes in at `lo` and reaches the listener
+//! ([`Divert::deliver`]); so a client hears of a server only what it would hear without the proxy.
+//! If the proxy does not listen, `tproxy` finds no socket and the packet is routed as usual.
 //!
-//! Never taken: connections to an address of the gateway, or back to the interface they came from, as those
-//! between two ports of a bridge with br_netfilter; sources that are not routed back to the interface they
-//! came from; destinations to which this client's last connection failed ([`Divert::pass`]). A device that
-//! opens more than [`OPENED_PER_SECOND`] is slowed down, so that half-open connections cannot fill the
-//! proxy.
+//! Never taken: connections to an address of the gateway, or back to the interface they came from,
+//! such as those between two ports of a bridge with br_netfilter; sources that are not routed back
+//! to the interface they came from; destinations to which this client's last connection failed
+//! ([`Divert::pass`]). The connections of a device that opens more than [`OPENED_PER_SECOND`] are
+//! limited, so that half-open connections cannot fill the proxy.
 //!
-//! Other programs may change all this at any time ([`watch`]). Until it is repaired, packets of sockets that
-//! are here are dropped rather than forwarded, because the kernel finds the socket before it looks for a
-//! route (early demultiplexing); so TCP sends them again.
+//! Other programs may change all this at any time ([`watch`]). Until it is repaired, packets of
+//! local sockets are dropped rather than forwarded, because the kernel finds the socket before it
+//! looks for a route (early demultiplexing); TCP then sends them again.
 //!
 //! nftables is configured by its program `nft`, whose language is stable; its netlink messages are not
 //! documented.
@@ -49,13 +49,13 @@ pub use table::run_nft;
 use table::{Made, TABLE, spawn_nft};
 use watch::{Leak, Notices};
 
-/// The mark of sockets of the proxy.
+/// The mark of the proxy's sockets.
 pub const SOCKET_MARK: u32 = header::RELAYED_MARK;
 
-/// How often [`Divert::health`] is to be asked at least.
+/// The longest period between two calls of [`Divert::health`].
 pub const LOOK_PERIOD: Span = Span::millis(500);
 
-/// New connections of a device in a second that reach the proxy, after a burst of ten seconds' worth.
+/// New connections per second of a device that reach the proxy, after a burst of ten times as many.
 pub const OPENED_PER_SECOND: u32 = 100;
 
 /// The time for which connections to a failed destination are not taken.
@@ -64,9 +64,9 @@ pub const PASS_SECONDS: u32 = 60;
 /// The devices whose connections are taken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Clients {
-    /// Those of all devices.
+    /// Connections of all devices.
     All,
-    /// Those of devices with one of these addresses.
+    /// Connections of devices with one of these addresses.
     Some {
         /// Prefixes.
         prefixes: Vec<IpNet>,
@@ -75,12 +75,12 @@ pub enum Clients {
     },
 }
 
-/// What is taken, and where it goes.
+/// Which connections are taken, and where they go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DivertSpec {
     /// Interfaces of the LAN.
     pub lan: Vec<String>,
-    /// Whose connections.
+    /// The devices whose connections are taken.
     pub clients: Clients,
     /// Ports at 127.0.0.1 and at ::1 on which transparent sockets listen.
     pub ports: [u16; 2],
@@ -94,19 +94,19 @@ pub struct Divert {
     notices: Notices,
     netlink: Netlink,
     netfilter: Netlink,
-    /// The bit of what is marked.
+    /// The bit that marks packets for the proxy.
     mark: u32,
-    /// Bits that packets of other programs had.
+    /// Mark bits that other programs' packets had.
     foreign: u32,
     /// The table as it was made.
     made: Made,
-    /// From this host to the listeners, and from the last chain to sockets.
+    /// Losses between this host and the listeners, and between the last chain and the sockets.
     leaks: [Leak; 2],
     is_leaking: bool,
     delivered: u64,
-    /// Connections that are not to be taken, by the client's address, and that are not in the table yet.
+    /// Connections to pass, with the client's address, that are not in the table yet.
     passed: VecDeque<(IpAddr, SocketAddr)>,
-    /// The `nft` that runs.
+    /// The running `nft`.
     nft: Option<Child>,
 }
 
@@ -114,7 +114,7 @@ impl Divert {
     /// Takes connections from now on; replaces what a killed daemon left.
     ///
     /// # Errors
-    /// If an interface is missing, `nft` is, or the kernel refuses; then nothing is taken.
+    /// If an interface or `nft` is missing, or the kernel refuses; then no connection is taken.
     pub fn attach(spec: DivertSpec) -> Result<Divert, Error> {
         check(&spec.lan)?;
         let (mut netlink, netfilter) = (Netlink::open()?, Netlink::open_netfilter()?);
@@ -141,15 +141,15 @@ impl Divert {
         Ok(divert)
     }
 
-    /// What is in force.
+    /// The specification in force.
     pub fn spec(&self) -> &DivertSpec {
         &self.spec
     }
 
-    /// Takes others from now on. Open connections stay as they are.
+    /// Changes which connections are taken from now on. Open connections stay as they are.
     ///
     /// # Errors
-    /// As [`Divert::attach`]; then the old ones stay in force.
+    /// As [`Divert::attach`]; then the old specification stays in force.
     pub fn replace(&mut self, spec: DivertSpec) -> Result<(), Error> {
         if spec == self.spec {
             return Ok(());
@@ -171,19 +171,19 @@ impl Divert {
         self.notices.fds()
     }
 
-    /// Whether [`Divert::health`] is to be asked now.
+    /// Whether [`Divert::health`] should be called now.
     pub fn take_notice(&self) -> bool {
         self.notices.take()
     }
 
-    /// Looks whether everything is as it was made and, if connections are about to open, whether packets arrive.
-    /// What is broken may keep packets from arriving until [`Divert::repair`], or until this drops.
+    /// Checks that everything is as it was created and, if connections are about to open, that packets
+    /// arrive. A fault may keep packets from arriving until [`Divert::repair`], or until this drops.
     pub fn health(&mut self, opening: bool, now: Time) -> Health {
         Health::of(self.fault(opening, now), || Ok(()))
     }
 
     fn fault(&mut self, opening: bool, now: Time) -> Result<Option<String>, Error> {
-        // A list that changes while it is read may lack something.
+        // A list that changes while it is read may be incomplete, so a difference is read twice.
         if table::made(&mut self.netfilter)? != self.made
             && table::made(&mut self.netfilter)? != self.made
         {
@@ -206,7 +206,7 @@ impl Divert {
         Ok(self.is_leaking.then(|| "diverted packets do not arrive at the proxy".to_owned()))
     }
 
-    /// Makes anew what was changed.
+    /// Restores what was changed.
     ///
     /// # Errors
     /// If the kernel or `nft` refuses, other programs use all marks, or packets do not arrive though everything
@@ -240,19 +240,19 @@ impl Divert {
         self.firsts.as_fd()
     }
 
-    /// The first packet of a connection, which waits for [`Divert::deliver`] or [`Divert::refuse`], without
-    /// which the client sends it again; or a copy of what a DHCP client asks, a few in a second.
+    /// The first packet of a connection, which waits for [`Divert::deliver`] or [`Divert::refuse`]
+    /// (without them the client sends it again); or a copy of a DHCP client's request, a few per second.
     pub fn poll_taken(&self) -> Option<Taken> {
         self.firsts.poll()
     }
 
-    /// The packet arrives at the proxy's listener.
+    /// Sends the packet to the proxy's listener.
     pub fn deliver(&mut self, syn: &Syn) {
         self.delivered += 1;
         self.firsts.deliver(syn);
     }
 
-    /// The client hears that the server refuses the connection.
+    /// Tells the client that the server refuses the connection.
     pub fn refuse(&self, syn: &Syn) {
         self.firsts.refuse(syn);
     }
@@ -288,7 +288,7 @@ impl Divert {
                 server.port()
             );
         }
-        // Less than a pipe holds, so that writing it does not wait.
+        // Less than the capacity of a pipe, so that writing does not wait.
         assert!(text.len() < 60_000, "{} bytes for nft", text.len());
         match spawn_nft(&text) {
             Ok(child) => self.nft = Some(child),
@@ -309,7 +309,7 @@ impl Drop for Divert {
 }
 
 impl Divert {
-    /// Removes what a proxy left, killed or not, and returns what it was.
+    /// Removes the remains of a proxy, killed or not, and returns what was removed.
     ///
     /// # Errors
     /// If something cannot be removed.
@@ -334,9 +334,9 @@ pub fn check(lan: &[String]) -> Result<(), Error> {
     })
 }
 
-/// Of the routing table: `fw` in hexadecimal is 0x6677.
+/// Number of the routing table: `fw` in hexadecimal is 0x6677.
 const TABLE_NUMBER: u32 = 0x6677;
-/// Bits of the mark of packets for the proxy, by preference; not those of `fairweir router`.
+/// Mark bits for the proxy's packets, by preference; not those of `fairweir router`.
 const MARKS: [u32; 6] =
     [0x0040_0000, 0x0020_0000, 0x0000_0040, 0x0000_2000, 0x0010_0000, 0x0000_0200];
 /// The most failed destinations that wait for `nft`, so that a batch fits into a pipe.
@@ -377,7 +377,7 @@ mod tests {
             assert!(divert.take_notice() && !divert.take_notice());
             divert.handle_tick();
             assert!(divert.nft.take().unwrap().wait().unwrap().success());
-            // A killed daemon leaves this.
+            // The state that a killed daemon leaves.
             let table = table::table(&divert.spec, divert.mark);
             drop(divert);
             routes::add(&mut Netlink::open().unwrap(), MARKS[0]).unwrap();

@@ -1,12 +1,12 @@
-//! The rules and routes by which what is marked is delivered to this host.
+//! The rules and routes that deliver marked packets to this host.
 //!
-//! Three rules for each family, directly behind the one of the table `local`, so that no other program's rule
-//! takes the packets: what leaves this host, or is looked up as if it did, with the mark alone is left to the
-//! rules behind; all else with the mark goes to the table, where everything is local. The first of them is
-//! for `src_valid_mark`: with it the kernel asks where a packet's *source* would be sent, with the packet's
-//! mark, and drops the packet if that is this host. Source: `__fib_validate_source` in net/ipv4/fib_frontend.c.
+//! Three rules for each family, directly behind the rule of the table `local`, so that no other program's rule
+//! takes the packets. Packets that leave this host, or are looked up as if they did, with the mark alone are left
+//! to the rules behind; all others with the mark go to the table, where everything is local. The first rule is for
+//! `src_valid_mark`: with it the kernel asks where a packet's *source* would be sent, with the packet's mark, and
+//! drops the packet if the answer is this host. Source: `__fib_validate_source` in net/ipv4/fib_frontend.c.
 //!
-//! Rules and routes have the protocol `kernel`: systemd-networkd removes others that it does not know.
+//! Rules and routes have the protocol `kernel`: systemd-networkd removes those of protocols that it does not know.
 
 use super::{SOCKET_MARK, TABLE_NUMBER};
 use crate::Error;
@@ -20,7 +20,7 @@ enum Action {
     Deliver,
     /// Leaves them to the rules behind [`PRIORITY_BEHIND`].
     Leave,
-    /// Nothing; it is where the one before leads.
+    /// Does nothing; the rule before leads to it.
     Nothing,
 }
 
@@ -43,10 +43,10 @@ impl Action {
     }
 }
 
-/// Adds all.
+/// Adds the rules and routes.
 ///
 /// # Errors
-/// If the kernel refuses one, as when another program uses the table.
+/// If the kernel refuses one, for example when another program uses the table.
 pub(super) fn add(netlink: &mut Netlink, mark: u32) -> Result<(), Error> {
     let lo = link::find_with(netlink, "lo")?.ok_or_else(|| Error::NoDevice("lo".to_owned()))?;
     for family in FAMILIES {
@@ -73,7 +73,7 @@ pub(super) fn add(netlink: &mut Netlink, mark: u32) -> Result<(), Error> {
     Ok(())
 }
 
-/// Removes what is there, and returns what it was.
+/// Removes the existing rules and routes, and returns what was removed.
 ///
 /// # Errors
 /// If something cannot be removed.
@@ -95,7 +95,7 @@ pub(super) fn remove(netlink: &mut Netlink) -> Result<Vec<String>, Error> {
     Ok(removed)
 }
 
-/// What is no longer as it was made, in words.
+/// The fault, in words; `None` if everything is as it was created.
 ///
 /// # Errors
 /// If the kernel does not answer.
@@ -116,7 +116,7 @@ pub(super) fn fault(netlink: &mut Netlink, mark: u32) -> Result<Option<String>, 
     Ok(None)
 }
 
-/// The bits that marks of other programs have, by their rules; a rule that compares the whole mark has none.
+/// The mark bits in other programs' rules; rules that compare the whole mark do not count.
 ///
 /// # Errors
 /// If the kernel does not answer.
@@ -173,11 +173,11 @@ fn each_rule(netlink: &mut Netlink, family: i32, mut each: impl FnMut(Rule)) -> 
     })
 }
 
-/// Whether the kernel delivers what this host sends to another one with this mark to itself.
+/// Whether the kernel delivers packets with this mark to itself, when this host sends them to another.
 fn is_delivered(netlink: &mut Netlink, family: i32, mark: u32) -> Result<bool, Error> {
     let mut header = [0; ROUTE_HEADER_BYTES];
     header[0] = family as u8;
-    // Of the blocks for documentation: no network has them.
+    // Addresses of the blocks for documentation, which no network uses.
     let far: &[u8] = match family {
         libc::AF_INET => &[192, 0, 2, 1],
         _ => &[0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1],
@@ -188,13 +188,13 @@ fn is_delivered(netlink: &mut Netlink, family: i32, mark: u32) -> Result<bool, E
         .with_u32(libc::RTA_MARK, mark);
     match netlink.ask("look up a route", request) {
         Ok(payload) => Ok(payload.get(7) == Some(&libc::RTN_LOCAL)),
-        // No route at all.
+        // There is no route at all.
         Err(e) if e.errno().is_some() => Ok(false),
         Err(e) => Err(e),
     }
 }
 
-/// `struct fib_rule_hdr` and what tells the rule from those of others. Source: linux/fib_rules.h.
+/// `struct fib_rule_hdr` and the attributes that identify our rule. Source: linux/fib_rules.h.
 fn rule(kind: u16, flags: u16, family: i32, action: Action) -> Request {
     let mut header = [0; RULE_HEADER_BYTES];
     header[0] = family as u8;

@@ -1,8 +1,8 @@
-//! The nftables table: what it is made of, whether it is still so, and what it has counted.
+//! The nftables table: its rules, whether they are unchanged, and their counters.
 //!
-//! Connections are taken at priority `mangle`, before addresses are translated. All marks are written in the
-//! last chains of their hooks, so that other programs, which may write whole marks, do not undo it. What is
-//! sent in again at `lo` is known by its priority, which is seldom changed.
+//! Connections are taken at priority `mangle`, before addresses are translated. Marks are written in the last
+//! chains of their hooks, so that other programs, which may write whole marks, do not overwrite them. Packets
+//! sent in again at `lo` are recognised by their priority, which other programs seldom change.
 
 use std::fmt::Write as _;
 use std::io::{self, Write as _};
@@ -17,7 +17,7 @@ use super::{Clients, DivertSpec, OPENED_PER_SECOND, PASS_SECONDS, SOCKET_MARK};
 use crate::Error;
 use crate::net::netlink::{NFGENMSG_BYTES, Netlink, attribute, nftables, text};
 
-/// The text that makes the table anew.
+/// The nft commands that create the table anew.
 pub(super) fn table(spec: &DivertSpec, mark: u32) -> String {
     let DivertSpec { lan, clients, ports: [port4, port6] } = spec;
     let lan: Vec<String> = lan.iter().map(|dev| format!("\"{dev}\"")).collect();
@@ -32,7 +32,7 @@ pub(super) fn table(spec: &DivertSpec, mark: u32) -> String {
     let take = taken(clients);
     let burst = OPENED_PER_SECOND * 10;
     let hold = format!("log group {GROUP} snaplen {SYN_MAX} queue-threshold 1 drop");
-    // In the notation of classes.
+    // In nft's notation of classes.
     let sent_here = format!("meta priority {:x}:{:x}", PRIORITY >> 16, PRIORITY & 0xffff);
     let counters: String = COUNTERS.map(|name| format!("counter {name} {{\n}}\n")).concat();
     format!(
@@ -116,20 +116,20 @@ fn taken(clients: &Clients) -> String {
     rules
 }
 
-/// What has been counted since the table was made, in packets.
+/// The counters since the table was created, in packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counters {
-    /// Sent in again at `lo`.
+    /// Packets sent in again at `lo`.
     pub(super) first: u64,
-    /// Marked for the proxy.
+    /// Packets marked for the proxy.
     pub(super) diverted: u64,
-    /// Come to transparent sockets.
+    /// Packets that reached transparent sockets.
     pub(super) arrived: u64,
-    /// Had the mark already, of another program.
+    /// Packets that already had the mark, from another program.
     pub(super) foreign: u64,
 }
 
-/// Reads them.
+/// Reads the counters.
 ///
 /// # Errors
 /// If the kernel does not answer.
@@ -155,15 +155,15 @@ pub(super) fn counters(netlink: &mut Netlink) -> Result<Counters, Error> {
     Ok(counters)
 }
 
-/// The handle of the table, which no other one ever has, its flags, and the handles of its rules, which no
-/// other rule of it has.
+/// The handle of the table, its flags, and the handles of its rules. The kernel never uses a handle
+/// twice: that of a table among tables, that of a rule within its table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Made {
     table: [Option<Vec<u8>>; 2],
     rules: Vec<Vec<u8>>,
 }
 
-/// What is there.
+/// The existing table and rules.
 ///
 /// # Errors
 /// If the kernel does not answer.
@@ -195,7 +195,7 @@ pub(super) fn remove() -> Result<bool, Error> {
     let mut command = Command::new("nft");
     command.args(["list", "table", "inet", TABLE]);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    // Without the program no daemon can have made the table.
+    // Without the program `nft` no daemon can have created the table.
     let is_there = command.status().is_ok_and(|status| status.success());
     if is_there {
         run_nft(&format!("delete table inet {TABLE}\n"))?;
@@ -208,7 +208,7 @@ pub(super) fn spawn_nft(text: &str) -> io::Result<Child> {
     command.args(["-f", "-"]).stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn()?;
     let mut stdin = child.stdin.take().expect("invariant: it was asked for");
-    // A program that has ended says why.
+    // If the program has ended, its exit status and output say why.
     let _ = stdin.write_all(text.as_bytes());
     Ok(child)
 }
@@ -231,13 +231,13 @@ pub fn run_nft(text: &str) -> Result<(), Error> {
 
 pub(super) const TABLE: &str = "fairweir_proxy";
 const COUNTERS: [&str; 4] = ["first", "diverted", "arrived", "foreign"];
-/// Of the chains that write marks; behind what other programs use.
+/// The priority of the chains that write marks; behind those that other programs use.
 const LAST: i32 = 1_000_000;
-/// New connections of all devices in a second.
+/// New connections per second of all devices together.
 const OPENED_ALL: u32 = 1_000;
-/// Messages of a device to a DHCP server that are looked at before it is slowed down to one in a second.
+/// Messages to a DHCP server after which a device is limited to one message per second.
 const ASKED_BURST: u32 = 8;
-/// The same of all devices in a second.
+/// Messages per second of all devices together.
 const ASKED_ALL: u32 = 50;
 
 // Source: linux/netfilter/nf_tables.h.

@@ -1,8 +1,8 @@
-//! How it is noticed that another program has changed what the diversion needs, or what it comes to.
+//! Notices when another program has changed what the diversion needs, or when packets do not arrive.
 //!
-//! The kernel tells of changed policy rules and of changed nftables. It tells of routes too, but a router with
-//! many of them would wake the daemon all the time; those are looked at with the rest, every
-//! [`super::LOOK_PERIOD`]. What no look shows is found by two counters ([`Leak`]).
+//! The kernel reports changed policy rules and changed nftables. It reports routes too, but on a
+//! router with many of them that would wake the daemon all the time. So routes are read with the
+//! rest every [`super::LOOK_PERIOD`]. Two counters find the remaining faults ([`Leak`]).
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -17,7 +17,7 @@ use crate::net::netlink::Netlink;
 pub(super) struct Notices([Socket; 2]);
 
 impl Notices {
-    /// Listens.
+    /// Subscribes to the notices.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -37,13 +37,13 @@ impl Notices {
         ]))
     }
 
-    /// Readable when there is one.
+    /// Readable when there is a notice.
     pub(super) fn fds(&self) -> [BorrowedFd<'_>; 2] {
         // SAFETY: the descriptors are open as long as the sockets that are borrowed with them.
         self.0.each_ref().map(|socket| unsafe { BorrowedFd::borrow_raw(socket.as_raw_fd()) })
     }
 
-    /// Whether there was one since the last call.
+    /// Whether there was a notice since the last call.
     pub(super) fn take(&self) -> bool {
         let mut datagram = Vec::with_capacity(DATAGRAM_BYTES);
         let mut found = false;
@@ -52,7 +52,7 @@ impl Notices {
                 datagram.clear();
                 match socket.recv(&mut datagram, libc::MSG_DONTWAIT) {
                     Ok(_) => found = true,
-                    // Some were lost.
+                    // Notices were lost.
                     Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => found = true,
                     Err(_) => break,
                 }
@@ -62,7 +62,7 @@ impl Notices {
     }
 }
 
-/// Two counters of the same packets, one behind the other.
+/// Two counters of the same packets, at two places on their way.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Leak {
     sent: u64,
@@ -72,9 +72,9 @@ pub(super) struct Leak {
 }
 
 impl Leak {
-    /// Takes in both counters; whether nothing has arrived for [`LOST_FOR`] of at least [`LOST_MIN`] packets.
-    /// What is between the counters when they are read is no loss, nor is a packet now and then that a firewall
-    /// refuses.
+    /// Takes in both counters; returns whether for [`LOST_FOR`] nothing has arrived of at least
+    /// [`LOST_MIN`] packets. Packets between the counters at the time of reading are not lost; a
+    /// packet that a firewall refuses now and then does not count.
     pub(super) fn handle(&mut self, sent: u64, arrived: u64, now: Time) -> bool {
         let more = sent.saturating_sub(self.sent);
         let is_old = self.since.is_some_and(|since| now.since(since) > LOST_SPAN);
@@ -89,9 +89,9 @@ impl Leak {
     }
 }
 
-/// Of notices that are read before others have their turn.
+/// Notices that are read before other work has its turn.
 const TURN_MAX: usize = 64;
-/// A truncated notice is one too.
+/// A truncated notice counts as a notice.
 const DATAGRAM_BYTES: usize = 8_192;
 /// A SYN and two repetitions.
 const LOST_MIN: u64 = 3;

@@ -1,20 +1,20 @@
 //! Which groups' TCP passes without a class.
 //!
-//! The problem: the way through the intermediate device costs a bulk download a third of its rate,
-//! and a class that carries all that arrives changes nothing. The method: a group's TCP passes
-//! beside its class while the receive windows of its connections are bounded and its class was
-//! *calm* for [`CALM_TICKS`]:
+//! Problem: the path through the intermediate device costs a bulk download a third of its rate, and
+//! a class that carries everything that arrives has no effect. Method: a group's TCP passes beside
+//! its class while the receive windows of its connections are bounded and its class was *calm* for
+//! [`CALM_TICKS`]:
 //!
-//! - less than nine tenths of what the class may carry arrived, nothing was dropped, and what
-//!   arrives does not wait;
-//! - at most a tenth of it came from anything else than connections whose windows are bounded.
+//! - at most nine tenths of what the class may carry arrived, no packet was dropped, and there is
+//!   almost no backlog;
+//! - at most a tenth of it came from other sources than connections with bounded windows.
 //!
 //! Everything but TCP always goes through the class. In each tick at most what the class carries in
-//! a tick passes on each CPU. When one CPU has used that up, the classifier sends what all of them
-//! receive through the class, without waiting for this process.
+//! a tick passes on each CPU. When one CPU has used up this allowance, the classifier sends the
+//! packets of all CPUs through the class, without waiting for this process.
 //!
-//! Order is kept: when TCP begins to pass, nothing waits in the class, and when it stops, what goes
-//! through the class comes after what has passed.
+//! Order is kept: when TCP begins to pass, no packet waits in the class; when it stops, the packets
+//! through the class come after those that have passed.
 
 use std::collections::BTreeMap;
 
@@ -24,13 +24,13 @@ use fairweir_core::window::Framing;
 
 use crate::bpf::abi::{Allowances, Counters, SLOTS_MAX};
 
-/// What was seen of the groups in the last tick, and which of them pass.
+/// What the groups received in the last tick, and which of them pass.
 #[derive(Default)]
 pub(crate) struct Bypass {
-    /// By slot; replaced each tick.
+    /// Values of the last tick by slot; replaced each tick.
     seen: BTreeMap<u16, Seen>,
     interval: Span,
-    /// What each CPU has counted, by slot.
+    /// The counts of each CPU, by slot.
     counted: Vec<[u64; SLOTS_MAX]>,
     calm_ticks: BTreeMap<u16, u32>,
     /// Whether the BPF program has allowances above 0.
@@ -40,7 +40,7 @@ pub(crate) struct Bypass {
 #[derive(Clone, Copy, Default)]
 struct Seen {
     group: GroupSample,
-    /// On the wire, by connections whose windows are bounded.
+    /// Bytes on the wire received by connections whose windows are bounded.
     bounded: Bytes,
 }
 
@@ -59,7 +59,7 @@ impl Bypass {
         self.counted = cpus.iter().map(bytes).collect();
     }
 
-    /// Takes in what a connection of `slot` received whose window is bounded.
+    /// Takes in what a connection of `slot` with a bounded window received.
     pub(crate) fn handle_bounded(&mut self, slot: u16, sample: &ConnectionSample) {
         if let Some(seen) = self.seen.get_mut(&slot) {
             seen.bounded += Framing::ipv4(sample.segment).wire(sample.received);
@@ -72,8 +72,8 @@ impl Bypass {
         self.seen.clear();
     }
 
-    /// The count of bytes up to which TCP passes, for each CPU; `None` if nothing has changed.
-    /// `ceil` is what the class of a slot may carry.
+    /// For each CPU and group, the byte counter up to which TCP may bypass the group's class; `None` if no
+    /// allowance has changed. `ceil` gives the rate that the class of a slot may carry.
     pub(crate) fn take_allowances(
         &mut self,
         ceil: impl Fn(u16) -> Option<Rate>,
@@ -86,7 +86,7 @@ impl Bypass {
                 continue;
             }
             let calm = self.calm_ticks.get(&slot).map_or(1, |ticks| ticks + 1).min(CALM_TICKS + 1);
-            // A group with a backlog is calm, but does not begin to pass.
+            // A group with a backlog counts as calm, but does not begin to pass.
             let may_pass = calm > CALM_TICKS || seen.group.backlog == Bytes::ZERO;
             calm_ticks.insert(slot, if may_pass { calm } else { CALM_TICKS - 1 });
             if may_pass && calm >= CALM_TICKS {
@@ -111,7 +111,7 @@ impl Bypass {
     }
 }
 
-/// Whether a class of `ceil` changes nothing for its group.
+/// Whether a class of `ceil` has no effect on its group.
 fn is_calm(seen: &Seen, ceil: Rate, interval: Span) -> bool {
     let Seen { group, bounded } = *seen;
     let carries = ceil * interval;
@@ -121,13 +121,13 @@ fn is_calm(seen: &Seen, ceil: Rate, interval: Span) -> bool {
         && group.received.saturating_sub(bounded) <= carries / UNBOUNDED_DIVISOR
 }
 
-/// Calm ticks (1 s) before a group passes: its class has time to drain, and a group does not switch at
-/// every tick.
+/// Calm ticks (1 s) before a group passes: its class has time to drain, and a group does not switch
+/// in every tick.
 const CALM_TICKS: u32 = 5;
 /// A class that carries more than this part of its ceil may be what limits its group.
 const BINDING: (u64, u64) = (9, 10);
-/// One part in this many of the ceil may arrive by other ways than bounded connections: acknowledgements,
-/// and the end of connections that have closed.
+/// The fraction of the ceil, 1/10, that may arrive outside of bounded connections:
+/// acknowledgements, and the end of connections that have closed.
 const UNBOUNDED_DIVISOR: u64 = 10;
 /// The most time that packets take through a class that delays nothing.
 const SOJOURN_MAX: Span = Span::millis(1);

@@ -8,7 +8,7 @@ use crate::net::link;
 use crate::shape::ifb::Ifb;
 
 impl Host {
-    /// Makes anew what was taken away.
+    /// Restores what was removed.
     pub(super) fn restore(&mut self) -> Result<(), Error> {
         self.release()?;
         self.release_upload()?;
@@ -50,7 +50,7 @@ impl Host {
         }
     }
 
-    /// What is no longer as it was made, in words.
+    /// The fault, in words; `None` if everything is as it was created.
     ///
     /// # Errors
     /// [`Error::NoDevice`] if the device is gone, or if the kernel does not answer.

@@ -1,8 +1,8 @@
 //! A device whose download is counted by flow group and, if wanted, shaped.
 //!
-//! Packet arrives → the classifier finds its class and counts it → intermediate device → class of
-//! HTB → the stack. Everything that a [`Host`] makes in the kernel it owns, and it is gone when the
-//! host drops; when the process is killed the classifier goes with it, and if the process hangs the
+//! A packet arrives → the classifier finds its class and counts it → intermediate device → HTB
+//! class → the stack. A [`Host`] owns everything that it creates in the kernel, and removes it when
+//! it drops. If the process is killed, the classifier is removed with it; if the process hangs, the
 //! stale heartbeat makes the classifier let everything pass.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +16,7 @@ use fairweir_core::units::Time;
 
 use crate::attached::{Attached, Health, Mode};
 use crate::bpf::abi::{
-    Config, FEATURE_CENSUS, FEATURE_CLASS_MARKS, Marks, RECENT_SETS_MAX, RecentControl,
+    Config, FEATURE_CENSUS, FEATURE_CLASS_MARKS, RECENT_SETS_MAX, RecentControl,
 };
 use crate::classify::site::{self, Ear};
 use crate::classify::{cgroup, ingress, rules};
@@ -43,7 +43,7 @@ use programs::{Egress, Programs};
 use samples::Seen;
 use windows::WindowEnforcer;
 
-/// What to attach to which device.
+/// The device to attach to, and the policy and features to use.
 #[derive(Clone, Debug)]
 pub struct HostSpec {
     /// The device's name.
@@ -52,15 +52,15 @@ pub struct HostSpec {
     pub policy: Policy,
     /// Whether to shape.
     pub mode: Mode,
-    /// Whether to count who receives how much, for [`Host::census`].
+    /// Whether to count how much each talker receives, for [`Host::census`].
     pub census: bool,
-    /// Whether to be able to mark what leaves, see [`Host::set_marks`].
+    /// Whether marking of what leaves is possible: see [`Attached::set_marks`].
     pub marks: bool,
 }
 
 /// A device whose download is counted and shaped.
 ///
-/// Invariant: packets are redirected only while the intermediate device was there at the last look.
+/// Invariant: packets are redirected only while the intermediate device existed at the last check.
 pub struct Host {
     device: Link,
     shaper: Shaper,
@@ -73,12 +73,12 @@ pub struct Host {
     cgroups: Option<PathBuf>,
     knows_owners: bool,
     limits: Vec<String>,
-    /// The device's namespace; the caller may be in another one.
+    /// The device's namespace; the caller's may differ.
     netns: Netns,
     windows: WindowEnforcer,
-    /// While the policy has sites, if the kernel can hear.
+    /// Present while the policy has sites, if the kernel can hear.
     ear: Option<Ear>,
-    /// The numbers of the evidence of connections that were watched last, by cookie.
+    /// The evidence numbers of the connections that were watched last, by cookie.
     evidence: BTreeMap<u64, u64>,
 }
 
@@ -92,7 +92,7 @@ impl Host {
         Host::attach_by(spec, Programs::attach_tcx, false)
     }
 
-    /// The same, and counts what leaves by the device and shares it on request.
+    /// As [`Host::attach`]; also counts what leaves by the device, and shares it on request.
     ///
     /// # Errors
     /// As for [`Host::attach`], and if the device has a root qdisc of another program or the kernel is
@@ -103,7 +103,7 @@ impl Host {
         Ok(host)
     }
 
-    /// The same on a kernel that has no tcx, for tests on one that has.
+    /// As [`Host::attach`] on a kernel that has no tcx, for tests on one that has.
     ///
     /// # Errors
     /// As for [`Host::attach`].
@@ -175,36 +175,14 @@ impl Host {
         Ok(host)
     }
 
-    /// Counts from now on what leaves by the device, too, so that it can be shared.
+    /// Counts what leaves by the device from now on, so that it can be shared.
     fn share_upload(&mut self) -> Result<(), Error> {
         let counters = self.programs.upload_counters()?;
         self.shaper.uplink = Some(Uplink::new(&mut self.shaper.netlink, &self.device, counters)?);
         self.programs.attach_upload(self.device.index)
     }
 
-    /// Marks flows that leave with the DSCP of their group, in the policy's order, until the policy changes or
-    /// the process stops beating; with `None` no longer.
-    ///
-    /// # Errors
-    /// If [`HostSpec::marks`] was not set, or the kernel is older than 6.6, or refuses.
-    pub fn set_marks(&mut self, of_groups: Option<&[u8]>) -> Result<(), Error> {
-        let marks = of_groups.map(|of_groups| {
-            let mut marks = Marks::default();
-            for (slot, mark) in self.shaper.slots.iter().zip(of_groups) {
-                marks.slots[usize::from(*slot)] = *mark;
-            }
-            marks
-        });
-        self.programs.set_marks(marks.as_ref())?;
-        self.config.features &= !FEATURE_CLASS_MARKS;
-        if marks.is_some() {
-            self.programs.attach_mark(self.device.index)?;
-            self.config.features |= FEATURE_CLASS_MARKS;
-        }
-        self.configure()
-    }
-
-    /// Writes the configuration with a heartbeat: the process that writes is alive.
+    /// Writes the configuration with a heartbeat, which shows that this process is alive.
     fn configure(&self) -> Result<(), Error> {
         let heartbeat_ns = monotonic_now().as_nanos();
         self.programs.configure(&Config { heartbeat_ns, ..self.config })
@@ -224,9 +202,21 @@ impl Attached for Host {
         self.watch_connections()
     }
 
+    fn set_marks(&mut self, of_groups: Option<&[u8]>) -> Result<(), Error> {
+        let marks = of_groups.map(|of_groups| self.shaper.marks_of(of_groups));
+        self.programs.set_marks(marks.as_ref())?;
+        self.config.features &= !FEATURE_CLASS_MARKS;
+        if marks.is_some() {
+            self.programs.attach_mark(self.device.index)?;
+            self.config.features |= FEATURE_CLASS_MARKS;
+        }
+        self.configure()
+    }
+
     fn apply(&mut self, allocation: &Allocation) -> Result<(), Error> {
-        let at = self.ifb.as_ref().map(Ifb::at);
-        let applied = self.shaper.apply(at, &self.device, allocation);
+        let mtu = ifb::mtu(&self.device);
+        let place = self.ifb.as_ref().map(|ifb| (ifb.at(), mtu));
+        let applied = self.shaper.apply(place.as_slice(), allocation);
         self.config.enforce = match applied {
             Ok(has_classes) => has_classes.into(),
             Err(e) => {
@@ -310,8 +300,8 @@ impl Attached for Host {
         if !self.bounds_openings() {
             self.bypass.restart();
         }
-        let classes = &self.shaper.classes;
-        if let Some(allowances) = self.bypass.take_allowances(|slot| classes.ceil(slot)) {
+        let shaper = &self.shaper;
+        if let Some(allowances) = self.bypass.take_allowances(|slot| shaper.ceil(slot)) {
             self.programs.allow(&allowances)?;
         }
         self.configure()

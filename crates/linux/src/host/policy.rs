@@ -32,13 +32,14 @@ impl Host {
             return Err(e);
         }
         self.bypass.restart();
-        self.shaper.take_over(policy, slots, &counters.slots, self.ifb.as_ref().map(Ifb::at));
+        let at = self.ifb.as_ref().map(Ifb::at);
+        self.shaper.take_over(policy, slots, &counters.slots, at.as_slice());
         self.learn_owners();
         self.hear_sites();
         Ok(())
     }
 
-    /// Who received how much since the start, in no particular order; empty without
+    /// How much each talker received since the start, in no particular order; empty without
     /// [`crate::HostSpec::census`].
     ///
     /// # Errors
@@ -48,8 +49,8 @@ impl Host {
         Ok(census::talkers(&self.programs.census()?, &tree))
     }
 
-    /// From the first policy on that asks for owners of sockets; others do not pay for them. What
-    /// cannot be had is a limit and no error: addresses and ports still work.
+    /// Learns owners of sockets from the first policy on that needs them; other policies do not
+    /// pay. A missing kernel feature becomes a limit, not an error: addresses and ports still work.
     fn learn_owners(&mut self) {
         let needed = self.config.features & (FEATURE_OWNERS | FEATURE_CENSUS) != 0;
         if self.knows_owners || !needed {
@@ -71,7 +72,7 @@ impl Host {
         }
     }
 
-    /// From the first policy on that has sites.
+    /// Hears sites from the first policy on that has sites.
     fn hear_sites(&mut self) {
         if self.ear.is_some() || self.config.features & FEATURE_SITES == 0 {
             return;
@@ -90,7 +91,7 @@ impl Host {
         }
     }
 
-    /// Units come and go: a cgroup that makes sockets for the first time may be one of ours.
+    /// Units come and go: a cgroup that makes sockets for the first time may belong to a group.
     pub(super) fn look_for_cgroups(&mut self, new_cgroups: u64) -> Result<(), Error> {
         let now = monotonic_now();
         let needed = rules::needs_cgroups(&self.shaper.policy);
@@ -115,5 +116,5 @@ impl Host {
 
 /// Features that do not come from the policy.
 const FEATURES_KEPT: u32 = FEATURE_CENSUS | FEATURE_WINDOWS | FEATURE_TRANSIT | FEATURE_UPLOAD;
-/// Between two readings of all cgroups, each of which takes some milliseconds.
+/// Interval between two reads of all cgroups, each of which takes some milliseconds.
 const CGROUPS_READ_INTERVAL: Span = Span::secs(1);

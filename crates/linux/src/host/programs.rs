@@ -18,41 +18,41 @@ use crate::classify::cgroup;
 use crate::classify::ports::port_table;
 use crate::classify::rules::Rules;
 
-/// The loaded programs, and what they are attached to; everything goes when this drops.
+/// The loaded programs and their attachments, all removed when this drops.
 pub(crate) struct Programs {
     object: Object,
     parts: Parts,
     pub(crate) maps: Maps,
-    /// Dropping a link detaches.
+    /// The links of the programs that learn owners; dropping a link detaches.
     owner_links: Vec<Link>,
     ingress_link: Option<Link>,
-    /// While the beginnings of flows are heard.
+    /// Present while the beginnings of flows are heard.
     hear_link: Option<Link>,
-    /// While the upload is shared.
+    /// Present while the upload is shared.
     upload_link: Option<Link>,
-    /// While flows are marked.
+    /// Present while flows are marked.
     mark_link: Option<Link>,
 }
 
-/// Which programs for what leaves are wanted; they take the verifier long.
+/// Which programs for leaving packets are wanted; the verifier takes long for them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Egress {
-    /// Shares uploads.
+    /// The program that shares uploads.
     pub(crate) upload: bool,
-    /// Marks flows.
+    /// The program that marks flows.
     pub(crate) marks: bool,
 }
 
-/// Which programs this kernel takes.
+/// Which programs this kernel accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Parts {
-    /// All.
+    /// All programs.
     All,
-    /// All, but connections are watched by a walk over all of the namespace: some kernels refuse to walk a map.
+    /// All, but connections are watched by a walk over the whole namespace: some kernels refuse to walk a map.
     WatchAll,
     /// All but those that watch connections and bound their windows.
     NoWindows,
-    /// Neither these, nor the scan of sockets that exist at the start.
+    /// As `NoWindows`, also without the scan of sockets that exist at the start.
     NoScan,
     /// The classifier alone, which knows addresses and ports.
     NoOwners,
@@ -72,7 +72,7 @@ impl Parts {
         self.has_windows() || self == Parts::NoWindows
     }
 
-    /// Whether it can be known who owns a socket.
+    /// Whether owners of sockets can be known.
     pub(crate) fn has_owners(self) -> bool {
         self != Parts::NoOwners
     }
@@ -119,10 +119,10 @@ pub(crate) struct Hearing {
 }
 
 impl Programs {
-    /// Loads as many of the programs as this kernel takes; those for what leaves only on request.
+    /// Loads as many of the programs as this kernel accepts; those for leaving packets only on request.
     ///
     /// # Errors
-    /// [`Error::Bpf`] with the verifier's log if it does not even take the classifier.
+    /// [`Error::Bpf`] with the verifier's log if it refuses even the classifier.
     pub(crate) fn load(egress: Egress) -> Result<Programs, Error> {
         let mut refused = Vec::new();
         for parts in Parts::ALL {
@@ -131,7 +131,7 @@ impl Programs {
                 Ok(object) => {
                     for (refused, error) in refused {
                         let said = "the kernel refuses these BPF programs";
-                        // The walk over all does what the walk over a map does.
+                        // The walk over all connections replaces the walk over a map.
                         if parts.has_windows() {
                             tracing::debug!(parts = ?refused, %error, "{said}");
                         } else {
@@ -147,7 +147,7 @@ impl Programs {
         Err(refusal)
     }
 
-    /// The programs of an object that is loaded, with the classifier's maps among its own.
+    /// The programs of a loaded object whose maps include the classifier's.
     pub(crate) fn of(object: Object, parts: Parts) -> Result<Programs, Error> {
         let maps = Maps::of(&object)?;
         let owner_links = Vec::new();
@@ -171,24 +171,24 @@ impl Programs {
         map.attach_struct_ops().map_err(|e| bpf_error(attempted, &e))
     }
 
-    /// The map `name` of an object that has more than the classifier's.
+    /// The map `name` of an object that has more maps than the classifier's.
     pub(crate) fn map(&self, name: &str) -> Result<MapHandle, Error> {
         let missing = || Error::refused(format!("find the map {name}"), not_found());
         let map = self.object.maps().find(|map| map.name() == name).ok_or_else(missing)?;
         MapHandle::try_from(&map).map_err(|e| bpf_error("open a map", &e))
     }
 
-    /// Which programs are there.
+    /// Which programs are loaded.
     pub(crate) fn parts(&self) -> Parts {
         self.parts
     }
 
-    /// The classifier, for attaching it otherwise and for test runs.
+    /// The classifier, for attaching it in another way and for test runs.
     pub(crate) fn classifier(&self) -> Result<ProgramMut<'_>, Error> {
         self.program("fairweir_ingress")
     }
 
-    /// Records from now on who makes each socket, and then finds the owners of those that exist.
+    /// Records the owner of each new socket from now on, and then finds the owners of existing sockets.
     ///
     /// # Errors
     /// If there is no cgroup hierarchy, or the kernel refuses.
@@ -216,7 +216,7 @@ impl Programs {
         let attempted = "scan the open sockets";
         let link = self.program("fairweir_scan")?.attach().map_err(|e| bpf_error(attempted, &e))?;
         let mut pass = Iter::new(&link).map_err(|e| bpf_error(attempted, &e))?;
-        // The program writes nothing: reading to the end is what runs it.
+        // The program writes nothing: reading to the end runs it.
         let mut nothing = Vec::new();
         pass.read_to_end(&mut nothing).map(drop).map_err(|e| Error::refused(attempted, e))
     }
@@ -243,7 +243,7 @@ impl Programs {
         Ok(())
     }
 
-    /// Counts what leaves by the device number `index`, and gives it classes if configured so.
+    /// Counts what leaves by the device number `index`, and gives it classes if so configured.
     ///
     /// # Errors
     /// If the kernel is older than 6.6, or refuses.
@@ -253,7 +253,7 @@ impl Programs {
         Ok(())
     }
 
-    /// Whether what [`Programs::attach_upload`] attached is not attached any more.
+    /// Whether the program of [`Programs::attach_upload`] is no longer attached.
     pub(crate) fn has_lost_upload(&self) -> bool {
         self.upload_link.as_ref().is_some_and(|link| !is_at_a_device(link))
     }
@@ -271,7 +271,7 @@ impl Programs {
         Ok(())
     }
 
-    /// Sets the mark of each class; without any, nothing is attached.
+    /// Sets the mark of each class; `None` detaches.
     pub(crate) fn set_marks(&mut self, marks: Option<&Marks>) -> Result<(), Error> {
         match marks {
             Some(marks) => update(&self.map("marks")?, &KEY, marks.as_bytes()),
@@ -282,19 +282,19 @@ impl Programs {
         }
     }
 
-    /// What has left by the device since the start.
+    /// The counters of what has left by the device since the start.
     pub(crate) fn upload_counters(&self) -> Result<MapHandle, Error> {
         let missing = || Error::refused("find the map upload_counters", not_found());
         let map = self.maps.upload_counters.as_ref().ok_or_else(missing)?;
         MapHandle::try_from(map).map_err(|e| bpf_error("open a map", &e))
     }
 
-    /// Whether what [`Programs::attach_tcx`] attached still is: another process may detach it.
+    /// Whether the program of [`Programs::attach_tcx`] is still attached: another process may detach it.
     pub(crate) fn is_attached(&self) -> bool {
         self.ingress_link.as_ref().is_some_and(is_at_a_device)
     }
 
-    /// Whether what [`Programs::attach_hear`] attached is not attached any more.
+    /// Whether the program of [`Programs::attach_hear`] is no longer attached.
     pub(crate) fn has_lost_hear(&self) -> bool {
         self.hear_link.as_ref().is_some_and(|link| !is_at_a_device(link))
     }
@@ -324,7 +324,7 @@ impl Programs {
         update(&self.maps.config, &KEY, config.as_bytes())
     }
 
-    /// What each CPU has counted since the start.
+    /// The counters of each CPU since the start.
     pub(crate) fn counters_by_cpu(&self) -> Result<Vec<Counters>, Error> {
         let map = &self.maps.counters;
         let per_cpu = map.lookup_percpu(&KEY, MapFlags::ANY);
@@ -332,7 +332,7 @@ impl Programs {
         Ok(per_cpu.iter().filter_map(|bytes| Counters::from_bytes(bytes)).collect())
     }
 
-    /// What was counted since the start, summed over the CPUs.
+    /// The counters since the start, summed over the CPUs.
     pub(crate) fn counters(&self) -> Result<Box<Counters>, Error> {
         Ok(Counters::sum(&self.counters_by_cpu()?))
     }
@@ -349,7 +349,7 @@ impl Programs {
     /// Replaces the rules `old` by `new`, touching only what differs.
     ///
     /// # Errors
-    /// If there are more rules than the kernel takes.
+    /// If there are more rules than the kernel's tables can hold.
     pub(crate) fn set_rules(&self, old: &Rules, new: &Rules) -> Result<(), Error> {
         let maps = &self.maps;
         for (map, old, new) in [
@@ -369,7 +369,7 @@ impl Programs {
         Ok(())
     }
 
-    /// Who received how much since the census began.
+    /// How much each talker received since the census began.
     pub(crate) fn census(&self) -> Result<Vec<(Talker, Counter)>, Error> {
         let map = &self.maps.census;
         let mut talkers = Vec::new();
@@ -389,7 +389,7 @@ impl Programs {
 }
 
 impl Maps {
-    /// The tables of flows that are bound one by one.
+    /// The tables for flows that are bound one by one.
     ///
     /// # Errors
     /// If the programs hear no beginnings of flows.
@@ -443,7 +443,7 @@ pub(crate) fn open(parts: Parts, egress: Egress) -> Result<OpenObject, Error> {
         program.set_autoload(load);
     }
     if parts == Parts::NoOwners {
-        // The constant `with_owners`: the verifier then never sees the code behind it.
+        // The constant `with_owners`: the verifier never sees the code that depends on it.
         for mut map in object.maps_mut() {
             if map.name().to_string_lossy().ends_with(".rodata") {
                 map.set_initial_value(&0u32.to_ne_bytes()).map_err(|e| bpf_error(LOAD, &e))?;

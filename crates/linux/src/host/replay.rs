@@ -1,5 +1,5 @@
-//! The frames that `make fuzz TARGET=packet` has kept, run through the classifier in the kernel. That target compares
-//! the programs' parser with a reference outside of the kernel; here the reference says which group a frame has.
+//! Runs the frames that `make fuzz TARGET=packet` has kept through the classifier in the kernel. That target compares
+//! the programs' parser with a reference outside of the kernel; here the reference gives the group of a frame.
 
 use fairweir_core::policy::{Group, Policy};
 use fairweir_core::share::Weight;
@@ -46,7 +46,7 @@ fn the_kernel_classifies_frames_as_the_reference_reads_them() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/linux/packet.txt");
     let (mut seen, mut passed) = ([0; MATCHES.len() + 1], 0);
     for (i, mut frame) in corpus::read(path.as_ref()).unwrap().into_iter().enumerate() {
-        // The kernel runs no frame without a header, and drops what is for another host.
+        // The kernel runs no frame without an Ethernet header, and drops frames for another host.
         if frame.len() < 14 {
             continue;
         }

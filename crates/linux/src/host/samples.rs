@@ -8,7 +8,7 @@ use crate::bpf::abi::Counters;
 use crate::shape::ifb::Ifb;
 use crate::{Error, monotonic_now};
 
-/// The counters when they were last read.
+/// The counters at the last read.
 pub(super) struct Seen {
     timeable: u64,
     read_at: Time,
@@ -34,7 +34,7 @@ impl Host {
             self.look_for_cgroups(counters.new_cgroups)?;
         }
         let at = self.ifb.as_ref().map(Ifb::at);
-        let samples = self.shaper.take_samples(&counters.slots, at)?;
+        let samples = self.shaper.take_samples(&counters.slots, at.as_slice())?;
         let seen = &mut self.seen;
         let now = monotonic_now();
         let interval = now.since(std::mem::replace(&mut seen.read_at, now));

@@ -30,22 +30,22 @@ pub struct Trial {
 /// A packet as the classifier sees it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Packet<'p> {
-    /// From the Ethernet header on.
+    /// The bytes from the Ethernet header on.
     pub bytes: &'p [u8],
-    /// How many packets of the wire GRO has merged into it; 0 if it is one packet.
+    /// How many packets of the wire GRO has merged into this one; 0 if it is one packet.
     pub segments: u32,
-    /// Payload of each of these packets.
+    /// Payload bytes of each of these packets.
     pub segment_size: u32,
 }
 
 /// What the classifier did with a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// Whether it was sent to the class; else it passed.
+    /// Whether it was redirected to the class; otherwise it passed.
     pub redirected: bool,
-    /// Number of the group, in the policy's order, that it was counted for.
+    /// Index, in the policy's order, of the group that it was counted for.
     pub group: Option<usize>,
-    /// What was counted.
+    /// Bytes that were counted.
     pub received: Bytes,
     /// Packets that were counted.
     pub packets: u64,
@@ -96,7 +96,7 @@ impl Trial {
         known.run(&Netns::current()?, &mut Vec::new())
     }
 
-    /// How many packets were timed, of connections that have received something.
+    /// Number of timed packets, over the connections that have received something.
     ///
     /// # Errors
     /// If the kernel cannot watch connections.
@@ -106,8 +106,8 @@ impl Trial {
         Ok(samples(&told, &self.slots).iter().filter_map(|s| s.transit).map(|t| t.samples).sum())
     }
 
-    /// Makes a flow known and binds it to a group of the policy, as if it had packets at the last heartbeat, before it
-    /// has any.
+    /// Creates a flow and binds it to a group of the policy, as if it had packets at the last
+    /// heartbeat, before it has any.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -119,7 +119,7 @@ impl Trial {
         update(map, site::key(flow).as_bytes(), state.as_bytes())
     }
 
-    /// Binds a flow that is known to another group, as a daemon does.
+    /// Binds a known flow to another group, as a daemon does.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -134,7 +134,7 @@ impl Trial {
         self.programs.configure(&self.config)
     }
 
-    /// Leaves room for what is remembered of the flows of one set only.
+    /// Reduces the table of recent flows to one set.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -143,7 +143,7 @@ impl Trial {
         self.programs.configure(&self.config)
     }
 
-    /// What is remembered of flows, as the words of the kernel's table.
+    /// The words of the kernel's table of recent flows.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -161,7 +161,7 @@ impl Trial {
         Ok(words)
     }
 
-    /// Runs what hears the beginnings of connections `repeat` times on a packet that leaves; how long one run took.
+    /// Runs the program that hears connections `repeat` times on a leaving packet; returns one run's time.
     ///
     /// # Errors
     /// As for [`Trial::run`].
@@ -185,7 +185,7 @@ impl Trial {
     /// Runs the classifier `repeat` times on a packet that arrives at the loopback device.
     ///
     /// # Errors
-    /// If the kernel refuses the packet, as it does those without an Ethernet header.
+    /// If the kernel refuses the packet, for example one without an Ethernet header.
     pub fn run(&self, packet: &Packet, repeat: u32) -> Result<Verdict, Error> {
         let before = self.programs.counters()?;
         let fields = [(GSO_SEGS, packet.segments), (GSO_SIZE, packet.segment_size)];

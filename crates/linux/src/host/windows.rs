@@ -1,6 +1,6 @@
-//! How far the receive windows of the host's connections may open.
+//! Bounds of the receive windows of the host's connections.
 //!
-//! The bounds are in a map by the socket's cookie, and an iterator brings the sockets to them
+//! A map contains the bounds by socket cookie. A BPF iterator walks the sockets and sets them
 //! (`bpf/connection.h`).
 
 use std::collections::BTreeMap;
@@ -20,27 +20,27 @@ use crate::window::connections::{Pass, evidence, samples};
 use crate::window::expiry::{self, Expiry, ExpiryProgram};
 use crate::window::{BoundMaps, Bounds, is_marked, number};
 
-/// The part of a [`Host`] that watches connections; it costs nothing before it is asked for.
+/// The part of a [`Host`] that watches connections; it costs nothing until it is used.
 pub(super) enum WindowEnforcer {
-    /// Not asked for yet.
+    /// Not used yet.
     Asleep,
     /// The kernel lacks something; the limits say what.
     Lacking,
-    /// It watches, and bounds windows on request.
+    /// Watches, and bounds windows on request.
     Awake(Box<Awake>),
 }
 
-/// The programs that watch and bound, and what they saw.
+/// The programs that watch and bound, and their last results.
 pub(super) struct Awake {
     watch: Pass,
     bound: Pass,
-    /// Dropping it detaches; `None` if connections that open cannot be seen at once.
+    /// Dropping it detaches; `None` if opening connections cannot be seen at once.
     open: Option<Link>,
-    /// While there are bounds; `None` if the kernel cannot lift them when this process is killed.
+    /// Present while there are bounds; `None` if the kernel cannot lift them when this process is killed.
     expiry: Option<Expiry>,
     /// The bounds of the connections as they were last seen, by id.
     seen: BTreeMap<u64, u32>,
-    /// Ticks until the next pass that meets every connection, whether something has to be set or not.
+    /// Ticks until the next pass that visits every connection, even if no bound has to be set.
     ticks_left: u32,
     output: Vec<u8>,
 }
@@ -79,7 +79,7 @@ impl Host {
         Ok(samples)
     }
 
-    /// Makes the bounds those of `windows`; nothing if the kernel cannot bound windows.
+    /// Changes the bounds to those of `windows`; does nothing if the kernel cannot bound windows.
     pub(super) fn set_windows(&mut self, windows: &Windows) -> Result<(), Error> {
         let mut wanted = Bounds::of(windows, &self.shaper.slots);
         let WindowEnforcer::Awake(awake) = &mut self.windows else { return Ok(()) };
@@ -92,13 +92,13 @@ impl Host {
                 .ok();
         }
         let bounds = &mut self.shaper.bounds;
-        // A connection begins with a bound that ends when it is first watched: it needs its own at once.
+        // A connection begins with a bound that ends when it is first watched: it needs its own bound at once.
         let is_new = |id: &u64| !bounds.connections.contains_key(id);
         let has_to_set = begins
             || wanted.connections.keys().any(is_new)
             || awake.has_to_set(&wanted.connections);
         if !has_to_set {
-            // Bounds within the tolerance stay; only those of connections that have ended go.
+            // Bounds within the tolerance stay; only those of ended connections are removed.
             let mut kept = bounds.connections.clone();
             kept.retain(|id, _| wanted.connections.contains_key(id));
             wanted.connections = kept;
@@ -129,13 +129,13 @@ impl Host {
         Ok(())
     }
 
-    /// Whether all windows are bounded, also those of connections that open between two ticks.
+    /// Whether all windows are bounded, including those of connections that open between two ticks.
     pub(super) fn bounds_openings(&self) -> bool {
         let WindowEnforcer::Awake(awake) = &self.windows else { return false };
         self.config.features & FEATURE_WINDOWS != 0 && awake.open.is_some()
     }
 
-    /// Idempotent: lifts what is bounded and sees no more connections open.
+    /// Lifts all bounds, and stops watching for connections that open. Idempotent.
     pub(super) fn close_windows(&mut self) -> Result<(), Error> {
         let released = self.lift_windows();
         if matches!(self.windows, WindowEnforcer::Awake(_)) {
@@ -145,7 +145,7 @@ impl Host {
         released
     }
 
-    /// Starts to watch, at the first request. What the kernel lacks becomes a limit, not an error.
+    /// Starts to watch, at the first request. A missing kernel feature becomes a limit, not an error.
     fn wake_windows(&mut self) -> Result<(), Error> {
         if !self.programs.parts().has_windows() {
             self.windows = WindowEnforcer::Lacking;
@@ -156,7 +156,7 @@ impl Host {
             );
             return Ok(());
         }
-        // What a connection has received before the first pass is no volume of an interval.
+        // What a connection received before the first pass does not belong to an interval.
         self.config.baseline = 1;
         self.config.features |= FEATURE_TRANSIT;
         self.configure()?;
@@ -211,7 +211,7 @@ impl Awake {
     }
 }
 
-/// The pass over the connections that are known.
+/// The pass over the known connections.
 pub(super) fn watch(programs: &Programs) -> Result<Pass, Error> {
     if programs.parts() == Parts::WatchAll {
         return Pass::new(&programs.program("fairweir_watch_all")?);
@@ -229,8 +229,8 @@ fn attach_open(programs: &Programs) -> Result<Link, Error> {
     link.map_err(|e| bpf_error("see connections open", &e))
 }
 
-/// A bound is written only if it differs from the one in force by more than 1/64 of the window: a pass
-/// over all connections takes milliseconds. The rate is off by the same part.
+/// A bound is written only if it differs from the one in force by more than 1/64 of the window,
+/// since a pass over all connections takes milliseconds. The rate may be off by the same fraction.
 const TOLERANCE: u32 = 64;
-/// Ticks (5 s) after which a pass meets every connection, also those that came from another device.
+/// Ticks (5 s) after which a pass visits every connection, including those that came from another device.
 const BOUND_TICKS: u32 = 25;

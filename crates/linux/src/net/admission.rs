@@ -1,6 +1,6 @@
-//! What a socket that anybody can write to gets: little of strangers, and enough of each client.
+//! Limits what a socket that anyone can write to receives: few datagrams of strangers, and enough of each client.
 //!
-//! The kernel drops the rest before it wakes the process (`bpf/admit.bpf.c`).
+//! The kernel drops the other datagrams before it wakes the process (`bpf/admit.bpf.c`).
 
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd};
@@ -12,7 +12,7 @@ use crate::Error;
 use crate::bpf::abi::{AdmitClient, Plain};
 use crate::bpf::{bpf_error, listen_to_the_loader, program, update};
 
-/// Datagrams of all strangers together that a socket gets in a second.
+/// Datagrams per second that a socket gets from all strangers together.
 pub const STRANGERS_MAX: u32 = crate::bpf::header::ADMIT_STRANGERS_MAX;
 
 /// The clients of a socket. See the module.
@@ -22,8 +22,8 @@ pub struct Admission {
 }
 
 impl Admission {
-    /// Bounds what a socket gets from now on, until it is closed. About `clients` are known at most, which take 90 bytes
-    /// each from the beginning; who was not heard for longest makes room.
+    /// Limits what a socket gets from now on, until it is closed. About `clients` clients are known
+    /// at most; each takes 90 bytes, allocated now. The client that was silent longest makes room.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -54,7 +54,7 @@ impl Admission {
         Ok(Admission { clients })
     }
 
-    /// From now on this is no stranger.
+    /// Makes `client` known: from now on it is not a stranger.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -76,7 +76,7 @@ pub(crate) fn open() -> Result<OpenObject, Error> {
 
 const CLIENTS: &str = "clients";
 const BOUNDING: &str = "bound what a socket gets";
-/// A client that has sent nothing in this second.
+/// Bytes of a client's counter; all zero if the client has sent nothing in this second.
 const PORTION_BYTES: usize = 16;
 /// The compiled `bpf/admit.bpf.c`.
 const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/admit.bpf.o"));

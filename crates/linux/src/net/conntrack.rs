@@ -6,27 +6,27 @@ use std::net::IpAddr;
 use super::netlink::{Netlink, Request, attribute};
 use crate::Error;
 
-/// A connection by its first packet.
+/// A connection, as described by its first packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Translated {
-    /// Who sent it.
+    /// The sender of the packet.
     pub from: IpAddr,
-    /// Its sender's address behind this host, where answers are sent to.
+    /// The sender's address behind this host, to which answers are sent.
     pub shown: IpAddr,
 }
 
-/// The first `max` of them in the caller's network namespace. The kernel looks at all connections that it tracks, if there
-/// are fewer.
+/// The first `max` translated connections of the caller's network namespace. If there are fewer,
+/// the kernel walks all connections that it tracks.
 ///
 /// # Errors
-/// If the kernel refuses, as without CAP_NET_ADMIN or connection tracking.
+/// If the kernel refuses, for example without CAP_NET_ADMIN or connection tracking.
 pub fn translated(max: usize) -> Result<Vec<Translated>, Error> {
     let status = SRC_NAT.to_be_bytes();
     let header = [libc::AF_UNSPEC as u8, 0, 0, 0];
     let request = Request::new(GET, 0, &header).with(STATUS, &status).with(STATUS_MASK, &status);
     let mut found = Vec::new();
     Netlink::open_netfilter()?.dump_some("list translated connections", request, |payload| {
-        // An older kernel lists all.
+        // An older kernel ignores the filter and lists all connections.
         let attributes = payload.get(header.len()..).unwrap_or_default();
         let is_translated = attribute(attributes, STATUS)
             .and_then(|bytes| bytes.try_into().ok().map(u32::from_be_bytes))

@@ -1,4 +1,4 @@
-//! Datagram sockets: what waits there, what was dropped, and answers from the address that was asked.
+//! Datagram sockets: receive buffers, dropped packets, and answers from the address that was asked.
 
 use std::ffi::OsString;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -16,15 +16,15 @@ use crate::net::link;
 /// A datagram that arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asked {
-    /// How many bytes there are; at most the length of the buffer.
+    /// Number of bytes; at most the length of the buffer.
     pub length: usize,
-    /// Who sent it; IPv4 as such.
+    /// The sender; an IPv4 address is not mapped.
     pub from: SocketAddr,
-    /// To which address; IPv4 as an IPv6 address.
+    /// The destination address; IPv4 as an IPv6 address.
     to: Ipv6Addr,
 }
 
-/// Listens at a port for what arrives at a device, by IPv4 and IPv6, without blocking.
+/// Listens at a port for datagrams that arrive at a device, by IPv4 and IPv6, without blocking.
 ///
 /// # Errors
 /// If the port is in use, or there is no such device.
@@ -40,7 +40,7 @@ pub fn listen_at(device: &str, port: u16) -> io::Result<UdpSocket> {
 /// or be a link-local group.
 ///
 /// # Errors
-/// If there is no such device, or no way over it.
+/// If there is no such device, or no route over it.
 pub fn connect_over(device: &str, to: SocketAddr) -> io::Result<UdpSocket> {
     let any = if to.is_ipv4() {
         Ipv4Addr::UNSPECIFIED.into()
@@ -61,7 +61,7 @@ pub fn connect_over(device: &str, to: SocketAddr) -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
-/// Hears what is said at a port of a link-local group at a device, without blocking, and can say something there.
+/// A non-blocking socket that receives at a port of a link-local group at a device, and the address to send to there.
 ///
 /// # Errors
 /// If the port is in use, there is no such device, or it has no IPv6.
@@ -76,14 +76,14 @@ pub fn join_at(device: &str, group: Ipv6Addr, port: u16) -> io::Result<(UdpSocke
     Ok((socket, SocketAddrV6::new(group, port, 0, scope)))
 }
 
-/// The hop limit of what no router has forwarded (RFC 5082).
+/// The hop limit of packets that no router has forwarded (RFC 5082).
 const ON_LINK: i32 = 255;
 
-/// The next datagram of a socket of [`join_at`]: its length, and which address of this link sent it; `None` if it is
-/// from elsewhere.
+/// The next datagram of a socket of [`join_at`]: its length, and the address of this link that sent
+/// it; `None` if it is from elsewhere.
 ///
 /// # Errors
-/// [`io::ErrorKind::WouldBlock`] if none waits.
+/// [`io::ErrorKind::WouldBlock`] if no datagram waits.
 pub fn receive_on_link(
     socket: &UdpSocket,
     bytes: &mut [u8],
@@ -103,7 +103,7 @@ pub fn receive_on_link(
 /// The next datagram of a socket of [`listen_at`].
 ///
 /// # Errors
-/// [`io::ErrorKind::WouldBlock`] if none waits.
+/// [`io::ErrorKind::WouldBlock`] if no datagram waits.
 pub fn receive(socket: &UdpSocket, bytes: &mut [u8]) -> io::Result<Asked> {
     let mut parts = [IoSliceMut::new(bytes)];
     let mut control = nix::cmsg_space!(libc::in6_pktinfo);
@@ -137,13 +137,13 @@ pub fn answer(socket: &UdpSocket, asked: &Asked, bytes: &[u8]) -> io::Result<()>
     Ok(())
 }
 
-/// Lets about `bytes` bytes wait, as the kernel counts them: of each packet more than its length. Returns how many it
-/// lets wait, which is less if neither CAP_NET_ADMIN nor `net.core.rmem_max` allow more.
+/// Sets the receive buffer to about `bytes`, as the kernel counts: for each packet more than its length. Returns
+/// the size in force, which is smaller if neither CAP_NET_ADMIN nor `net.core.rmem_max` allow the whole.
 ///
 /// # Errors
 /// If the kernel refuses any size.
 pub fn set_receive_buffer(socket: &impl AsFd, bytes: usize) -> io::Result<usize> {
-    // The kernel doubles what it is told (socket(7)).
+    // The kernel doubles the value (socket(7)).
     let half = bytes / 2;
     if setsockopt(socket, sockopt::RcvBufForce, &half).is_err() {
         setsockopt(socket, sockopt::RcvBuf, &half)?;
@@ -151,10 +151,10 @@ pub fn set_receive_buffer(socket: &impl AsFd, bytes: usize) -> io::Result<usize>
     Ok(getsockopt(socket, sockopt::RcvBuf)?)
 }
 
-/// How many packets the kernel has dropped at a socket, most of all because too many waited.
+/// Number of packets that the kernel has dropped at a socket, mostly because too many waited.
 ///
 /// # Errors
-/// If the kernel does not say.
+/// If the kernel does not answer.
 pub fn drops(socket: &impl AsFd) -> io::Result<u64> {
     // Source: include/uapi/linux/sock_diag.h.
     const SK_MEMINFO_DROPS: usize = 8;

@@ -23,7 +23,7 @@ pub struct Link {
     pub hardware: u16,
     /// Its alias, which is empty for most.
     pub alias: String,
-    /// What made it, such as `veth` or `ifb`; empty for physical devices.
+    /// The kind of driver that created it, such as `veth` or `ifb`; empty for physical devices.
     pub kind: String,
     /// The most payload per packet, in bytes.
     pub mtu: u32,
@@ -31,7 +31,7 @@ pub struct Link {
     pub master: u32,
     /// L2 bytes that it has received, as its driver counts them.
     pub received: u64,
-    /// The same, sent.
+    /// L2 bytes that it has sent, as its driver counts them.
     pub sent: u64,
 }
 
@@ -96,7 +96,7 @@ pub(crate) fn find_with(netlink: &mut Netlink, name: &str) -> Result<Option<Link
         .ask(&format!("look for the link {name}"), request.with_text(libc::IFLA_IFNAME, name))
     {
         Ok(payload) => Ok(Link::parse(&payload)),
-        // A name that is too long is one that no device has.
+        // A device cannot have a name that is too long.
         Err(e) if matches!(e.errno(), Some(libc::ENODEV | libc::ERANGE | libc::EINVAL)) => Ok(None),
         Err(e) => Err(e),
     }
@@ -176,8 +176,8 @@ pub fn set_bridge(name: &str, bridge: &str) -> Result<(), Error> {
     })
 }
 
-/// Makes an intermediate functional block device with an alias. It will have no address of its own: browsers
-/// break off what they load when an address appears (`ERR_NETWORK_CHANGED` of Chromium).
+/// Makes an intermediate functional block device with an alias. It gets no address of its own:
+/// browsers abort loads when an address appears (`ERR_NETWORK_CHANGED` of Chromium).
 ///
 /// # Errors
 /// If a device of that name exists, or without CAP_NET_ADMIN.
@@ -187,7 +187,7 @@ pub fn create_ifb(name: &str, alias: &str) -> Result<(), Error> {
 
 pub(crate) fn create_ifb_with(netlink: &mut Netlink, name: &str, alias: &str) -> Result<(), Error> {
     let kind = Nest::default().with_text(IFLA_INFO_KIND, "ifb");
-    // The kernel takes no alias at birth; in one datagram the device is hardly ever seen without.
+    // The kernel accepts no alias at creation; in one datagram the device is hardly ever visible without it.
     let request = Request::new(libc::RTM_SETLINK, 0, &ifinfo(0, 0, 0))
         .with_text(libc::IFLA_IFNAME, name)
         .with(libc::IFLA_IFALIAS, alias.as_bytes());
@@ -197,7 +197,7 @@ pub(crate) fn create_ifb_with(netlink: &mut Netlink, name: &str, alias: &str) ->
         .with_text(libc::IFLA_IFNAME, name)
         .with_nest(libc::IFLA_AF_SPEC, Nest::default().with_nest(libc::AF_INET6 as u16, mode));
     match netlink.change(&format!("leave {name} without an address"), request) {
-        // A kernel without IPv6.
+        // The kernel has no IPv6.
         Err(e) if e.errno() == Some(libc::EAFNOSUPPORT) => Ok(()),
         result => result,
     }
@@ -221,7 +221,7 @@ pub fn tun(name: &str) -> Result<OwnedFd, Error> {
     Ok(file.into())
 }
 
-/// Deletes a device; of a veth pair both ends go.
+/// Deletes a device; of a veth pair, both ends are deleted.
 ///
 /// # Errors
 /// If there is none, or the kernel keeps it.
@@ -296,7 +296,7 @@ pub fn add_address(name: &str, address: IpNet) -> Result<(), Error> {
     })
 }
 
-/// Routes `destination` to `device`, by the next hop `via` if there is one.
+/// Routes `destination` to `device`, through the next hop `via` if there is one.
 ///
 /// # Errors
 /// If there is no such device, the next hop cannot be reached, or the route exists.
@@ -340,8 +340,8 @@ pub fn offloads(name: &str, on: bool) -> Result<(), Error> {
     Ok(())
 }
 
-/// Switches the checksums of what is sent: without the offload the stack computes them, so that a
-/// program that hears the packets can hand them on.
+/// Switches the checksum offload for sent packets: without it the stack computes checksums, so that
+/// a program that captures the packets can forward them.
 ///
 /// # Errors
 /// If there is no such device, or its driver refuses.
@@ -381,7 +381,7 @@ fn creation(name: &str, kind: Nest) -> Request {
         .with_nest(libc::IFLA_LINKINFO, kind)
 }
 
-/// `struct ifinfomsg`: which device, which flags, which of them to change.
+/// `struct ifinfomsg`: the device, its flags, and the mask of flags to change.
 fn ifinfo(index: u32, flags: u32, change: u32) -> [u8; IFINFO_BYTES] {
     let mut header = [0; IFINFO_BYTES];
     header[4..8].copy_from_slice(&index.to_ne_bytes());

@@ -1,9 +1,8 @@
 //! Messages to the kernel's netlink (routing, netfilter) and back, synchronously.
 //!
-//! A [`Request`] is built byte by byte and an answer is read attribute by attribute, so that an
-//! attribute that this program does not know is skipped and never an error. Terms: an attribute is
-//! a type and a value, a nest is an attribute whose value is attributes. Source: netlink(7),
-//! rtnetlink(7).
+//! A [`Request`] is built byte by byte and an answer is read attribute by attribute. An unknown
+//! attribute is skipped; it is never an error. Terms: an attribute is a type and a value; a nest is
+//! an attribute whose value consists of attributes. Source: netlink(7), rtnetlink(7).
 
 use std::io;
 
@@ -15,8 +14,8 @@ use netlink_sys::{
 
 use crate::Error;
 
-/// Hands the payload of each object of nftables to `take`, as [`Netlink::dump`] does. `message` is
-/// `NFT_MSG_GET…`. There are none if the kernel has no nftables, or none with such objects.
+/// Passes the payload of each object of nftables to `take`, as [`Netlink::dump`] does. `message` is
+/// `NFT_MSG_GET…`. There are no objects if the kernel has no nftables, or not this kind of object.
 ///
 /// # Errors
 /// If the kernel refuses.
@@ -128,15 +127,15 @@ impl Netlink {
     /// Opens a socket in the calling thread's network namespace.
     ///
     /// # Errors
-    /// If the kernel gives none.
+    /// If the kernel refuses a socket.
     pub(crate) fn open() -> Result<Netlink, Error> {
         Netlink::open_protocol(NETLINK_ROUTE)
     }
 
-    /// The same to the netfilter's netlink.
+    /// As [`Netlink::open`], for netfilter's netlink.
     ///
     /// # Errors
-    /// If the kernel gives none.
+    /// If the kernel refuses a socket.
     pub(crate) fn open_netfilter() -> Result<Netlink, Error> {
         Netlink::open_protocol(NETLINK_NETFILTER)
     }
@@ -156,7 +155,7 @@ impl Netlink {
         Ok(Netlink { socket, sequence: 0 })
     }
 
-    /// The socket, on which the kernel may send by itself.
+    /// The socket, on which the kernel may also send unasked.
     pub(crate) fn into_socket(self) -> Socket {
         self.socket
     }
@@ -169,11 +168,11 @@ impl Netlink {
         self.change_all(attempted, std::slice::from_ref(&request))
     }
 
-    /// Sends all requests in one datagram, which the kernel carries out in order without letting
-    /// anything in between wait for this program, and waits for all acknowledgements.
+    /// Sends all requests in one datagram and waits for all acknowledgements. The kernel carries
+    /// the requests out in order, without waiting for this program in between.
     ///
     /// # Errors
-    /// The first refusal; the kernel carries out the requests behind it all the same.
+    /// The first refusal; the kernel still carries out the requests behind it.
     pub(crate) fn change_all(
         &mut self,
         attempted: &str,
@@ -247,7 +246,7 @@ impl Netlink {
         })
     }
 
-    /// The same until `take` returns false; what is left goes with the socket.
+    /// As [`Netlink::dump`], until `take` returns false; drops the remaining answers.
     ///
     /// # Errors
     /// [`Error::Refused`] with what was `attempted`.
@@ -340,7 +339,7 @@ pub(crate) fn u32_at(bytes: &[u8], offset: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.get(offset..offset + 4)?.try_into().ok()?))
 }
 
-/// The same of 16 bits.
+/// The 16-bit number in host order at `offset` of `bytes`.
 pub(crate) fn u16_at(bytes: &[u8], offset: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(bytes.get(offset..offset + 2)?.try_into().ok()?))
 }
@@ -380,7 +379,7 @@ impl Header {
     }
 }
 
-/// What an acknowledgement says; the kernel's own words, where it has some, are logged.
+/// The result in an acknowledgement; the kernel's own message, if there is one, is logged.
 fn verdict(header: &Header, payload: &[u8]) -> io::Result<()> {
     let code = u32_at(payload, 0).map_or(0, |code| code as i32);
     if code == 0 {
@@ -416,10 +415,10 @@ const ALIGN: usize = 4;
 pub(crate) const TCMSG_BYTES: usize = 20;
 const HEADER_BYTES: usize = 16;
 const ATTRIBUTE_HEADER_BYTES: usize = 4;
-/// What precedes the attributes of a message of netfilter. Source: linux/netfilter/nfnetlink.h.
+/// Bytes before the attributes of a netfilter message. Source: linux/netfilter/nfnetlink.h.
 pub(crate) const NFGENMSG_BYTES: usize = 4;
 const NFNL_SUBSYS_NFTABLES: u16 = 10;
-/// An error's code and the header of the request that it answers.
+/// Bytes of an error's code and of the header of the request that it answers.
 const ERROR_BYTES: usize = 4 + HEADER_BYTES;
 /// The kernel's dumps fill at most 32 KiB per datagram.
 const RECEIVE_BYTES: usize = 65_536;

@@ -1,7 +1,7 @@
 //! Anonymous network namespaces, for the lab and for tests.
 //!
-//! A [`Netns`] is held by a file descriptor alone and has no name in the file system, so it goes
-//! with its last user, also after `kill -9`.
+//! A [`Netns`] is held only by a file descriptor and has no name in the file system, so it
+//! disappears with its last user, also after `kill -9`.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -24,7 +24,7 @@ impl Netns {
     /// # Errors
     /// Without CAP_SYS_ADMIN, or if the kernel has no network namespaces.
     pub fn new() -> Result<Netns, Error> {
-        // A namespace belongs to a thread, so a short-lived one makes it and the caller's stays.
+        // A namespace belongs to a thread: a short-lived one makes it, the caller's is unchanged.
         let made = thread::spawn(|| {
             unshare(CloneFlags::CLONE_NEWNET)
                 .map_err(|e| Error::refused("make a network namespace", e))?;
@@ -44,7 +44,7 @@ impl Netns {
             .map_err(|e| Error::refused(format!("open {THREAD_NETNS}"), e))
     }
 
-    /// Whether the calling thread is in it.
+    /// Whether the calling thread is in this namespace.
     pub(crate) fn is_current(&self) -> bool {
         let identity = |file: &File| file.metadata().ok().map(|m| (m.dev(), m.ino()));
         let current = File::open(THREAD_NETNS).ok().and_then(|file| identity(&file));
@@ -52,12 +52,12 @@ impl Netns {
         current.is_some() && current == own
     }
 
-    /// The number by which programs in the kernel know the calling thread's namespace, which is
-    /// never used again.
+    /// The number by which programs in the kernel know the calling thread's namespace. Unlike its
+    /// inode, this number is never used again.
     ///
     /// # Errors
     /// If the kernel is older than 5.14.
-    pub(crate) fn current_cookie() -> Result<u64, Error> {
+    pub fn current_cookie() -> Result<u64, Error> {
         let attempted = "ask for the cookie of the network namespace";
         let socket = UnixDatagram::unbound().map_err(|e| Error::refused(attempted, e))?;
         let mut cookie = 0_u64;
@@ -75,11 +75,11 @@ impl Netns {
         if answer == 0 { Ok(cookie) } else { Err(Error::last_os(attempted)) }
     }
 
-    /// Runs `work` inside the namespace on a thread of its own and waits for it; processes and
-    /// threads that `work` starts are born inside.
+    /// Runs `work` inside the namespace on a separate thread and waits for it. Processes and
+    /// threads that `work` starts begin inside, too.
     ///
     /// # Panics
-    /// If `work` does, or if the caller may not enter the namespace (CAP_SYS_ADMIN).
+    /// If `work` panics, or if the caller may not enter the namespace (CAP_SYS_ADMIN).
     pub fn run<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
         let inside = || {
             setns(&self.0, CloneFlags::CLONE_NEWNET).expect("enter a network namespace");

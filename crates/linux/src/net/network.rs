@@ -1,6 +1,6 @@
-//! Which network a device is connected to.
+//! Identifies the network that a device is connected to.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use fairweir_core::packet::Mac;
 use fairweir_core::units::Span;
@@ -8,12 +8,12 @@ use fairweir_core::units::Span;
 use crate::Error;
 use crate::net::link;
 use crate::net::netlink::{
-    NFGENMSG_BYTES, Netlink, Request, attribute, dump_nftables, text, u32_at,
+    NFGENMSG_BYTES, Netlink, Request, attribute, dump_nftables, text, u16_at, u32_at,
 };
 
-/// A name for the network behind `dev`, by which its capacity can be remembered: `gateway ` and
-/// the hardware address of the default route's next hop. `None` if there is no such route, or
-/// its address was not resolved yet.
+/// A name for the network behind `dev`, under which its capacity can be remembered: `gateway ` and
+/// the hardware address of the default route's next hop. `None` if there is no such route, or that
+/// address is not resolved yet.
 pub fn identity(dev: &str) -> Option<String> {
     match find(dev) {
         Ok(identity) => identity,
@@ -40,14 +40,11 @@ pub fn default_devices() -> Result<Vec<String>, Error> {
     let mut netlink = Netlink::open()?;
     let mut all: Vec<u32> = Vec::new();
     for family in [libc::AF_INET, libc::AF_INET6] {
-        let mut routes: Vec<(u32, u32)> = Vec::new();
-        default_routes(&mut netlink, family as u8, |device, metric, _| {
-            routes.push((metric, device));
-        })?;
-        routes.sort_by_key(|&(metric, _)| metric);
-        for (_, device) in routes {
-            if !all.contains(&device) {
-                all.push(device);
+        for route in default_routes(&mut netlink, family as u8)? {
+            for (device, _) in route.hops {
+                if !all.contains(&device) {
+                    all.push(device);
+                }
             }
         }
     }
@@ -56,8 +53,8 @@ pub fn default_devices() -> Result<Vec<String>, Error> {
     Ok(all.into_iter().filter_map(name).map(|link| link.name.clone()).collect())
 }
 
-/// Whether nftables, or iptables by way of it, has a chain that translates the addresses of what leaves.
-/// None if the kernel has no nftables.
+/// Whether nftables, or iptables based on it, has a chain that translates source addresses. False
+/// if the kernel has no nftables.
 ///
 /// # Errors
 /// If the kernel refuses.
@@ -67,7 +64,7 @@ pub fn has_nat() -> Result<bool, Error> {
     Ok(found)
 }
 
-/// Whether a chain of nftables, as the kernel lists it, translates what leaves.
+/// Whether a chain of nftables, as the kernel lists it, translates source addresses.
 fn is_source_nat(payload: &[u8]) -> bool {
     let attributes = payload.get(NFGENMSG_BYTES..).unwrap_or_default();
     let kind = attribute(attributes, NFTA_CHAIN_TYPE).map(text);
@@ -108,37 +105,79 @@ fn find(dev: &str) -> Result<Option<String>, Error> {
 
 /// The next hop of the default route over the device with the smallest metric.
 fn next_hop(netlink: &mut Netlink, family: u8, device: u32) -> Result<Option<Vec<u8>>, Error> {
-    let mut best: Option<(u32, Vec<u8>)> = None;
-    default_routes(netlink, family, |over, metric, hop| {
-        if over == device
-            && let Some(hop) = hop
-            && best.as_ref().is_none_or(|(least, _)| metric < *least)
-        {
-            best = Some((metric, hop.to_vec()));
-        }
-    })?;
-    Ok(best.map(|(_, hop)| hop))
+    let routes = default_routes(netlink, family)?;
+    let hops = routes.into_iter().flat_map(|route| route.hops);
+    Ok(hops.filter(|(over, _)| *over == device).find_map(|(_, hop)| hop))
 }
 
-/// Shows each default route: its device, metric, and next hop if it has one.
-fn default_routes(
+/// A default route.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DefaultRoute {
+    metric: u32,
+    /// Devices with their next hops; a route with several uses all at once.
+    pub(crate) hops: Vec<(u32, Option<Vec<u8>>)>,
+}
+
+impl DefaultRoute {
+    fn parse(payload: &[u8], family: u8) -> Option<DefaultRoute> {
+        let all = payload.get(RTMSG_BYTES..).filter(|_| payload[..2] == [family, 0])?;
+        let number = |kind| attribute(all, kind).and_then(|value| u32_at(value, 0));
+        let gateway = |within| attribute(within, libc::RTA_GATEWAY).map(<[u8]>::to_vec);
+        let mut hops: Vec<_> =
+            number(libc::RTA_OIF).map(|device| (device, gateway(all))).into_iter().collect();
+        // `struct rtnexthop`: its length, flags, weight, device; then attributes.
+        let mut rest = attribute(all, libc::RTA_MULTIPATH).unwrap_or_default();
+        while let (Some(length), Some(device)) = (u16_at(rest, 0), u32_at(rest, 4)) {
+            let length = usize::from(length);
+            let Some(within) = rest.get(RTNEXTHOP_BYTES..length) else { break };
+            hops.push((device, gateway(within)));
+            rest = rest.get(length.next_multiple_of(4)..).unwrap_or_default();
+        }
+        let metric = number(libc::RTA_PRIORITY).unwrap_or(0);
+        (!hops.is_empty()).then_some(DefaultRoute { metric, hops })
+    }
+}
+
+/// All default routes, by metric.
+pub(crate) fn default_routes(
     netlink: &mut Netlink,
     family: u8,
-    mut show: impl FnMut(u32, u32, Option<&[u8]>),
-) -> Result<(), Error> {
+) -> Result<Vec<DefaultRoute>, Error> {
     let mut header = [0; RTMSG_BYTES];
     header[0] = family;
     let request = Request::new(libc::RTM_GETROUTE, 0, &header);
+    let mut routes = Vec::new();
     netlink.dump("list the routes", request, |payload| {
-        let attributes = payload.get(RTMSG_BYTES..).unwrap_or_default();
-        let number = |kind| attribute(attributes, kind).and_then(|value| u32_at(value, 0));
-        if payload.get(..2) == Some(&[family, 0])
-            && let Some(device) = number(libc::RTA_OIF)
-        {
-            let metric = number(libc::RTA_PRIORITY).unwrap_or(0);
-            show(device, metric, attribute(attributes, libc::RTA_GATEWAY));
+        routes.extend(DefaultRoute::parse(payload, family));
+    })?;
+    routes.sort_by_key(|route| route.metric);
+    Ok(routes)
+}
+
+/// The device by which a packet of this machine to the Internet leaves, by all rules and tables;
+/// `None` if there is no route. Sends nothing.
+///
+/// # Errors
+/// If the kernel does not answer.
+pub(crate) fn way_out(netlink: &mut Netlink, family: u8) -> Result<Option<u32>, Error> {
+    let to = match i32::from(family) {
+        libc::AF_INET => SOMEWHERE4.octets().to_vec(),
+        _ => SOMEWHERE6.octets().to_vec(),
+    };
+    let mut header = [0; RTMSG_BYTES];
+    (header[0], header[1]) = (family, to.len() as u8 * 8);
+    let request = Request::new(libc::RTM_GETROUTE, 0, &header).with(libc::RTA_DST, &to);
+    let routes = default_routes(netlink, family)?;
+    let found = match netlink.ask("look up the route to the Internet", request) {
+        Ok(payload) => {
+            let attributes = payload.get(RTMSG_BYTES..).unwrap_or_default();
+            attribute(attributes, libc::RTA_OIF).and_then(|device| u32_at(device, 0))
         }
-    })
+        // No route; or only routes for some sources, as OpenWrt has them for IPv6.
+        Err(e) if e.errno().is_some() => None,
+        Err(e) => return Err(e),
+    };
+    Ok(found.or_else(|| Some(routes.first()?.hops.first()?.0)))
 }
 
 /// Another host on the same link, as the kernel knows it.
@@ -150,11 +189,11 @@ pub struct Neighbour {
     pub address: IpAddr,
     /// Its link-layer address.
     pub mac: Mac,
-    /// How long ago the kernel last knew that it is there.
+    /// Time since the kernel last confirmed the neighbour.
     pub silent: Span,
 }
 
-/// The neighbours of all devices whose link-layer addresses are known.
+/// All neighbours, of all devices, with known link-layer addresses.
 ///
 /// # Errors
 /// If the kernel does not answer.
@@ -207,10 +246,14 @@ const NFTA_HOOK_HOOKNUM: u16 = 1;
 /// `NF_INET_POST_ROUTING`.
 const POSTROUTING: u32 = 4;
 const RTMSG_BYTES: usize = 12;
+const RTNEXTHOP_BYTES: usize = 8;
+/// Addresses to which only a default route leads (RFC 5737, RFC 3849).
+const SOMEWHERE4: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 1);
+const SOMEWHERE6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0xffff, 0, 0, 0, 0, 1);
 const NDMSG_BYTES: usize = 12;
 const NDA_DST: u16 = 1;
 const NDA_LLADDR: u16 = 2;
-/// `struct nda_cacheinfo`: the time since the neighbour was confirmed, first. Source: linux/neighbour.h.
+/// `struct nda_cacheinfo`, whose first field is the time since confirmation. Source: linux/neighbour.h.
 const NDA_CACHEINFO: u16 = 3;
-/// The kernel tells times in hundredths of a second, whatever its own clock (USER_HZ).
+/// The kernel reports times in hundredths of a second, independent of its own clock (USER_HZ).
 const TICK_MS: u64 = 10;

@@ -1,4 +1,4 @@
-//! What the policer and user space share (`bpf/police_abi.h`), by shorter names.
+//! What the policer and user space share (`bpf/police_abi.h`), under shorter names.
 
 pub(crate) use crate::bpf::abi::{
     Bench, Bindings, PoliceChoice as Choice, PoliceClient as Client, PoliceCriterion as Criterion,
@@ -28,7 +28,7 @@ use crate::bpf::header;
 /// The compiled `bpf/police.bpf.c`.
 pub(crate) const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/police.bpf.o"));
 
-/// What leads to an address in its map.
+/// The key of an address in its map.
 pub(crate) fn key_of(net: &IpNet) -> Vec<u8> {
     let address: Vec<u8> = match net {
         IpNet::V4(net) => net.network().octets().to_vec(),
@@ -42,14 +42,14 @@ pub(crate) fn key_of(net: &IpNet) -> Vec<u8> {
     key
 }
 
-/// What a slot of any class begins with: the smallest slot.
+/// The fields at the beginning of a slot of any class: those of the smallest slot.
 pub(crate) fn slot_header(slot: &[u8]) -> Option<PoliceSlot1> {
     slot.get(..size_of::<PoliceSlot1>()).and_then(PoliceSlot1::from_bytes)
 }
 
-/// Where the state begins in a slot of any class.
+/// Offset of the state in a slot of any class.
 pub(crate) const STATE_AT: usize = std::mem::offset_of!(PoliceSlot1, head);
-/// Size classes of slots.
+/// Number of size classes of slots.
 pub(crate) const CLASSES: usize = header::POLICE_CLASSES as usize;
 
 pub(crate) const MATCH_DSCP: u8 = header::POLICE_MATCH_DSCP as u8;
@@ -68,7 +68,7 @@ const _: () = {
     assert!(header::BINDINGS as usize == BINDINGS);
 };
 
-/// The leaves and inner nodes for which a slot of each class has room, and its bytes.
+/// For each class: the leaves and inner nodes for which a slot has room, and its bytes.
 pub(crate) const CLASS_ROOMS: [ClassRoom; CLASSES] = [
     ClassRoom { leaves: 1, inners: 1, bytes: size_of::<PoliceSlot1>() },
     ClassRoom { leaves: 4, inners: 4, bytes: size_of::<PoliceSlot4>() },
@@ -77,7 +77,7 @@ pub(crate) const CLASS_ROOMS: [ClassRoom; CLASSES] = [
     ClassRoom { leaves: 64, inners: 5, bytes: size_of::<PoliceSlotBundle>() },
 ];
 
-/// What fits into a slot of a class.
+/// The capacity of a slot of a class.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClassRoom {
     pub(crate) leaves: usize,
@@ -86,7 +86,7 @@ pub(crate) struct ClassRoom {
 }
 
 impl ClassRoom {
-    /// Of the tallies of a slot.
+    /// Bytes of a slot's tallies.
     pub(crate) fn tally_bytes(&self) -> usize {
         self.leaves * size_of::<Tally>()
     }

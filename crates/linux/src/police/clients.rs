@@ -1,8 +1,8 @@
 //! Clients: subscribers' hosts that said by which classes their download is to be divided.
 //!
-//! The plan of a client's classes is written to an unused place, and then its entry, at the index of the
-//! subscriber's slot, points there. The entry of the upload's slot leads to the bindings, which the programs
-//! write. A plan or a subscriber that changes has no client until that asks again.
+//! The plan of a client's classes is written to an unused place; then the client's entry, at the index
+//! of the subscriber's slot, points there. The entry of the upload's slot leads to the bindings, which
+//! the programs write. When a plan or a subscriber changes, its client is dropped until it asks again.
 
 use std::collections::HashMap;
 
@@ -19,14 +19,14 @@ use crate::bpf::abi::Plain;
 use crate::bpf::{bpf_error, update};
 use crate::clock::monotonic_now;
 
-/// Whose downloads clients divide now.
+/// The clients that divide downloads now.
 #[derive(Debug)]
 pub(super) struct Clients {
     of: HashMap<SubscriberId, Live>,
     places: Numbers,
     numbers: Numbers,
-    /// The number of the last shape. Shapes of clients' plans are not remembered, since there is no end of them; those
-    /// of another process are other numbers.
+    /// The number of the last shape. Shapes of clients' plans are not remembered, since their
+    /// number is unlimited; another process uses other numbers.
     shape: u32,
 }
 
@@ -48,13 +48,13 @@ impl Default for Clients {
 }
 
 impl Police {
-    /// Divides the download of a subscriber by a plan that [`phantom::Plan::divided`] made of its own, from now
-    /// on. Its queues keep their state if the classes have the same weights as before. Marks of its uploads
-    /// bind flows to these classes.
+    /// Divides the download of a subscriber from now on, by a plan that [`phantom::Plan::divided`]
+    /// made from the subscriber's own. Its queues keep their state if the classes have the same
+    /// weights as before. Marks of its uploads bind flows to these classes.
     ///
     /// # Errors
-    /// [`Error::UnknownSubscriber`], [`Error::NoClients`] if its plan is not for clients, [`Error::TooMany`], or
-    /// if the kernel refuses; then nothing has changed.
+    /// [`Error::UnknownSubscriber`], [`Error::NoClients`] if the subscriber's plan is not for
+    /// clients, [`Error::TooMany`], or if the kernel refuses; then nothing has changed.
     pub fn divide(&mut self, id: SubscriberId, plan: &phantom::Plan) -> Result<(), Error> {
         let slots = self.client_slots(id)?;
         let too_many = || Error::TooMany { what: "clients".to_owned(), max: CHUNKS * CLIENT_CHUNK };
@@ -104,7 +104,7 @@ impl Police {
         Ok(())
     }
 
-    /// Divides the download of a subscriber as its plan says, from now on.
+    /// Divides the download of a subscriber by its own plan from now on.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -121,7 +121,7 @@ impl Police {
         Ok(())
     }
 
-    /// The same for all subscribers of a plan.
+    /// As [`Police::undivide`], for all subscribers of a plan.
     pub(super) fn undivide_all(&mut self, plan: PlanId) -> Result<(), Error> {
         let has_plan = |id: &SubscriberId| {
             let seats = self.subscriber(*id).map(|subscriber| subscriber.seats).unwrap_or_default();
@@ -136,7 +136,7 @@ impl Police {
         self.clients.of.contains_key(&id)
     }
 
-    /// What is bound of a subscriber's client; `None` if no client divides its download.
+    /// The bindings of a subscriber's client; `None` if no client divides its download.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -160,7 +160,7 @@ impl Police {
         Ok([slot(Direction::Download)?, slot(Direction::Upload)?])
     }
 
-    /// Points to a client's plan and bindings, or to none.
+    /// Points the entry to a client's plan and bindings, or to none.
     fn show_client(&mut self, slots: [u32; 2], place: u32, number: u32) -> Result<(), Error> {
         let tables = self.tables_of(Direction::Download)?;
         for (slot, place) in slots.into_iter().zip([place, 0]) {
@@ -172,7 +172,7 @@ impl Police {
         Ok(())
     }
 
-    /// Makes room for what a client has, and writes it.
+    /// Makes room for a client's plan or bindings, and writes the value.
     fn write_of_client(
         &mut self,
         what: OfClient,
@@ -185,5 +185,5 @@ impl Police {
     }
 }
 
-/// A process takes shapes more slowly than one each 2^17 ns, and another begins where time is.
+/// A process uses up shapes more slowly than one per 2^17 ns, and each process begins at the current time.
 const CLIENT_SHAPE_SHIFT: u32 = 17;

@@ -14,36 +14,36 @@ use crate::Error;
 use crate::bpf::abi::Plain;
 use crate::bpf::bpf_error;
 
-/// What became of a subscriber's packets in one direction since it was added.
+/// Counts of a subscriber's packets in one direction since it was added.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Passed, marked ones included, in bytes as counted by the policer.
+    /// Passed bytes, marked packets included, as counted by the policer.
     pub passed: Bytes,
-    /// Dropped; a super-packet before segmentation is one.
+    /// Dropped packets; a super-packet before segmentation counts as one.
     pub dropped_packets: u64,
-    /// Marked; as above.
+    /// Marked packets; a super-packet counts as one.
     pub marked_packets: u64,
 }
 
-/// What became of a plan's packets in one direction since it was made.
+/// Counts of a plan's packets in one direction since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Passed, marked ones included, in bytes as counted by the policer.
+    /// Passed bytes, marked packets included, as counted by the policer.
     pub passed: Bytes,
-    /// Passed, marked ones included, as on the wire.
+    /// Passed packets, marked ones included, as on the wire.
     pub passed_packets: u64,
-    /// Dropped, in bytes.
+    /// Dropped bytes.
     pub dropped: Bytes,
-    /// Dropped, as on the wire.
+    /// Dropped packets, as on the wire.
     pub dropped_packets: u64,
-    /// Marked, as on the wire.
+    /// Marked packets, as on the wire.
     pub marked_packets: u64,
-    /// Of a bundle's free class, for which a stunt paid, in bytes.
+    /// Bytes of a bundle's free class for which a stunt paid.
     pub delegated: Bytes,
-    /// The same, as on the wire.
+    /// Packets of a bundle's free class for which a stunt paid, as on the wire.
     pub delegated_packets: u64,
-    /// Of a bundle's free class, for which no stunt could pay, as on the wire; decided about as without
-    /// a bundle.
+    /// Packets of a bundle's free class for which no stunt could pay, as on the wire; they are
+    /// treated as without a bundle.
     pub refused_packets: u64,
 }
 
@@ -60,7 +60,7 @@ impl Add for Counters {
 }
 
 impl Counters {
-    /// What was counted after `before`. The packet counters may have wrapped in between.
+    /// The counts since `before`. The packet counters may have wrapped in between.
     pub fn since(self, before: Counters) -> Counters {
         let more = |now: u64, before: u64| now.saturating_sub(before);
         Counters {
@@ -95,7 +95,7 @@ impl Add for Totals {
 }
 
 impl Police {
-    /// What became of a subscriber's packets. The packet counters of a slot wrap at 2³².
+    /// Counts of a subscriber's packets. The packet counters of a slot wrap at 2³².
     ///
     /// # Errors
     /// [`Error::UnknownSubscriber`], or if the kernel refuses.
@@ -107,12 +107,12 @@ impl Police {
         }
     }
 
-    /// The same by the number of the class in the plan of the time, from the first in the file on; of a plan
-    /// that is not divided into classes it is 0. Their sum is that of [`Police::counters`], but for
-    /// packets that another CPU is deciding about.
+    /// As [`Police::counters`], by the index of the class in the plan of the time, in the file's
+    /// order; a plan without classes counts under index 0. Their sum equals that of
+    /// [`Police::counters`], except for packets that another CPU is deciding about.
     ///
     /// # Errors
-    /// As above.
+    /// As [`Police::counters`].
     pub fn counters_by_class(
         &self,
         id: SubscriberId,
@@ -125,7 +125,7 @@ impl Police {
         Ok(sum)
     }
 
-    /// What became of the packets of all subscribers that are policed in a direction.
+    /// Counts of the packets of all subscribers that are policed in a direction.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -176,7 +176,7 @@ impl Police {
         Ok(())
     }
 
-    /// The chunks in which there are slots of a direction.
+    /// The chunks that contain slots of a direction.
     fn chunks_of(&self, direction: Direction) -> Vec<Owned> {
         let mut slots: Vec<(usize, u32, SubscriberId)> = Vec::new();
         for id in (0..self.subscribers.len() as u32).map(SubscriberId) {
@@ -201,7 +201,7 @@ impl Police {
         carried.iter().fold(Counters::default(), |sum, one| sum + *one)
     }
 
-    /// What became of the packets of a plan's subscribers.
+    /// Counts of the packets of a plan's subscribers.
     ///
     /// # Errors
     /// [`Error::UnknownPlan`], or if the kernel refuses.
@@ -242,7 +242,7 @@ impl Police {
         Ok(sum)
     }
 
-    /// What was counted in a slot, by class.
+    /// The counts of a slot, by class.
     pub(super) fn counted_by_class(&self, slot: u32) -> Result<Vec<Counters>, Error> {
         if !kind_of(slot).is_tallied {
             return Ok(whole(&self.slot_bytes(slot)?));
@@ -251,26 +251,26 @@ impl Police {
         Ok(tallies_of(&bytes_at(tallies, slot, MapFlags::ANY)?))
     }
 
-    /// All of a slot.
+    /// All bytes of a slot.
     pub(super) fn slot_bytes(&self, slot: u32) -> Result<Vec<u8>, Error> {
         let chunk = self.maps().chunk(class_of(slot), index_of(slot) / CHUNK);
         bytes_at(chunk, slot, MapFlags::LOCK)
     }
 
-    /// The maps that both directions share, among others.
+    /// The maps of one direction, including those that both directions share.
     pub(super) fn maps(&self) -> &Maps {
         &self.tables.iter().flatten().next().expect("invariant: made by load").maps
     }
 }
 
-/// Slots of a chunk, by their index in it in ascending order, and whose they are.
+/// The used slots of a chunk, in ascending order of their index in it, with their subscribers.
 struct Owned {
     class: usize,
     at: u32,
     owners: Vec<(u32, SubscriberId)>,
 }
 
-/// What a chunk has of these owners.
+/// The values in a chunk at these owners' slots.
 fn owned(
     owners: &[(u32, SubscriberId)],
     chunk: Option<&MapHandle>,
@@ -288,14 +288,14 @@ fn owned(
     Ok(values.filter_map(owner).collect())
 }
 
-/// What a chunk has at a slot's index.
+/// The value in a chunk at a slot's index.
 fn bytes_at(chunk: Option<&MapHandle>, slot: u32, flags: MapFlags) -> Result<Vec<u8>, Error> {
     let Some(chunk) = chunk else { return Ok(Vec::new()) };
     let value = chunk.lookup(&(index_of(slot) % CHUNK).to_ne_bytes(), flags);
     Ok(value.map_err(|e| bpf_error("read a subscriber's state", &e))?.unwrap_or_default())
 }
 
-/// Adds counters by class; there may be more of them than there were.
+/// Adds counters by class; `more` may have more classes than `sum`.
 pub(super) fn add_up(sum: &mut Vec<Counters>, more: &[Counters]) {
     sum.resize(sum.len().max(more.len()), Counters::default());
     for (sum, more) in sum.iter_mut().zip(more) {
@@ -303,7 +303,7 @@ pub(super) fn add_up(sum: &mut Vec<Counters>, more: &[Counters]) {
     }
 }
 
-/// All that a slot counted as the only class.
+/// All that a slot has counted, as one class.
 fn whole(slot: &[u8]) -> Vec<Counters> {
     vec![counters_of(slot)]
 }
@@ -330,7 +330,7 @@ pub(super) fn memory(police: &Police) -> Result<Bytes, Error> {
     let mut sum = 0;
     for (at, tables) in police.tables.iter().flatten().enumerate() {
         for (name, map) in tables.maps.names() {
-            // What both directions share counts once.
+            // Maps that both directions share count once.
             if at == 0 || !Maps::is_common(name) {
                 sum += memory_of(map)?;
             }

@@ -1,4 +1,4 @@
-//! Where the policer sees packets.
+//! The hooks where the policer sees packets.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -15,22 +15,22 @@ use crate::Error;
 use crate::bpf::{pinned, program_info};
 use crate::net::link::{self, Link};
 
-/// Where at a device packets are policed.
+/// The hook of a device at which packets are policed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
-    /// What arrives, before the stack: by the driver if it can, else before anything else.
+    /// Arriving packets, before the stack: by the driver if it can, else at the start of the stack.
     Xdp,
-    /// What arrives, by the driver.
+    /// Arriving packets, by the driver.
     XdpNative,
-    /// What arrives, before anything else in the stack.
+    /// Arriving packets, before anything else in the stack.
     XdpGeneric,
-    /// What arrives, after GRO.
+    /// Arriving packets, after GRO.
     TcxIngress,
-    /// What leaves, before segmentation.
+    /// Leaving packets, before segmentation.
     TcxEgress,
 }
 
-/// A program at a hook; dropping it, also by the process's end, takes it away if it is not pinned.
+/// A program at a hook. Dropping it, also at the end of the process, detaches the program unless it is pinned.
 #[derive(Debug)]
 pub(super) struct Attachment {
     pub(super) device: String,
@@ -44,7 +44,7 @@ pub(super) struct Attachment {
 }
 
 impl Attachment {
-    /// Loads the program for a hook and attaches it: in place of the one that is pinned, if there is one.
+    /// Loads the program for a hook and attaches it, in place of the pinned one if there is one.
     pub(super) fn new(
         maps: &Maps,
         device: &str,
@@ -78,7 +78,7 @@ impl Attachment {
         Ok(Attachment { device, hook, direction, link, pin, settings, _object: object })
     }
 
-    /// Takes the program away, also if it is pinned.
+    /// Detaches the program, also if it is pinned.
     pub(super) fn detach(self) {
         if let Some(pin) = &self.pin
             && let Err(e) = pinned::remove(pin)
@@ -87,14 +87,14 @@ impl Attachment {
         }
     }
 
-    /// Loads the program anew, for slots of these classes. It is not used until it replaces the one that is
-    /// attached.
+    /// Loads the program anew, for slots of these classes. It is not used until it replaces the
+    /// attached one.
     pub(super) fn load_for(&self, maps: &Maps, classes: Classes) -> Result<Object, Error> {
         maps.load(&[self.hook.program()], Settings { classes: classes.bits(), ..self.settings })
     }
 
-    /// Puts a program that [`Attachment::load_for`] loaded in the place of the one that is attached: each
-    /// packet meets one or the other.
+    /// Replaces the attached program by one that [`Attachment::load_for`] loaded: each packet meets
+    /// one or the other.
     pub(super) fn replace(&mut self, object: Object) -> Result<(), Error> {
         let program = program_of(&object, self.hook);
         let attempted = || format!("replace the policer at {} ({:?})", self.device, self.hook);
@@ -113,7 +113,7 @@ impl Attachment {
     }
 }
 
-/// The number of the device at which a link for this hook is, 0 if that is gone, and of its program.
+/// The number of the device of a link for this hook (0 if the device is gone), and of the link's program.
 fn device_of(link: &OwnedFd, hook: Hook) -> Option<(u32, u32)> {
     let info = LinkInfo::from_fd(link.as_fd()).ok()?;
     match (info.info, hook) {
@@ -129,12 +129,12 @@ fn device_of(link: &OwnedFd, hook: Hook) -> Option<(u32, u32)> {
 
 fn id_of(program: BorrowedFd<'_>) -> std::io::Result<u32> {
     let mut info = libbpf_sys::bpf_prog_info::default();
-    // SAFETY: no length is set.
+    // SAFETY: no length in `info` is set.
     unsafe { program_info(program, &mut info) }?;
     Ok(info.id)
 }
 
-/// Puts a program in the place of that of the link that is pinned, if it is at this device.
+/// Replaces the program of the pinned link, if that link is at this device.
 fn adopt(pin: &Path, device: &Link, hook: Hook, program: i32) -> Option<OwnedFd> {
     let link = pinned::open_link(pin)?;
     if device_of(&link, hook)?.0 != device.index {
@@ -148,18 +148,18 @@ fn adopt(pin: &Path, device: &Link, hook: Hook, program: i32) -> Option<OwnedFd>
 }
 
 fn replace(link: &OwnedFd, program: i32) -> std::io::Result<()> {
-    // SAFETY: both descriptors are open, and no options are wanted.
+    // SAFETY: both descriptors are open, and no options are given.
     let result =
         unsafe { libbpf_sys::bpf_link_update(link.as_raw_fd(), program, std::ptr::null()) };
     if result < 0 { Err(std::io::Error::from_raw_os_error(-result)) } else { Ok(()) }
 }
 
-/// Attaches a program by the first way of its hook that works.
+/// Attaches a program by the first kind of attachment of its hook that works.
 fn attach_by_any(program: i32, device: &Link, hook: Hook) -> Result<OwnedFd, Error> {
     let mut link = Err(Error::refused("attach", std::io::ErrorKind::Unsupported));
     for &(attach_type, flags) in hook.ways() {
         link = attach(program, device, hook, attach_type, flags);
-        // A program of other software is no reason to try the other way.
+        // A program of other software is no reason to try the other kind.
         if !matches!(&link, Err(e) if e.errno() != Some(libc::EBUSY)) {
             break;
         }

@@ -1,8 +1,8 @@
 //! The policer's maps and programs in the kernel.
 //!
-//! The compiled object is loaded once for each direction without any program, which makes the maps,
-//! and once for each hook with its program alone, which takes these maps over and has the hook's
-//! settings as constants.
+//! The compiled object is loaded once for each direction without any program, which creates the
+//! maps; and once for each hook with only the hook's program, which uses these maps and has the
+//! hook's settings as constants.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd};
@@ -20,25 +20,25 @@ use crate::Error;
 use crate::bpf::abi::Plain;
 use crate::bpf::{bpf_error, listen_to_the_loader, pinned};
 
-/// The maps of a direction, some of them common to both.
+/// The maps of a direction, some of them shared by both directions.
 pub(super) struct Maps {
-    /// Holds the BTF of the slots' types.
+    /// Keeps the BTF of the slots' types.
     object: Object,
     handles: BTreeMap<String, MapHandle>,
     chunk_types: [(u32, u32); CLASSES],
-    /// Room for subscribers. Held here, since opening a map by its number takes CAP_SYS_ADMIN.
+    /// Slots of subscribers, in chunks by class. Kept open, since opening a map by its number requires CAP_SYS_ADMIN.
     chunks: [Vec<MapHandle>; CLASSES],
-    /// Room for tallies, by the class and the number of the slots' chunk.
+    /// Tallies, by the class and the number of the slots' chunk.
     tallies: BTreeMap<(usize, u32), MapHandle>,
-    /// What clients asked for, by the number of the slots' chunk.
+    /// Requests of clients, by the number of the slots' chunk.
     clients: BTreeMap<u32, MapHandle>,
-    /// Plans of clients' classes, and bindings.
+    /// Plans of clients' classes, and bindings, in chunks.
     of_clients: [Vec<MapHandle>; 2],
-    /// Where chunks and tallies are pinned.
+    /// The directory where chunks and tallies are pinned.
     pinned_in: Option<PathBuf>,
 }
 
-/// What a client has beside its entry.
+/// The objects of a client beside its entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OfClient {
     /// The plan of its classes.
@@ -47,7 +47,7 @@ pub(super) enum OfClient {
     Bindings,
 }
 
-/// A map of whole words that is mapped into this process, too.
+/// A map of whole words that is also mapped into this process.
 pub(super) struct Shared {
     at: *mut AtomicU64,
     words: usize,
@@ -78,7 +78,7 @@ impl Maps {
         }
         let object = object.load().map_err(|e| bpf_error(attempted, &e))?;
         let mut handles = BTreeMap::new();
-        // The library fills the patterns' places in its table with descriptors that are not maps.
+        // For inner-map patterns the library's descriptors are not maps: they are left out.
         for map in object.maps() {
             let name = map.name().to_string_lossy().into_owned();
             if !name.ends_with(PATTERN) {
@@ -92,11 +92,11 @@ impl Maps {
         Ok(Maps { object, handles, chunk_types, chunks, tallies, clients, of_clients, pinned_in })
     }
 
-    /// Uses the chunks and tallies that are pinned in `dir`, and pins there those that are made; how many slots
-    /// there are of each class.
+    /// Uses the chunks and tallies that are pinned in `dir`, and pins new ones there. Returns the
+    /// number of slots of each class.
     ///
     /// # Errors
-    /// If one is not like those that are made here; then no chunk is used.
+    /// If a pinned map differs from those that are created here; then no chunk is used.
     pub(super) fn keep(&mut self, dir: &Path) -> Result<[u32; CLASSES], Error> {
         self.pinned_in = Some(dir.to_owned());
         let adopted = (0..CLASSES).try_for_each(|class| {
@@ -116,7 +116,7 @@ impl Maps {
         adopted.map(|()| std::array::from_fn(|class| self.slot_count(class)))
     }
 
-    /// Puts chunks that are pinned into their places of the map `name`.
+    /// Puts pinned chunks into their places in the map `name`.
     fn adopt(
         &self,
         dir: &Path,
@@ -170,7 +170,7 @@ impl Maps {
         self.handles.get(name).expect("invariant: the compiled object has all these maps")
     }
 
-    /// Makes the next `count` chunks of a class. The kernel waits for all running programs once.
+    /// Creates the next `count` chunks of a class. The kernel waits once for all running programs.
     pub(super) fn make_chunks(&mut self, class: usize, count: usize) -> Result<(), Error> {
         let (btf_key_type_id, btf_value_type_id) = self.chunk_types[class];
         let options = libbpf_sys::bpf_map_create_opts {
@@ -191,7 +191,7 @@ impl Maps {
         Ok(())
     }
 
-    /// Makes room for the tallies of chunks of slots, where there is none.
+    /// Creates the tallies for chunks of slots that have none.
     pub(super) fn make_tallies(
         &mut self,
         class: usize,
@@ -206,7 +206,7 @@ impl Maps {
         Ok(())
     }
 
-    /// Makes room for what the clients of a chunk of slots ask for, if there is none; the room.
+    /// Creates room for the requests of clients of a chunk of slots, if there is none; returns it.
     pub(super) fn make_clients(&mut self, at: u32) -> Result<&MapHandle, Error> {
         if !self.clients.contains_key(&at) {
             let size = (size_of::<abi::Client>(), CHUNK);
@@ -216,7 +216,7 @@ impl Maps {
         Ok(&self.clients[&at])
     }
 
-    /// The chunk in which a client's number `number` is, which is made if it is the next one.
+    /// The chunk that contains the plan or bindings with this number; created if it is the next one.
     pub(super) fn make_of_client(
         &mut self,
         what: OfClient,
@@ -235,12 +235,12 @@ impl Maps {
         Ok(&self.of_clients[what as usize][at as usize])
     }
 
-    /// The chunk in which a client's number `number` is.
+    /// The chunk that contains the plan or bindings with this number.
     pub(super) fn of_client(&self, what: OfClient, number: u32) -> Option<&MapHandle> {
         self.of_clients[what as usize].get((number / CLIENT_CHUNK) as usize)
     }
 
-    /// All room that was made for clients.
+    /// All maps that were created for clients.
     pub(super) fn all_of_clients(&self) -> impl Iterator<Item = &MapHandle> {
         self.clients.values().chain(self.of_clients.iter().flatten())
     }
@@ -282,22 +282,22 @@ impl Maps {
             .map_err(|e| bpf_error(format!("make room for subscribers ({name})"), &e))
     }
 
-    /// How many slots of a class the chunks hold.
+    /// Number of slots of a class in all chunks.
     pub(super) fn slot_count(&self, class: usize) -> u32 {
         self.chunks[class].len() as u32 * CHUNK
     }
 
-    /// Chunk number `at` of a class, if it was made.
+    /// Chunk number `at` of a class, if it exists.
     pub(super) fn chunk(&self, class: usize, at: u32) -> Option<&MapHandle> {
         self.chunks[class].get(at as usize)
     }
 
-    /// The tallies of the slots of a chunk, if they were made.
+    /// The tallies of a chunk's slots, if they exist.
     pub(super) fn tallies(&self, class: usize, at: u32) -> Option<&MapHandle> {
         self.tallies.get(&(class, at))
     }
 
-    /// All tallies that were made.
+    /// All existing tallies.
     pub(super) fn all_tallies(&self) -> impl Iterator<Item = &MapHandle> {
         self.tallies.values()
     }
@@ -310,7 +310,7 @@ impl Maps {
             || TALLIES.contains(&name)
     }
 
-    /// All maps that were made.
+    /// All declared maps, by name.
     pub(super) fn names(&self) -> impl Iterator<Item = (&str, &MapHandle)> {
         self.handles.iter().map(|(name, handle)| (name.as_str(), handle))
     }
@@ -340,14 +340,14 @@ impl Shared {
     /// The word with this index.
     pub(super) fn word(&self, index: usize) -> &AtomicU64 {
         assert!(index < self.words, "within the map");
-        // SAFETY: within the mapping, which is aligned to pages and lives as long as this.
+        // SAFETY: the word is within the mapping, which is page-aligned and lives as long as `self`.
         unsafe { &*self.at.add(index) }
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours and nothing refers to it any more.
+        // SAFETY: the mapping is ours and has no references any more.
         unsafe { libc::munmap(self.at.cast(), self.words * 8) };
     }
 }
@@ -376,7 +376,7 @@ fn attempted(names: &[&str]) -> String {
     format!("load the program {}", names.join(" and "))
 }
 
-/// Opens the object so that it will load these programs and no map that is a pattern only.
+/// Opens the object so that it will load these programs, and no map that is only a pattern.
 fn open(programs: &[&str]) -> Result<OpenObject, Error> {
     listen_to_the_loader();
     let attempted = "open the policer's programs";
@@ -394,13 +394,13 @@ fn open(programs: &[&str]) -> Result<OpenObject, Error> {
     Ok(object)
 }
 
-/// What the name of the map with the constants ends in.
+/// Suffix of the name of the map with the constants.
 const SETTINGS: &str = ".rodata.settings";
-/// What the name of a map ends in that is a pattern for chunks.
+/// Suffix of the name of a map that is a pattern for chunks.
 const PATTERN: &str = "_chunk";
 /// Maps that both directions share, in addition to slots and tallies.
 const COMMON: [&str; 5] = ["plans", "places", "segments", "members", "deadline"];
 const OF_CLIENTS: [&str; 3] = ["clients", "client_plans", "client_bindings"];
 const SLOTS: [&str; CLASSES] = ["slots1", "slots4", "slots16", "slots64", "slotsb"];
-/// Empty for the first: a plan with one queue has one class.
+/// Tallies by class of slots. Empty for the first: a plan with one queue has one class.
 const TALLIES: [&str; CLASSES] = ["", "tallies4", "tallies16", "tallies64", "talliesb"];

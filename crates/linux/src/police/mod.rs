@@ -1,15 +1,15 @@
-//! Policing subscribers in the kernel: plans, subscribers and the hooks where packets are judged.
+//! Policing subscribers in the kernel: plans, subscribers and the hooks where packets are policed.
 //!
 //! Problem: hundreds of thousands of subscribers, each with addresses and a plan, come, change and go
-//! while packets of all the others flow. Method: the programs of `bpf/police.bpf.c` find an address's
-//! entry, by it the plan and the slot with the state, and decide under the slot's lock. User space
-//! writes entries and plans, each by one atomic step, and never a state that is in use.
+//! while the others' packets flow. Method: the programs of `bpf/police.bpf.c` find an address's entry,
+//! and through it the plan and the slot with the state, and decide under the slot's lock. User space
+//! writes entries and plans, each by one atomic step, and never writes a state that is in use.
 //!
-//! Properties: packets of unknown addresses pass untouched. When the process ends, however it does, the
-//! programs are gone and everything passes, unless it was told to pin them ([`Police::load_kept`]). Adding, changing or removing a
-//! subscriber affects no other. A subscriber keeps its state when its plan, or what the plan says, changes
-//! and the tree of classes, weights and queues remains; with another tree it begins empty. Counters
-//! are kept in any case.
+//! Properties: packets of unknown addresses pass untouched. When the process ends, in whatever way,
+//! the programs are removed and everything passes, unless they are pinned ([`Police::load_kept`]).
+//! Adding, changing or removing a subscriber affects no other. A subscriber keeps its state when it
+//! gets another plan, or its plan changes, as long as the tree of classes, weights and queues is
+//! the same; with another tree its state begins empty. Counters are kept in any case.
 //!
 //! Needs Linux 6.9 for loops under a lock.
 
@@ -56,8 +56,8 @@ use slots::{Classes, Numbers, SLOTS_MAX, SlotKind};
 use subscribers::Subscriber;
 use tables::Tables;
 
-/// How many whole addresses of each family the kernel's tables of a direction have room for at first.
-/// They grow as needed; an address takes 80 bytes of what there is room for.
+/// The initial number of whole addresses of each family for which a direction's tables have room.
+/// The tables grow as needed; each address that has room takes 80 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoliceSpec {
     /// IPv4.
@@ -66,7 +66,7 @@ pub struct PoliceSpec {
     pub addresses6: u32,
 }
 
-/// The end of a packet by which the subscriber is found.
+/// The direction of a packet, which tells the end by which the subscriber is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Direction {
     /// To the subscriber: by the destination.
@@ -79,30 +79,30 @@ pub enum Direction {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PlanId(pub u16);
 
-/// A subscriber, until it is removed.
+/// A subscriber; valid until it is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SubscriberId(u32);
 
 impl SubscriberId {
-    /// As an index: numbers are used again before new ones are.
+    /// The number as an index: freed numbers are used again before new ones.
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// The policer: its tables in the kernel and its hooks. All of it goes when this drops, if it is not pinned.
+/// The policer: its tables in the kernel and its hooks. All of it is removed when this drops, unless it is pinned.
 pub struct Police {
     spec: PoliceSpec,
     pins: Option<Pins>,
-    /// What a process before has left, until its programs are replaced.
+    /// The tables of a previous process, until its programs are replaced.
     old: Option<Old>,
     attachments: Vec<Attachment>,
-    /// The classes of slots that plans have had, by which the programs can decide.
+    /// The classes of slots that plans have had so far; the programs are loaded for them.
     classes: Classes,
     tables: [Option<Tables>; 2],
     /// The place of each plan.
     places: Shared,
-    /// Until when packets are policed.
+    /// The time until which packets are policed.
     deadline: Shared,
     segments: Shared,
     members: Shared,
@@ -114,7 +114,7 @@ pub struct Police {
     rooms: [Numbers; CLASSES],
     subscribers: Vec<Option<Subscriber>>,
     ids_free: Vec<u32>,
-    /// What was counted in slots that a subscriber has left.
+    /// Counts in slots that a subscriber has left.
     carried: HashMap<(SubscriberId, Direction), Vec<Counters>>,
     clients: Clients,
 }
@@ -125,13 +125,13 @@ struct LivePlan {
     number: u32,
     places: Places,
     kind: SlotKind,
-    /// Subscribers' directions that have it.
+    /// Number of directions of subscribers that have it.
     users: u32,
-    /// What was counted under numbers that it had before.
+    /// Counts under numbers that the plan had before.
     base: [Totals; 2],
 }
 
-/// Where the kernel reads a plan, and its bundle's target if it has one.
+/// The places where the kernel reads a plan, and its bundle's target if it has one.
 #[derive(Clone, Copy, Debug)]
 struct Places {
     plan: u32,
@@ -145,7 +145,7 @@ impl Default for PoliceSpec {
 }
 
 impl Direction {
-    /// Both.
+    /// Both directions.
     pub const ALL: [Direction; 2] = [Direction::Download, Direction::Upload];
 
     fn index(self) -> usize {
@@ -157,7 +157,7 @@ impl Direction {
 }
 
 impl Police {
-    /// Makes the tables. Nothing is policed before something is attached.
+    /// Makes the tables. Nothing is policed until a program is attached.
     ///
     /// # Errors
     /// If the kernel refuses, for example without memory or privileges.
@@ -190,14 +190,14 @@ impl Police {
         })
     }
 
-    /// The same, of which the process's end takes nothing away: it polices until the time of the last
-    /// [`Police::extend_deadline`], or until [`open_kept`](crate::open_kept) for `device`. If a process before has
-    /// left something for `device`, that polices until [`Police::attach`] replaces it, and subscribers get the state
-    /// that their addresses had.
+    /// As [`Police::load`], but policing outlives the process: it goes on until the time of the
+    /// last [`Police::extend_deadline`], or until [`open_kept`](crate::open_kept) for `device`. If
+    /// a previous process has left programs for `device`, they police until [`Police::attach`]
+    /// replaces them, and subscribers get the state that their addresses had.
     ///
     /// # Errors
-    /// As [`Police::load`]; [`Error::Untrusted`] if others may write where it is pinned; if another process
-    /// polices `device` so, or there is no BPF file system.
+    /// As [`Police::load`]; [`Error::Untrusted`] if others may write to the directory of the pins;
+    /// if another process already polices `device` in this way, or there is no BPF file system.
     pub fn load_kept(spec: &PoliceSpec, device: &str) -> Result<Police, Error> {
         let pins = Pins::open(device)?;
         let mut police = Police::load(spec)?;
@@ -221,18 +221,18 @@ impl Police {
         Ok(police)
     }
 
-    /// Whether a process that is gone has left a program at this hook, which [`Police::attach`] replaces.
+    /// Whether a previous process has left a program at this hook, which [`Police::attach`] replaces.
     pub fn is_kept(&self, device: &str, hook: Hook, direction: Direction) -> bool {
         self.pins.as_ref().is_some_and(|pins| pins.link(device, hook, direction).exists())
     }
 
-    /// Polices until then, or until a later call.
+    /// Extends policing to this time; later calls replace it.
     pub fn extend_deadline(&self, until: Time) {
         self.deadline.word(0).store(until.as_nanos().max(1), Ordering::Relaxed);
     }
 
-    /// Detaches what a process before has left at hooks where this one is not attached, and lets what it left unused
-    /// be used.
+    /// Detaches what a previous process has left at hooks where this one is not attached, and frees
+    /// the slots that it left and no subscriber uses.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -253,12 +253,12 @@ impl Police {
         pins.retain_state()
     }
 
-    /// Polices what passes at a hook. A device may have several; `overhead` is what each packet
-    /// takes beyond its Ethernet frame (without the checksum), in bytes.
+    /// Polices the packets at a hook. A device may have several hooks; `overhead` is the size that
+    /// each packet has beyond its Ethernet frame (without the checksum), in bytes.
     ///
     /// # Errors
     /// [`Error::NoDevice`]; [`Error::Occupied`] if there is another XDP program; [`Error::Bpf`]
-    /// with the verifier's log if the kernel does not take the program.
+    /// with the verifier's log if the kernel rejects the program.
     pub fn attach(
         &mut self,
         device: &str,
@@ -297,12 +297,12 @@ impl Police {
         self.attachments.iter().all(Attachment::is_attached)
     }
 
-    /// Makes a plan, or replaces what it says for all its subscribers at once. If the new one needs
-    /// slots of another size, or has one class where there were several or the reverse, they move one by one.
+    /// Makes a plan, or replaces it for all its subscribers at once. If the new plan needs slots of
+    /// another size, or changes between one class and several, the subscribers move one by one.
     ///
     /// # Errors
-    /// [`Error::TooMany`], or if the kernel refuses, also what decides by slots of the plan's size; then
-    /// nothing has changed, but that no client divides it.
+    /// [`Error::TooMany`], or if the kernel refuses, including the program code for the plan's size
+    /// of slots; then nothing has changed, except that no client divides the plan.
     pub fn set_plan(&mut self, id: PlanId, algorithm: &Algorithm<'_>) -> Result<(), Error> {
         let Encoded { plan, kind, aim } = plan::encode(algorithm, &mut self.shapes);
         self.admit(kind.class)?;
@@ -331,8 +331,8 @@ impl Police {
         result
     }
 
-    /// Lets all programs decide by slots of this class. All are loaded before the first is replaced, so that
-    /// a kernel that refuses one keeps all it had.
+    /// Makes all programs able to decide by slots of this class. All are loaded before the first is
+    /// replaced, so that nothing changes if the kernel refuses one.
     fn admit(&mut self, class: usize) -> Result<(), Error> {
         let classes = self.classes.with(class);
         if classes == self.classes {
@@ -351,7 +351,7 @@ impl Police {
         Ok(())
     }
 
-    /// Writes a plan, and its bundle's target, to places that nothing points to.
+    /// Writes a plan, and its bundle's target, to unused places.
     fn write_plan(
         &mut self,
         mut plan: abi::Plan,
@@ -399,7 +399,7 @@ impl Police {
         Ok(())
     }
 
-    /// Lets a plan have slots of another kind, and its subscribers move there.
+    /// Gives a plan slots of another kind, and moves its subscribers there.
     fn move_plan(&mut self, id: PlanId, places: Places, kind: SlotKind) -> Result<(), Error> {
         let number = self.lend_plan_number()?;
         self.places.word(number as usize).store(places.plan.into(), Ordering::Release);
@@ -419,7 +419,7 @@ impl Police {
         Ok(())
     }
 
-    /// A plan's number in the kernel, under which nothing is counted yet.
+    /// A number for a plan in the kernel, whose counters are zero.
     fn lend_plan_number(&mut self) -> Result<u32, Error> {
         let too_many = || Error::TooMany { what: "plans".to_owned(), max: PLANS - 1 };
         let lent = lend_patiently(&mut self.plan_numbers).ok_or_else(too_many)?;
@@ -436,7 +436,7 @@ impl Police {
         Ok(lend_patiently(&mut self.place_numbers).ok_or_else(too_many)?.number)
     }
 
-    /// The tables of a direction, which are made when it is first needed.
+    /// The tables of a direction, created when first needed.
     fn tables_of(&mut self, direction: Direction) -> Result<&mut Tables, Error> {
         let index = direction.index();
         if self.tables[index].is_none() {
@@ -446,16 +446,16 @@ impl Police {
         Ok(self.tables[index].as_mut().expect("invariant: made above"))
     }
 
-    /// What the kernel holds for the policer, programs not included.
+    /// The memory that the kernel uses for the policer, programs not included.
     ///
     /// # Errors
-    /// If the kernel does not say.
+    /// If the kernel does not answer.
     pub fn memory(&self) -> Result<Bytes, Error> {
         counters::memory(self)
     }
 }
 
-/// Lends a number; if all are lent, waits for those that rest.
+/// Lends a number; if all are lent, waits for resting ones.
 fn lend_patiently(numbers: &mut Numbers) -> Option<slots::Lent> {
     for _ in 0..PATIENCE {
         match numbers.lend() {
@@ -469,7 +469,7 @@ fn lend_patiently(numbers: &mut Numbers) -> Option<slots::Lent> {
 
 /// The most plans.
 pub const PLANS_MAX: u16 = PLANS as u16 - 1;
-/// Steps for which a number is waited for: together longer than a number rests.
+/// Steps of waiting for a number: together longer than a number rests.
 const PATIENCE: u32 = 25;
 const PATIENCE_STEP: Duration = Duration::from_millis(50);
 

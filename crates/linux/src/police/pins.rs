@@ -1,22 +1,23 @@
-//! What of the policer outlives its process: pins in the kernel's BPF file system.
+//! The parts of the policer that outlive its process: pins in the kernel's BPF file system.
 //!
-//! Problem: a daemon that ends, however it does, must not leave its subscribers unpoliced until the next one
-//! is there. Method: the links are pinned; a link keeps its program, and a program its maps. The next daemon
-//! fills tables of its own by its own configuration, and then replaces the programs through the links, so each
-//! packet meets one or the other. The slots, which hold the subscribers' state, are pinned too, with the tables of
-//! addresses that lead to them: the next daemon gives a subscriber the slot that its address had. Both programs
-//! use the slot under its lock, so nothing of the state is lost or old.
+//! Problem: a daemon that ends, in whatever way, must not leave its subscribers unpoliced until the next one
+//! starts. Method: the links are pinned; a link keeps its program, and a program its maps. The next daemon
+//! fills its own tables by its own configuration, and then replaces the programs through the links, so each
+//! packet meets one or the other. The slots, which contain the subscribers' state, are pinned too, with the
+//! tables of addresses that lead to them: the next daemon gives a subscriber the slot that its address had.
+//! Both programs use the slot under its lock, so no state is lost or outdated.
 //!
-//! Properties: slots of another layout, which is the hash of the compiled programs, are not used; then the state
-//! begins empty, and policing goes on. What is pinned is policed until the time in the map `deadline`. One process at
-//! a time has a device's directory.
+//! Properties: slots of another layout (the hash of the compiled programs) are not used; then the
+//! state begins empty, and policing goes on. Pinned programs police until the time in the map
+//! `deadline`. Only one process at a time has a device's directory.
 //!
-//! Below [`ROOT`]: `fairweir-isp/NETNS/DEVICE/`, with a link for each hook, and `state-LAYOUT/` with the rest.
+//! Below [`ROOT`]: `fairweir-isp/NETNS/DEVICE/`, with a link for each hook, and `state-LAYOUT/` with all other pins.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
@@ -31,34 +32,35 @@ use super::{Direction, Hook, is_whole};
 use crate::Error;
 use crate::bpf::abi::Plain;
 use crate::bpf::pinned::{
-    ROOT, directory, entries, escaped, layout, make, namespace, open, pin, remove, unescaped,
+    ROOT, directory, entries, escaped, layout, make, open, pin, remove, unescaped,
 };
+use crate::net::netns::Netns;
 
-/// The directory of a device, for one process.
+/// The directory of a device, locked by one process.
 #[derive(Debug)]
 pub(super) struct Pins {
     dir: PathBuf,
-    /// With the slots of this layout.
+    /// The directory with the slots of this layout.
     pub(super) state: PathBuf,
     _lock: Flock<File>,
 }
 
-/// The tables of a process before, until what it attached is replaced.
+/// The tables of a previous process, until its programs are replaced.
 pub(super) struct Old {
-    /// For each direction, as [`TABLES`].
+    /// For each direction, in the order of [`TABLES`].
     tables: [[Option<MapHandle>; 4]; 2],
-    /// Slots that there are of each class, and those that subscribers have now.
+    /// Number of existing slots of each class, and the slots that subscribers have now.
     counts: [u32; CLASSES],
     claimed: [BTreeSet<u32>; CLASSES],
 }
 
 impl Pins {
-    /// Takes the directory of a device, which is made if it is missing.
+    /// Locks the directory of a device, which is created if it is missing.
     ///
     /// # Errors
-    /// [`Error::Untrusted`] if others may write there; if another process has it; without a BPF file system.
+    /// [`Error::Untrusted`] if others may write there; if another process has it; or without a BPF file system.
     pub(super) fn open(device: &str) -> Result<Pins, Error> {
-        let dir = directory(&[OURS, &namespace()?, &escaped(device)])?;
+        let dir = directory(&[OURS, &own()?, &escaped(device)])?;
         let lock = lock(&dir, LOCK_TRIES)?.ok_or_else(|| {
             let source = io::Error::other("another process polices there");
             Error::refused(format!("use {}", dir.display()), source)
@@ -68,12 +70,12 @@ impl Pins {
         Ok(Pins { dir, state, _lock: lock })
     }
 
-    /// Where the link of a hook is.
+    /// The path of a hook's link.
     pub(super) fn link(&self, device: &str, hook: Hook, direction: Direction) -> PathBuf {
         self.dir.join(format!("{LINK}{hook:?}-{direction:?}-{}", escaped(device)))
     }
 
-    /// Removes the links that are not among these; what they attached is detached.
+    /// Removes all other links, which detaches their programs.
     pub(super) fn retain_links(&self, links: &[&Path]) -> Result<(), Error> {
         for (name, path) in entries(&self.dir)? {
             if name.starts_with(LINK) && !links.contains(&&*path) {
@@ -94,7 +96,7 @@ impl Pins {
         Ok(())
     }
 
-    /// Removes the slots that are there.
+    /// Removes the existing slots.
     pub(super) fn forget_state(&self) -> Result<(), Error> {
         remove(&self.state)?;
         make(&self.state)
@@ -107,7 +109,7 @@ impl Pins {
 }
 
 impl Old {
-    /// What a process before has pinned; `counts` slots are there.
+    /// The tables that a previous process has pinned, with `counts` slots.
     pub(super) fn open(pins: &Pins, counts: [u32; CLASSES]) -> Old {
         let table = |direction, name| open(&pins.state.join(table_name(direction, name))).ok();
         let tables = Direction::ALL.map(|direction| TABLES.map(|name| table(direction, name)));
@@ -131,7 +133,7 @@ impl Old {
         entries.into_iter().find(is_vacant)
     }
 
-    /// The same, which a subscriber has from now on.
+    /// As [`Old::slot`]; the slot then belongs to a subscriber.
     pub(super) fn claim(
         &mut self,
         direction: Direction,
@@ -149,7 +151,7 @@ impl Old {
     }
 }
 
-/// Pins in `dir` what leads from addresses to slots; names as [`TABLES`].
+/// Pins in `dir` the tables that lead from addresses to slots, under the names of [`TABLES`].
 pub(super) fn pin_tables(
     dir: &Path,
     direction: Direction,
@@ -161,20 +163,20 @@ pub(super) fn pin_tables(
     Ok(())
 }
 
-/// The devices of this network namespace for which something is pinned, also by a process that runs.
+/// The devices of this network namespace that have pins, including those of running processes.
 ///
 /// # Errors
 /// If the directory cannot be read.
 pub fn devices() -> Result<Vec<String>, Error> {
     let found = match entries(&of_namespace()?) {
-        // Only root sees them, and only root removes them.
+        // Only root sees the pins, and only root removes them.
         Err(e) if e.errno() == Some(libc::EACCES) => Vec::new(),
         found => found?,
     };
     Ok(found.into_iter().filter_map(|(name, _)| unescaped(&name)).collect())
 }
 
-/// Removes what a process that is gone has pinned for a device, which opens it; whether there was something.
+/// Removes the pins that a dead process left for a device, which ends its policing; returns whether there were any.
 ///
 /// # Errors
 /// If it cannot be removed.
@@ -214,9 +216,21 @@ fn lock(dir: &Path, tries: u32) -> Result<Option<Flock<File>>, Error> {
     Ok(None)
 }
 
-/// With the directories of this network namespace's devices.
+/// The directory that contains those of this network namespace's devices.
 fn of_namespace() -> Result<PathBuf, Error> {
-    Ok(Path::new(ROOT).join(OURS).join(namespace()?))
+    Ok(Path::new(ROOT).join(OURS).join(own()?))
+}
+
+/// The name of this network namespace's directory: its cookie, since pins outlive the namespace. An older
+/// fairweir named the directory by the inode; until the machine restarts, such a directory stays in use.
+fn own() -> Result<String, Error> {
+    let cookie = Netns::current_cookie()?.to_string();
+    let inode = fs::metadata("/proc/thread-self/ns/net")
+        .map_err(|e| Error::refused("find the own network namespace below /proc", e))?
+        .ino()
+        .to_string();
+    let is_there = |name: &str| Path::new(ROOT).join(OURS).join(name).is_dir();
+    Ok(if is_there(&inode) && !is_there(&cookie) { inode } else { cookie })
 }
 
 fn state_name() -> String {
@@ -228,12 +242,12 @@ fn table_name(direction: Direction, name: &str) -> String {
 }
 
 const OURS: &str = "fairweir-isp";
-/// What the names of links and of directories with slots begin with.
+/// Prefixes of the names of links and of directories with slots.
 const LINK: &str = "link-";
 const STATE: &str = "state-";
 /// Whole addresses of IPv4 and IPv6, then shorter prefixes.
 const TABLES: [&str; 4] = ["whole4", "whole6", "prefixes4", "prefixes6"];
-/// A process that was killed holds its lock for a moment.
+/// A killed process holds its lock for a moment longer.
 const LOCK_TRIES: u32 = 100;
 const SWEEP_TRIES: u32 = 5;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);

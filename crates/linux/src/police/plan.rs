@@ -17,13 +17,13 @@ use super::slots::SlotKind;
 pub enum Algorithm<'p> {
     /// Phantom queues with burst control (BC-PQP).
     Phantom(&'p phantom::Plan),
-    /// The same with a bundle.
+    /// As `Phantom`, with a bundle.
     Bundled(&'p phantom::Plan, &'p phantom::Bundle),
     /// A token bucket, without a policy.
     TokenBucket {
-        /// How fast it is filled.
+        /// The rate at which it is filled.
         rate: Rate,
-        /// What it holds.
+        /// The volume that it can hold.
         burst: Bytes,
     },
 }
@@ -32,12 +32,12 @@ pub enum Algorithm<'p> {
 pub(super) struct Encoded {
     pub(super) plan: Box<abi::Plan>,
     pub(super) kind: SlotKind,
-    /// Of a bundle: what `plan.aim` is to be the place of.
+    /// The target of a bundle, to whose place `plan.aim` is to point.
     pub(super) aim: Option<Box<abi::Plan>>,
 }
 
-/// Numbers of shapes: plans of one number understand the same state. Never forgotten, since slots
-/// outlive the plans that wrote them, and equal in each process, since slots outlive that, too.
+/// Numbers of shapes: plans with one number can use the same state. Never forgotten, since slots
+/// outlive the plans that wrote them; equal in each process, since slots outlive processes, too.
 #[derive(Debug, Default)]
 pub(super) struct Shapes(HashMap<Vec<u8>, u32>);
 
@@ -58,7 +58,7 @@ impl Shapes {
         number
     }
 
-    /// What is equal for plans that understand the same state.
+    /// The bytes that are equal for plans that can use the same state.
     pub(super) fn key(plan: &abi::Plan) -> Vec<u8> {
         let mut key = plan.kind.to_ne_bytes().to_vec();
         for inner in &plan.inners[..usize::from(plan.inner_count)] {
@@ -74,7 +74,7 @@ impl Shapes {
     }
 }
 
-/// From here on are the shapes of clients' plans.
+/// Shapes from this number on belong to clients' plans.
 pub(super) const CLIENT_SHAPES: u32 = 1 << 31;
 
 /// A plan in the form that the kernel reads.
@@ -161,7 +161,7 @@ fn bundled(plan: &phantom::Plan, bundle: &phantom::Bundle) -> Encoded {
     encoded
 }
 
-/// A pace as the kernel has it.
+/// A pace in the form that the kernel reads.
 pub(super) fn pace(pace: &phantom::plan::Pace) -> abi::Pace {
     abi::Pace {
         rate: pace.rate,

@@ -1,4 +1,4 @@
-//! Room for the whole addresses of a family and direction, which grows.
+//! Room for the whole addresses of a family and direction; it grows.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -9,7 +9,7 @@ use super::maps::Maps;
 use crate::Error;
 use crate::bpf::{KEY, bpf_error, update};
 
-/// The map that holds the addresses now. Invariant: it is the one that programs find, and it has
+/// The map that contains the addresses now. Invariant: it is the one that programs find, and it has
 /// `used` elements.
 pub(super) struct Room {
     /// The map through which programs find it.
@@ -21,7 +21,7 @@ pub(super) struct Room {
 }
 
 impl Room {
-    /// Empty, with room for this many addresses at first.
+    /// An empty map, with room for this many addresses at first.
     pub(super) fn make(
         maps: &Maps,
         outer: &'static str,
@@ -39,11 +39,11 @@ impl Room {
         &self.map
     }
 
-    /// Makes room for this many more addresses. Programs find all addresses meanwhile: in the old map
-    /// until the new one has them all. Whether the map is another one now.
+    /// Makes room for this many more addresses. Programs find all addresses meanwhile: in the old
+    /// map until the new one contains them all. Returns whether the map was replaced.
     ///
     /// # Errors
-    /// [`Error::TooMany`], or if the kernel refuses; then the old one stays.
+    /// [`Error::TooMany`], or if the kernel refuses; then the old map stays.
     pub(super) fn reserve(&mut self, maps: &Maps, more: u32) -> Result<bool, Error> {
         let wanted = self.used.saturating_add(more);
         if wanted <= self.max {
@@ -68,7 +68,7 @@ impl Room {
         self.used = self.used.saturating_add_signed(by);
     }
 
-    /// What it holds, in words.
+    /// The kind of its addresses, in words.
     pub(super) fn what(&self) -> String {
         if self.key_bytes == 4 { "IPv4 addresses" } else { "IPv6 addresses" }.to_owned()
     }

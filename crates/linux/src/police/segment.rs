@@ -1,5 +1,5 @@
-//! Segments and their members. The kernel keeps gate and guarantees from packet to packet; the caller
-//! divides the capacity now and then and sets paces. See `fairweir_core::phantom::segment`.
+//! Segments and their members. The kernel updates gates and guarantees with each packet; the caller
+//! divides the capacity now and then and sets the paces. See `fairweir_core::phantom::segment`.
 
 use std::mem::{offset_of, size_of};
 use std::sync::atomic::Ordering;
@@ -22,10 +22,10 @@ pub struct SegmentId(pub u16);
 /// The most segments.
 pub const SEGMENTS_MAX: u16 = SEGMENTS as u16;
 
-/// What a member used since it joined.
+/// What a member has used since it joined.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Used {
-    /// What passed.
+    /// Bytes that passed.
     pub passed: Bytes,
     /// Packets that found the segment's gate full.
     pub refused_packets: u64,
@@ -40,7 +40,7 @@ pub(super) fn map(maps: &Maps) -> Result<(Shared, Shared), Error> {
 }
 
 impl Police {
-    /// Sets what a segment carries.
+    /// Sets the capacity of a segment.
     ///
     /// # Panics
     /// If the number is not below [`SEGMENTS_MAX`].
@@ -50,13 +50,13 @@ impl Police {
         self.write_segment(id, SEGMENT_SLACK, slack);
     }
 
-    /// Keeps the paces of a segment's members in force until then.
+    /// Keeps the paces of a segment's members in force until this time.
     pub fn extend(&self, id: SegmentId, until: Time) {
         self.write_segment(id, SEGMENT_UNTIL, until.as_nanos());
     }
 
-    /// Makes a subscriber a member of a segment in a direction, without a guarantee; nothing happens if its
-    /// plan does not police that direction.
+    /// Makes a subscriber a member of a segment in a direction, without a guarantee; does nothing
+    /// if the subscriber has no plan for that direction.
     ///
     /// # Errors
     /// [`Error::UnknownSubscriber`], [`Error::TooMany`], or if the kernel refuses.
@@ -128,7 +128,7 @@ impl Police {
         Ok(())
     }
 
-    /// What a member used; `None` if the subscriber is in no segment.
+    /// What a member has used; `None` if the subscriber is in no segment.
     ///
     /// # Errors
     /// [`Error::UnknownSubscriber`].
@@ -146,7 +146,7 @@ impl Police {
         Ok(seat.map(|seat| seat.member).filter(|&member| member != 0))
     }
 
-    /// Word by word: for one packet a program may see parts of both paces, each of which is allowed.
+    /// Writes word by word: for one packet a program may see parts of both paces, each of which is allowed.
     fn write_pace(&self, member: u32, pace: &Pace) {
         let pace = plan::pace(pace);
         for (word, bytes) in pace.as_bytes().chunks_exact(8).enumerate() {
@@ -169,7 +169,7 @@ fn index(member: u32, word: usize) -> usize {
     member as usize * MEMBER_WORDS + word
 }
 
-/// The words of a member and of a segment, and where these fields are among them.
+/// Number of words of a member and of a segment, and the indices of these fields.
 const MEMBER_WORDS: usize = size_of::<Member>() / 8;
 const MEMBER_SEGMENT: usize = offset_of!(Member, segment) / 8;
 const MEMBER_COST: usize = offset_of!(Member, cost) / 8;

@@ -1,5 +1,5 @@
-//! Which slots, plan numbers and places are in use. A program on another CPU may still use what has just
-//! been given back, so it rests before it is assigned again.
+//! Which slots, plan numbers and places are in use. A program on another CPU may still use a number
+//! that was just given back, so the number rests before it is assigned again.
 
 use std::collections::VecDeque;
 
@@ -30,12 +30,12 @@ impl Numbers {
         Numbers { next: first, end, resting: VecDeque::new() }
     }
 
-    /// Those from `next` on; the others below it have to be given back first.
+    /// Makes the numbers from `next` on available; those below must be given back first.
     pub(super) fn beginning(&mut self, next: u32) {
         self.next = next;
     }
 
-    /// A free one, or `None` if there is none now.
+    /// A free number, or `None` if there is none now.
     pub(super) fn lend(&mut self) -> Option<Lent> {
         self.lend_at(monotonic_now())
     }
@@ -62,12 +62,12 @@ impl Numbers {
         self.next -= 1;
     }
 
-    /// Whether waiting may help.
+    /// Whether waiting may help: some numbers are resting.
     pub(super) fn is_any_resting(&self) -> bool {
         !self.resting.is_empty()
     }
 
-    /// All numbers that were ever lent are below this one.
+    /// All numbers that were ever lent are below this value.
     pub(super) fn high_water(&self) -> u32 {
         self.next
     }
@@ -82,30 +82,30 @@ impl Classes {
     /// The number of clients' classes.
     pub(super) const CLIENTS: usize = CLASSES;
 
-    /// All there are.
+    /// All classes.
     pub(super) const ALL: Classes = Classes((1 << (CLASSES + 1)) - 1);
 
-    /// These, and one more.
+    /// These classes, and one more.
     pub(super) fn with(self, class: usize) -> Classes {
         Classes(self.0 | 1 << class)
     }
 
-    /// One bit for each.
+    /// The set as bits, one for each class.
     pub(super) fn bits(self) -> u32 {
         self.0
     }
 }
 
-/// What slots the subscribers of a plan have.
+/// The kind of slots that the subscribers of a plan have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SlotKind {
-    /// Their size class.
+    /// The size class.
     pub(super) class: usize,
-    /// Whether the plan's classes are counted apart.
+    /// Whether the plan's classes are counted separately.
     pub(super) is_tallied: bool,
 }
 
-/// The slot with this index.
+/// The number of the slot of this kind and index.
 pub(super) fn slot(kind: SlotKind, index: u32) -> u32 {
     let tallied = if kind.is_tallied { TALLIED } else { 0 };
     (kind.class as u32) << CLASS_SHIFT | tallied | index
@@ -125,7 +125,7 @@ pub(super) fn index_of(slot: u32) -> u32 {
 
 /// The most slots of a class.
 pub(super) const SLOTS_MAX: u32 = CHUNK * CHUNKS;
-/// The time after which a number that was given back is lent again: a program runs for microseconds, and
+/// The time for which a number rests before it is lent again: a program runs for microseconds, and
 /// no interruption takes this long.
 const REST: Span = Span::secs(1);
 

@@ -16,12 +16,12 @@ use crate::bpf::bpf_error;
 /// A subscriber as the operator configures it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SubscriberSpec {
-    /// All share the plans' rates. An address within prefixes of several subscribers belongs to that with the
-    /// longest one.
+    /// All addresses share the plans' rates. An address within prefixes of several subscribers
+    /// belongs to the longest prefix.
     pub addresses: Arc<[IpNet]>,
-    /// `None` is not policed.
+    /// `None`: downloads are not policed.
     pub download: Option<PlanId>,
-    /// `None` is not policed.
+    /// `None`: uploads are not policed.
     pub upload: Option<PlanId>,
 }
 
@@ -38,7 +38,7 @@ pub(super) struct Subscriber {
 pub(super) struct Seat {
     pub(super) plan: PlanId,
     pub(super) slot: u32,
-    /// Its number in a segment; 0 is in none.
+    /// Its member number in a segment; 0 if it is in no segment.
     pub(super) member: u32,
 }
 
@@ -73,7 +73,7 @@ impl Police {
         added.map(|()| SubscriberId(id))
     }
 
-    /// Adds many subscribers, all or none, and reports the number that are added to `progress` now and then.
+    /// Adds many subscribers, all or none, and now and then reports to `progress` how many are added.
     ///
     /// # Errors
     /// As [`Police::add`].
@@ -100,10 +100,10 @@ impl Police {
         Ok(ids)
     }
 
-    /// Makes room for these subscribers at once, since the kernel takes milliseconds each time.
+    /// Makes room for all these subscribers at once, since each change of the tables takes the kernel milliseconds.
     fn reserve(&mut self, specs: impl Iterator<Item = SubscriberSpec>) -> Result<(), Error> {
         let mut slots = [0_u32; CLASSES];
-        // Chunks in which slots have tallies, if none is used again.
+        // Chunks in which slots have tallies, if no old slot is reused.
         let mut tallied: [BTreeSet<u32>; CLASSES] = Default::default();
         let mut addresses = [[0_u32; 2]; 2];
         for spec in specs {
@@ -143,7 +143,7 @@ impl Police {
         Ok(())
     }
 
-    /// Changes a subscriber to `spec`. What is the same stays as it is; counters are kept, and with the same
+    /// Changes a subscriber to `spec`. Unchanged parts stay; counters are kept, and with the same
     /// tree of queues the state, too.
     ///
     /// # Errors
@@ -151,7 +151,7 @@ impl Police {
     pub fn change(&mut self, id: SubscriberId, spec: &SubscriberSpec) -> Result<(), Error> {
         let seats = self.subscriber(id)?.seats;
         let addresses = self.check(spec)?;
-        // A client's classes are those of the plan.
+        // A client's classes belong to the plan.
         let plans = Direction::ALL.map(|direction| spec.plan(direction));
         if seats.map(|seat| seat.map(|seat| seat.plan)) != plans {
             self.undivide(id)?;
@@ -159,8 +159,8 @@ impl Police {
         self.apply(id, addresses, spec)
     }
 
-    /// Removes a subscriber; its packets pass. Returns what was counted of it, download and upload, as
-    /// [`Police::counters_by_class`] does, but for packets that another CPU is deciding about.
+    /// Removes a subscriber; its packets pass. Returns its counts, download and upload, as
+    /// [`Police::counters_by_class`] does, except for packets that another CPU is deciding about.
     ///
     /// # Errors
     /// [`Error::UnknownSubscriber`], or if the kernel refuses.
@@ -189,7 +189,7 @@ impl Police {
         Ok(())
     }
 
-    /// How many subscribers there are.
+    /// Number of subscribers.
     pub fn subscriber_count(&self) -> usize {
         self.subscribers.len() - self.ids_free.len()
     }
@@ -199,8 +199,8 @@ impl Police {
         subscriber.ok_or(Error::UnknownSubscriber)
     }
 
-    /// The addresses of a spec that can be: without host bits, each once, in order. Most are so already
-    /// and are shared.
+    /// Checks a spec; returns its addresses without host bits, each once, in order. A list that
+    /// already has this form is shared.
     fn check(&self, spec: &SubscriberSpec) -> Result<Arc<[IpNet]>, Error> {
         for plan in [spec.download, spec.upload].into_iter().flatten() {
             if !self.plans.contains_key(&plan) {
@@ -221,8 +221,8 @@ impl Police {
         Ok(addresses.into())
     }
 
-    /// Changes the tables to the wanted state: new addresses first, which may fail, then addresses
-    /// whose entry changes, and last those that go.
+    /// Changes the tables to the wanted state: first new addresses, which may fail, then addresses
+    /// whose entry changes, and last removed addresses.
     fn apply(
         &mut self,
         id: SubscriberId,
@@ -260,7 +260,7 @@ impl Police {
         Ok(())
     }
 
-    /// The seat of a subscriber: the old one if it fits the plan, or that of a process before.
+    /// The seat of a subscriber: the old one if it fits the plan, or one of a previous process.
     fn seat(
         &mut self,
         old: Option<Seat>,
@@ -306,7 +306,7 @@ impl Police {
         self.tables_of(direction)?.remove_all(&fresh)
     }
 
-    /// Those of `addresses` that do not lead to the subscriber's old seat.
+    /// The `addresses` that do not lead to the subscriber's old seat.
     fn missing(&self, id: SubscriberId, addresses: &[IpNet], old: Option<Seat>) -> Vec<IpNet> {
         let known = match (old, &self.subscribers[id.0 as usize]) {
             (Some(_), Some(subscriber)) => &subscriber.addresses[..],
@@ -315,7 +315,7 @@ impl Police {
         addresses.iter().filter(|net| known.binary_search(net).is_err()).copied().collect()
     }
 
-    /// Gives the addresses that remain the entry of the new seat, and removes the others.
+    /// Gives the remaining addresses the entry of the new seat, and removes the others.
     fn switch(
         &mut self,
         id: SubscriberId,
@@ -396,13 +396,13 @@ impl Police {
         entry(self.plans[&seat.plan].number, seat.slot, seat.member)
     }
 
-    /// Replaces the entry of all addresses of a subscriber.
+    /// Replaces the entries of all addresses of a subscriber.
     fn lead(&mut self, id: SubscriberId, direction: Direction, entry: Entry) -> Result<(), Error> {
         let addresses = Arc::clone(&self.subscriber(id)?.addresses);
         addresses.iter().try_for_each(|net| self.tables_of(direction)?.replace(net, entry))
     }
 
-    /// Gives a policed subscriber another number in a segment, or none.
+    /// Gives a policed subscriber another member number in a segment, or none.
     pub(super) fn seat_member(
         &mut self,
         id: SubscriberId,
@@ -421,7 +421,7 @@ impl Police {
         }
     }
 
-    /// Keeps what was counted in a slot that a subscriber leaves.
+    /// Keeps the counts of a slot that a subscriber leaves.
     fn carry(&mut self, id: SubscriberId, direction: Direction, slot: u32) -> Result<(), Error> {
         let counted = self.counted_by_class(slot)?;
         if counted.iter().any(|counted| *counted != Counters::default()) {
@@ -470,7 +470,7 @@ fn entry(plan: u32, slot: u32, member: u32) -> Entry {
     Entry { plan: member << PLAN_BITS | plan, slot }
 }
 
-/// Whether the new seat is in the old one's slot.
+/// Whether the new seat uses the old seat's slot.
 fn shares(old: Option<Seat>, new: Seat) -> bool {
     old.is_some_and(|old| old.slot == new.slot)
 }

@@ -1,4 +1,4 @@
-//! The tables of one direction: which address leads where.
+//! The tables of one direction: from addresses to entries.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
@@ -20,12 +20,12 @@ pub(super) struct Tables {
     prefixes: Prefixes,
     whole4: Room,
     whole6: Room,
-    /// Where they are pinned.
+    /// The directory where they are pinned.
     pinned_in: Option<(PathBuf, Direction)>,
 }
 
 impl Tables {
-    /// Makes them; plans and slots are those of `other` if there is one.
+    /// Makes the tables; plans and slots are those of `other` if there is one.
     pub(super) fn make(spec: PoliceSpec, other: Option<&Maps>) -> Result<Tables, Error> {
         let maps = Maps::make(other)?;
         let whole4 = Room::make(&maps, "addresses4", 4, spec.addresses4)?;
@@ -40,14 +40,14 @@ impl Tables {
     pub(super) fn reserve(&mut self, more4: u32, more6: u32) -> Result<(), Error> {
         let has_grown = self.whole4.reserve(&self.maps, more4)?;
         let has_grown = self.whole6.reserve(&self.maps, more6)? | has_grown;
-        // Policing does not need it: without it the next process finds no state.
+        // Policing does not need the pin; without it the next process finds no state.
         if has_grown && let Err(e) = self.pin() {
             tracing::warn!("the state of subscribers will not be kept: {e}");
         }
         Ok(())
     }
 
-    /// Pins them in `dir`, now and when they grow.
+    /// Pins the tables in `dir`, now and when they grow.
     pub(super) fn keep(&mut self, dir: &Path, direction: Direction) -> Result<(), Error> {
         self.pinned_in = Some((dir.to_owned(), direction));
         self.pin()
@@ -65,7 +65,7 @@ impl Tables {
         [self.whole4.map(), self.whole6.map()]
     }
 
-    /// Adds an address, which leads to `entry`.
+    /// Adds an address that leads to `entry`.
     ///
     /// # Errors
     /// [`Error::AddressTaken`], [`Error::TooMany`].
@@ -75,8 +75,8 @@ impl Tables {
             self.reserve(u32::from(is_ip4), u32::from(!is_ip4))?;
         }
         let (map, key) = self.find(net);
-        // SAFETY: the map is open, its keys and values are as long as these, and the call keeps
-        // neither. The library's own call does not tell the kernel's error number.
+        // SAFETY: the map is open, its keys and values have these lengths, and the call keeps
+        // neither. The library's own call does not return the kernel's error number.
         let answer = unsafe {
             libbpf_sys::bpf_map_update_elem(
                 map.as_fd().as_raw_fd(),
@@ -122,7 +122,7 @@ impl Tables {
         nets.iter().try_for_each(|net| self.remove(net))
     }
 
-    /// Counts from zero for the plan with this number.
+    /// Resets the counters of the plan with this number.
     pub(super) fn reset_totals(&self, number: u32) -> Result<(), Error> {
         let cpus = libbpf_rs::num_possible_cpus().map_err(|e| bpf_error("count the CPUs", &e))?;
         let zero = abi::Totals::default().as_bytes().to_vec();
@@ -142,7 +142,7 @@ impl Tables {
         (map, key_of(net))
     }
 
-    /// Counts addresses; of the shorter prefixes the programs only need to know whether there are any.
+    /// Counts addresses; for shorter prefixes the programs only need to know whether there are any.
     fn count(&mut self, net: &IpNet, by: i32) -> Result<(), Error> {
         let count = match (is_whole(net), net) {
             (true, IpNet::V4(_)) => {
@@ -178,5 +178,5 @@ impl Tables {
     }
 }
 
-/// Prefixes of a family and direction that the table in `bpf/police_maps.h` has room for.
+/// Capacity of the prefix table of a family and direction in `bpf/police_maps.h`.
 const PREFIXES_MAX: u32 = 1 << 24;

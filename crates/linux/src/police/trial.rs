@@ -1,4 +1,4 @@
-//! The policer without a device, at times that the caller says: frames in, verdicts out, for tests.
+//! The policer without a device, at times chosen by the caller: frames in, verdicts out, for tests.
 
 use fairweir_core::phantom::Verdict;
 use fairweir_core::units::{Span, Time};
@@ -17,7 +17,7 @@ pub struct Trial {
     clock: MapHandle,
 }
 
-/// The whole program in a loop over subscribers, by the kernel's clock, for benchmarks.
+/// The whole program in a loop over subscribers, with the kernel's clock, for benchmarks.
 pub struct Bench {
     object: Object,
     settings: MapHandle,
@@ -26,20 +26,20 @@ pub struct Bench {
 /// A frame as a hook sees it.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Frame<'f> {
-    /// From the device's first header on.
+    /// The bytes from the device's first header on.
     pub bytes: &'f [u8],
-    /// How many packets of the wire it stands for; 0 if it is one. Only at tcx.
+    /// Number of packets on the wire that it stands for; 0 if it is one. Only at tcx.
     pub segments: u32,
-    /// Payload of each of these packets.
+    /// Payload bytes of each of these packets.
     pub segment_size: u32,
 }
 
-/// What became of a frame.
+/// The result of a frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// `Mark` if it passed with a changed header.
+    /// `Mark` if the frame passed with a changed header.
     pub verdict: Verdict,
-    /// The frame as it went on.
+    /// The frame after the program.
     pub bytes: Vec<u8>,
     /// How long one run took.
     pub span: Span,
@@ -89,7 +89,7 @@ impl Police {
         Ok(Bench { object, settings })
     }
 
-    /// A subscriber's state as the kernel has it, `phantom::aggregate::Slot` of its size class.
+    /// A subscriber's state as the kernel stores it, `phantom::aggregate::Slot` of its size class.
     ///
     /// # Errors
     /// [`Error::UnknownSubscriber`], or if the kernel refuses.
@@ -102,10 +102,10 @@ impl Police {
 }
 
 impl Trial {
-    /// What becomes of a frame that comes at `now`, `repeat` times.
+    /// The result of a frame that arrives at `now`, `repeat` times.
     ///
     /// # Errors
-    /// If the kernel refuses the frame, as it does those shorter than an Ethernet header.
+    /// If the kernel refuses the frame, for example one shorter than an Ethernet header.
     pub fn run(
         &self,
         hook: Hook,
@@ -145,9 +145,9 @@ impl Trial {
 }
 
 impl Bench {
-    /// How long it takes to police `turns` frames like `frame`, plain Ethernet with IPv4 and UDP,
-    /// each to a random one of `subscribers`, whose addresses begin with 10.0.0.0, and with a source
-    /// port whose bits are random where `ports` has ones.
+    /// The time to police `turns` frames like `frame`, plain Ethernet with IPv4 and UDP. Each goes
+    /// to a random one of `subscribers`, whose addresses begin with 10.0.0.0, and has a source port
+    /// whose bits are random where `ports` has ones.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -185,11 +185,11 @@ const XDP_PASS: i32 = 2;
 
 #[cfg(test)]
 impl Police {
-    /// How many size classes slots have.
+    /// Number of size classes of slots.
     pub(crate) const SIZE_CLASSES: usize = abi::CLASSES;
 
-    /// The object before one program is loaded, for uploads by Ethernet, and for slots of one size
-    /// class or of all.
+    /// The object before it is loaded, with one program, for uploads by Ethernet, and for slots of
+    /// one size class or of all.
     pub(crate) fn open_program(
         &mut self,
         name: &str,

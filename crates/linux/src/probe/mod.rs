@@ -1,9 +1,9 @@
-//! A probe: small echo requests to a reflector, and how long the answers take.
+//! A probe: sends small echo requests to a reflector and measures the round-trip times.
 //!
-//! The problem: what a host gets depends on the queue of the access link, which is in the ISP's
-//! network. The method: an echo to a host behind that queue waits in it like everything else, so the
-//! round-trip time is a constant plus the queueing delay. When requests are sent, and which count as
-//! lost, is decided by [`fairweir_core::probe::Prober`].
+//! Problem: what a host gets depends on the queue of the access link, which is in the ISP's
+//! network. Method: an echo to a host behind that queue waits in it like every packet, so the
+//! round-trip time is a constant plus the queueing delay. [`fairweir_core::probe::Prober`] decides
+//! when requests are sent and which count as lost.
 //!
 //! | module | its job |
 //! |---|---|
@@ -12,8 +12,8 @@
 //! | `socket` | sending, and seeing what arrives |
 //! | `worker` | the thread: when to do what |
 //!
-//! A [`Probe`] is a thread of its own: requests leave in time whatever the caller does, and the
-//! kernel stamps answers, so neither has to be quick.
+//! A [`Probe`] has its own thread: requests leave in time whatever the caller does. The kernel
+//! timestamps answers, so neither the thread nor the caller has to be quick.
 
 use std::fmt;
 use std::io::{self, PipeWriter, Write};
@@ -40,21 +40,21 @@ use worker::Worker;
 /// What to probe, and how often.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProbeSpec {
-    /// The device, over which requests leave and answers come whatever the routes say.
+    /// The device by which requests leave and answers arrive, independent of the routes.
     pub dev: String,
     /// The host that answers.
     pub reflector: Reflector,
-    /// How often.
+    /// The intervals between requests.
     pub intervals: Intervals,
 }
 
-/// Who answers requests.
+/// The host that answers requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reflector {
     /// This host.
     Address(IpAddr),
-    /// A router behind the access link, which is found without requests to hosts of third parties, once the
-    /// link is in use.
+    /// A router behind the access link. It is found without requests to hosts of third parties,
+    /// once the link is in use.
     Auto,
 }
 
@@ -67,14 +67,14 @@ impl fmt::Display for Reflector {
     }
 }
 
-/// What a probe does.
+/// The present state of a probe.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProbeState {
-    /// The host that answered last; before the first answer the one that is asked, if any.
+    /// The host that answered last; before the first answer, the host that is asked, if any.
     pub reflector: Option<IpAddr>,
-    /// How many requests have been answered or lost since the start.
+    /// Number of requests that have been answered or lost since the start.
     pub sent: u64,
-    /// How many of them were answered.
+    /// Number of these that were answered.
     pub answered: u64,
     /// The newest round-trip time.
     pub rtt_last: Option<Span>,
@@ -91,7 +91,7 @@ pub struct Probe {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What thread and owner share.
+/// Data that the thread and the owner share.
 #[derive(Debug)]
 struct Shared {
     prober: Prober<Request, IpAddr>,
@@ -103,7 +103,7 @@ impl Probe {
     /// Starts to probe in the calling thread's network namespace, as if the link were idle.
     ///
     /// # Errors
-    /// Without the device or CAP_NET_RAW.
+    /// If there is no such device, or without CAP_NET_RAW.
     ///
     /// # Panics
     /// If an interval is shorter than [`fairweir_core::probe::INTERVAL_MIN`].
@@ -131,17 +131,17 @@ impl Probe {
             changed
         };
         if changed && let Some(wake) = &mut self.wake {
-            // A full pipe wakes as well.
+            // If the pipe is full, the thread is woken anyway.
             let _ = wake.write(&[0]);
         }
     }
 
-    /// What has been decided since the last call.
+    /// The requests that were answered or lost since the last call.
     pub fn take_sample(&mut self) -> ProbeSample {
         lock(&self.shared).prober.take_sample(monotonic_now())
     }
 
-    /// What it does.
+    /// The present state.
     pub fn state(&self) -> ProbeState {
         let shared = lock(&self.shared);
         let Totals { sent, answered, rtt_last, from, .. } = shared.prober.totals();
@@ -154,7 +154,7 @@ impl Drop for Probe {
     fn drop(&mut self) {
         drop(self.wake.take());
         if let Some(thread) = self.thread.take() {
-            // A panic was printed by the thread.
+            // The thread has printed its panic.
             let _ = thread.join();
         }
     }
@@ -166,7 +166,7 @@ impl Shared {
     }
 }
 
-/// A thread that panicked while it held the lock has left valid state: all fields are independent.
+/// A thread that panicked while it held the lock leaves valid state: all fields are independent.
 fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }

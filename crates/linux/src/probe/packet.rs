@@ -1,4 +1,4 @@
-//! Echo requests and what answers them, as bytes. Source: RFC 792, RFC 4443.
+//! Echo requests and their answers, as bytes. Source: RFC 792, RFC 4443.
 //!
 //! Terms: a *reply* comes from the host that was asked; a router at which a request's hop limit
 //! ends answers that it was *exceeded* and quotes the request. A packet that is not well-formed, checksum
@@ -9,9 +9,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// One echo request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Request {
-    /// Who is asked.
+    /// The host that is asked.
     pub(super) to: IpAddr,
-    /// The same for all requests of a probe.
+    /// An identifier, equal for all requests of a probe.
     pub(super) id: u16,
     /// Counts the requests of a probe.
     pub(super) sequence: u16,
@@ -22,18 +22,18 @@ pub(super) struct Request {
 /// Something that looks like the answer to an echo request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Answer {
-    /// Who answers.
+    /// The sender of the answer.
     pub(super) from: IpAddr,
-    /// Who was asked: the same unless a router answers for them.
+    /// The host that was asked: equal to `from` unless a router answers.
     pub(super) asked: IpAddr,
     pub(super) id: u16,
     pub(super) sequence: u16,
-    /// A router may quote too little of the request to hold it.
+    /// `None` if a router quotes too little of the request.
     pub(super) token: Option<u64>,
 }
 
 impl Request {
-    /// The ICMP message. Its checksum is right for IPv4; for IPv6 the kernel puts it in.
+    /// The ICMP message. Its checksum is right for IPv4; for IPv6 the kernel computes it.
     pub(super) fn message(&self) -> Vec<u8> {
         let (kind, header) = match self.to {
             IpAddr::V4(_) => (ECHO_REQUEST_4, HEADER_4),
@@ -51,7 +51,7 @@ impl Request {
         message
     }
 
-    /// Whether `answer` answers this request; a quote too short for the token is believed.
+    /// Whether `answer` answers this request; a quote too short for the token is accepted.
     pub(super) fn is_answered_by(&self, answer: &Answer) -> bool {
         answer.id == self.id
             && answer.sequence == self.sequence
@@ -91,13 +91,13 @@ pub(super) fn answer(packet: &[u8]) -> Option<Answer> {
     }
 }
 
-/// An ICMP packet, which may be cut off behind its header.
+/// An ICMP packet, which may be truncated after its header.
 struct Ip<'p> {
     from: IpAddr,
     to: IpAddr,
-    /// What is there of the payload, and perhaps padding.
+    /// The available part of the payload, perhaps with padding.
     payload: &'p [u8],
-    /// How long the payload is by the header.
+    /// The length of the payload according to the header.
     payload_bytes: usize,
 }
 
@@ -140,7 +140,7 @@ impl<'p> Ip<'p> {
         }
     }
 
-    /// The sum over what the checksum covers, which is 0xffff if nothing was damaged.
+    /// The sum over the bytes that the checksum covers; 0xffff if they are undamaged.
     fn icmp_sum(&self, icmp: &[u8]) -> u16 {
         match (self.from, self.to) {
             (IpAddr::V6(from), IpAddr::V6(to)) => {
@@ -188,7 +188,7 @@ pub(super) const ICMP_4: u8 = 1;
 pub(super) const ICMP_6: u8 = 58;
 const ECHO_REQUEST_4: u8 = 8;
 const ECHO_REQUEST_6: u8 = 128;
-/// IPv4 header without options.
+/// Bytes of an IPv4 header without options.
 const HEADER_4: usize = 20;
 const HEADER_6: usize = 40;
 const ICMP_HEADER: usize = 8;
@@ -203,7 +203,7 @@ pub(super) mod tests {
         Request { to: to.parse().unwrap(), id: 0x1234, sequence: 7, token: 0x0102_0304_0506_0708 }
     }
 
-    /// An IP packet around an ICMP message whose checksum is put right.
+    /// An IP packet around an ICMP message, whose checksum is filled in.
     pub(crate) fn packet(from: &str, to: &str, mut icmp: Vec<u8>) -> Vec<u8> {
         icmp[2..4].fill(0);
         let (from, to): (IpAddr, IpAddr) = (from.parse().unwrap(), to.parse().unwrap());
@@ -246,7 +246,7 @@ pub(super) mod tests {
         packet(router, here, icmp)
     }
 
-    /// Here, the host that is asked, and a router, of both families.
+    /// This host, the host that is asked, and a router, for both families.
     const PLACES: [[&str; 3]; 2] =
         [["192.0.2.1", "198.51.100.7", "203.0.113.1"], ["2001:db8::1", "2001:db8:1::7", "fd00::1"]];
 

@@ -1,9 +1,9 @@
-//! The two sockets of a probe: one that sends, one that looks at what arrives.
+//! The two sockets of a probe: one that sends, one that captures arriving packets.
 //!
-//! Answers are seen where they enter the device, before the classifier and the classes, so that the
-//! round-trip time has no part of what the host itself makes them wait. They are stamped by the
-//! kernel on arrival, so that it does not depend either on when the thread reads them.
-//! Source: packet(7), socket(7), linux/filter.h.
+//! Answers are captured where they enter the device, before the classifier and the classes, so the
+//! round-trip time does not contain waiting in this host. The kernel timestamps them on arrival, so
+//! it does not depend on when the thread reads them either. Source: packet(7), socket(7),
+//! linux/filter.h.
 
 use std::io;
 use std::mem;
@@ -24,10 +24,10 @@ pub(super) struct Sender {
 }
 
 impl Sender {
-    /// A sender to `to`; with `hops` its packets go no further than that.
+    /// A sender to `to`; with `hops`, its packets go at most that many hops.
     ///
     /// # Errors
-    /// Without CAP_NET_RAW, or without the family.
+    /// Without CAP_NET_RAW, or if the kernel lacks the family.
     pub(super) fn open(dev: &str, to: IpAddr, hops: Option<u8>) -> Result<Sender, Error> {
         let attempted = || format!("open a socket for echo requests to {to}");
         let refused = |e: io::Error| Error::refused(attempted(), e);
@@ -48,10 +48,10 @@ impl Sender {
         Ok(Sender { socket, to })
     }
 
-    /// Sends one request; returns when.
+    /// Sends one request; returns the time of sending.
     ///
     /// # Errors
-    /// If there is no way to the host, or no room.
+    /// If there is no route to the host, or no buffer space.
     pub(super) fn send(&self, request: &Request) -> io::Result<Time> {
         let message = request.message();
         let address =
@@ -61,7 +61,7 @@ impl Sender {
             (address.as_ptr(), address.len())
         };
         let at = monotonic_now();
-        // SAFETY: the message and the address outlive the call, and the lengths are theirs.
+        // SAFETY: the message and the address outlive the call, and the lengths are correct.
         let sent = unsafe {
             libc::sendto(
                 self.socket.as_raw_fd(),
@@ -76,25 +76,25 @@ impl Sender {
     }
 }
 
-/// Sees packets that arrive at one device.
+/// Captures packets that arrive at one device.
 pub(super) struct Tap {
     socket: OwnedFd,
     buffer: Vec<u8>,
 }
 
 impl Tap {
-    /// Sees what may answer echo requests.
+    /// Captures packets that may answer echo requests.
     ///
     /// # Errors
-    /// Without CAP_NET_RAW, or without the device.
+    /// Without CAP_NET_RAW, or if there is no such device.
     pub(super) fn for_answers(dev: &str) -> Result<Tap, Error> {
         Tap::open(dev, &answers())
     }
 
-    /// Sees some of all packets.
+    /// Captures a sample of all packets.
     ///
     /// # Errors
-    /// Without CAP_NET_RAW, or without the device.
+    /// Without CAP_NET_RAW, or if there is no such device.
     pub(super) fn for_samples(dev: &str) -> Result<Tap, Error> {
         Tap::open(dev, &samples())
     }
@@ -103,12 +103,12 @@ impl Tap {
         let attempted = || format!("look at what arrives at {dev}");
         let refused = |e: io::Error| Error::refused(attempted(), e);
         let index = link::index(dev).ok_or_else(|| Error::NoDevice(dev.to_owned()))?;
-        // Without a protocol it sees nothing until it is bound, with its filter in place.
+        // Without a protocol it receives nothing until it is bound; its filter is in place by then.
         let socket = open(libc::AF_PACKET, libc::SOCK_DGRAM, 0).map_err(refused)?;
         filter(&socket, program).map_err(refused)?;
         let yes = 1_i32.to_ne_bytes();
         set(&socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, &yes).map_err(refused)?;
-        // Else every packet that leaves would be copied for it.
+        // Without this option, every leaving packet would be copied for it.
         set(&socket, libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, &yes).map_err(refused)?;
         // SAFETY: a `sockaddr_ll` is plain numbers, for which zero is valid.
         let mut address: libc::sockaddr_ll = unsafe { mem::zeroed() };
@@ -116,7 +116,7 @@ impl Tap {
         // Only a socket for all protocols sees packets before the ingress hook.
         address.sll_protocol = (libc::ETH_P_ALL as u16).to_be();
         address.sll_ifindex = index as i32;
-        // SAFETY: the address outlives the call, and the length is its.
+        // SAFETY: the address outlives the call, and the length is the address's.
         let bound = unsafe {
             libc::bind(
                 socket.as_raw_fd(),
@@ -130,7 +130,7 @@ impl Tap {
         Ok(Tap { socket, buffer: vec![0; PACKET_MAX] })
     }
 
-    /// The next IP packet and when it arrived, if there is one.
+    /// The next IP packet and its time of arrival, if there is one.
     ///
     /// # Errors
     /// If the device is gone or down.
@@ -145,7 +145,7 @@ impl Tap {
         message.msg_control = control.as_mut_ptr().cast();
         message.msg_controllen = mem::size_of_val(&control);
         let flags = libc::MSG_DONTWAIT;
-        // SAFETY: all that the header points to outlives the call, and the lengths are theirs.
+        // SAFETY: all that the header points to outlives the call, and the lengths are correct.
         let length = unsafe { libc::recvmsg(self.socket.as_raw_fd(), &raw mut message, flags) };
         if length < 0 {
             let error = io::Error::last_os_error();
@@ -165,8 +165,8 @@ impl AsFd for Tap {
     }
 }
 
-/// When a packet arrived, by the monotonic clock. The kernel stamps by the wall clock, which between stamp
-/// and now differs from it by next to nothing, unless it is set just then.
+/// The time of a packet's arrival, by the monotonic clock. The kernel's timestamp is of the wall clock;
+/// between timestamp and now the two clocks advance alike, unless the wall clock is set just then.
 fn arrival(stamp: Option<Time>, realtime: Time, monotonic: Time) -> Time {
     let age = stamp.map(|stamp| realtime.since(stamp)).filter(|age| *age < AGE_MAX);
     monotonic - age.unwrap_or(Span::ZERO)
@@ -181,7 +181,7 @@ fn time(seconds: i64, nanos: i64) -> Time {
     Time::from_nanos((seconds as u64).saturating_mul(1_000_000_000).saturating_add(nanos as u64))
 }
 
-/// The kernel's stamp of a message that was received.
+/// The kernel's timestamp of a received message.
 fn stamp(message: &libc::msghdr) -> Option<Time> {
     // SAFETY: the header and its control buffer are as the kernel left them.
     let mut control = unsafe { libc::CMSG_FIRSTHDR(message) };
@@ -200,9 +200,9 @@ fn stamp(message: &libc::msghdr) -> Option<Time> {
     None
 }
 
-/// Lets through echo replies and *time exceeded* messages; the reader judges them further.
+/// A filter for echo replies and *time exceeded* messages; the reader checks them further.
 fn answers() -> [libc::sock_filter; 16] {
-    /// Where a packet is let through, and where it is not.
+    /// The instructions that accept and that reject a packet.
     const IN: u8 = 14;
     const OUT: u8 = 15;
     let equal = |here: u8, value: u32, then: u8, otherwise: u8| {
@@ -228,7 +228,7 @@ fn answers() -> [libc::sock_filter; 16] {
     ]
 }
 
-/// Lets one packet in [`SAMPLED`] through, by chance.
+/// A filter that accepts one packet in [`SAMPLED`], at random.
 fn samples() -> [libc::sock_filter; 4] {
     [
         instruction(LOAD_WORD, AD_RANDOM),
@@ -257,7 +257,7 @@ fn open(family: i32, kind: i32, protocol: i32) -> io::Result<OwnedFd> {
 }
 
 fn set(socket: &OwnedFd, level: i32, name: i32, value: &[u8]) -> io::Result<()> {
-    // SAFETY: the value outlives the call, and the length is its.
+    // SAFETY: the value outlives the call, and the length is the value's.
     let done = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -297,15 +297,15 @@ const NOTHING: u32 = 0;
 const ALL: u32 = 0xffff;
 const AD_PROTOCOL: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_PROTOCOL) as u32;
 const AD_RANDOM: u32 = (libc::SKF_AD_OFF + libc::SKF_AD_RANDOM) as u32;
-/// Of this many packets one is sampled; a power of two.
+/// One packet in this many is sampled; a power of two.
 const SAMPLED: u32 = 16;
-/// Kernel 4.20 on. Source: linux/if_packet.h.
+/// Linux 4.20 or later. Source: linux/if_packet.h.
 const PACKET_IGNORE_OUTGOING: i32 = 23;
-/// Bytes that are read of a packet. Answers are shorter; a packet that is cut off is not an answer.
+/// Maximum bytes that are read of a packet. Answers are shorter; a truncated packet is not an answer.
 const PACKET_MAX: usize = 2_048;
 /// Words of the control buffer: a `cmsghdr` with a `timespec` takes 4.
 const CONTROL_WORDS: usize = 8;
-/// A stamp that is older than this was taken before the clock was set, and is not used.
+/// A timestamp older than this is from before the clock was set, and is not used.
 const AGE_MAX: Span = Span::secs(1);
 
 #[cfg(test)]

@@ -1,15 +1,15 @@
-//! Which hosts can be reflectors if none is configured.
+//! Hosts that can be reflectors if none is configured.
 //!
 //! The reflector must be behind the access link, and hosts of third parties must not be disturbed.
 //! So requests go towards the hosts from which most is received, but with a hop limit of two: the
-//! router behind the gateway at which they expire reports it. Before anything has arrived they go
-//! towards a root name server, and never reach it. Where the second hop is still at home
-//! (a router behind a router, recognised by its address), the third is tried. If none answers, the
-//! gateway itself is asked, provided that it is no home's router: then it is the ISP's, and its
-//! answers wait in the queue of the access link too.
+//! router behind the gateway, where they expire, reports it. Before anything has arrived, requests
+//! go towards a root name server, and never reach it. Where the second hop is still at home (a
+//! router behind a router, recognised by its address), the third is tried. If no router answers,
+//! the gateway itself is asked, unless it is a home's router: it is then the ISP's, and its answers
+//! wait in the queue of the access link too.
 //!
-//! Routers limit how often they report a hop limit that ended: Linux to once a second for each host. Echo
-//! requests to themselves most answer always. So a router that reports too rarely is asked itself.
+//! Routers limit how often they report an expired hop limit: Linux to once per second and host. Most of
+//! them answer all echo requests to themselves. So a router that reports too rarely is asked itself.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -21,24 +21,24 @@ use crate::net::netlink::{Netlink, Request, attribute};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Candidate {
     pub(super) to: IpAddr,
-    /// How far requests may go; `None` is all the way.
+    /// The hop limit of requests; `None` is no limit.
     pub(super) hops: Option<u8>,
-    /// The next hop to it.
+    /// The next hop towards `to`.
     pub(super) gateway: IpAddr,
 }
 
 impl Candidate {
-    /// The router at `address`, at which the requests of this candidate expire, asked itself.
+    /// The router at `address`, where the requests of this candidate expire, as the host that is asked.
     pub(super) fn router(&self, address: IpAddr) -> Candidate {
         Candidate { to: address, hops: None, gateway: self.gateway }
     }
 
-    /// Whether a router answers that may limit how often it does.
+    /// Whether the answers come from a router that may limit their rate.
     pub(super) fn is_router(&self) -> bool {
         self.hops.is_some() || self.to != self.gateway
     }
 
-    /// Whether an answer from there is one from behind the access link, as far as can be told.
+    /// Whether an answer from this address comes from behind the access link, as far as is known.
     pub(super) fn accepts(&self, from: IpAddr) -> bool {
         match self.hops {
             None => from == self.to,
@@ -47,10 +47,10 @@ impl Candidate {
     }
 }
 
-/// The bytes of a sample of packets by their sender.
+/// The bytes of sampled packets, by sender.
 #[derive(Debug, Default)]
 pub(super) struct Sources {
-    /// At most [`SOURCES_MAX`].
+    /// At most [`SOURCES_MAX`] entries.
     volumes: Vec<(IpAddr, u64)>,
     packets: u32,
 }
@@ -68,19 +68,19 @@ impl Sources {
         }
     }
 
-    /// Whether more packets would hardly change the picture.
+    /// Whether more packets would hardly change the result.
     pub(super) fn are_enough(&self) -> bool {
         self.packets >= PACKETS_ENOUGH
     }
 
-    /// The busiest, at most [`TRIED_MAX`].
+    /// The busiest senders, at most [`TRIED_MAX`].
     pub(super) fn busiest(mut self) -> Vec<IpAddr> {
         self.volumes.sort_by_key(|(_, volume)| std::cmp::Reverse(*volume));
         self.volumes.into_iter().take(TRIED_MAX).map(|(address, _)| address).collect()
     }
 }
 
-/// The candidates, best first, by the next hop to each of the `busiest`; `None` is a neighbour.
+/// The candidates, best first, from the `busiest` senders with the next hop to each; `None` is a neighbour.
 pub(super) fn candidates(busiest: &[(IpAddr, Option<IpAddr>)]) -> Vec<Candidate> {
     let behind = busiest.iter().filter_map(|&(to, gateway)| Some((to, gateway?)));
     let towards = |hops: u8| {
@@ -94,7 +94,7 @@ pub(super) fn candidates(busiest: &[(IpAddr, Option<IpAddr>)]) -> Vec<Candidate>
     all
 }
 
-/// The next hop from `dev` to `address`; `None` if that is a neighbour, or cannot be reached.
+/// The next hop from `dev` to `address`; `None` if `address` is a neighbour, or cannot be reached.
 ///
 /// # Errors
 /// If the kernel does not answer.
@@ -127,7 +127,7 @@ pub(super) fn gateway(dev: &str, address: IpAddr) -> Result<Option<IpAddr>, Erro
     }))
 }
 
-/// Who sent an IP packet, and its length.
+/// The sender of an IP packet, and the packet's length.
 fn source(packet: &[u8]) -> Option<(IpAddr, u64)> {
     let length =
         |at: usize| Some(u64::from(u16::from_be_bytes([*packet.get(at)?, *packet.get(at + 1)?])));
@@ -144,7 +144,7 @@ fn source(packet: &[u8]) -> Option<(IpAddr, u64)> {
     }
 }
 
-/// Whether the address is one of the internet, not of a private network or of no host.
+/// Whether the address is a public one, not of a private network or of no host.
 fn is_far(address: IpAddr) -> bool {
     let is_near = match address {
         IpAddr::V4(v4) => v4.is_private() || v4.is_link_local() || v4.is_broadcast(),
@@ -158,7 +158,7 @@ fn is_at_home(address: IpAddr) -> bool {
     !is_far(address) && !matches!(address, IpAddr::V4(v4) if v4.octets()[0] == 10)
 }
 
-/// a.root-servers.net: addresses of a route that every ISP has.
+/// a.root-servers.net: every ISP has a route to these addresses.
 pub(super) const FAR: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::new(198, 41, 0, 4)),
     IpAddr::V6(Ipv6Addr::new(0x2001, 0x503, 0xba3e, 0, 0, 0, 2, 0x30)),
@@ -169,7 +169,7 @@ const HOPS: [u8; 2] = [2, 3];
 const SOURCES_MAX: usize = 256;
 /// Packets after which more would hardly change which senders are the busiest.
 const PACKETS_ENOUGH: u32 = 200;
-/// The busiest senders towards which requests go.
+/// The number of busiest senders towards which requests go.
 const TRIED_MAX: usize = 2;
 const RTMSG_BYTES: usize = 12;
 

@@ -1,4 +1,4 @@
-//! The thread of a probe: asks in time, takes answers in, and looks for a reflector if it has none.
+//! The thread of a probe: sends requests in time, handles answers, and looks for a reflector if it has none.
 
 use std::collections::VecDeque;
 use std::io::{self, PipeReader};
@@ -19,29 +19,29 @@ use super::{ProbeSpec, Reflector, Shared, lock, packet};
 use crate::random;
 use crate::{Error, monotonic_now};
 
-/// The thread's own.
+/// The state that only the thread uses.
 pub(super) struct Worker {
     spec: ProbeSpec,
     woken: PipeReader,
     shared: Arc<Mutex<Shared>>,
     tap: Tap,
     phase: Phase,
-    /// How often a reflector was looked for.
+    /// Number of searches for a reflector.
     searches: u32,
-    /// A router that does not answer when it is asked itself.
+    /// A router that does not answer requests to itself.
     silent: Option<IpAddr>,
     id: u16,
     sequence: u16,
 }
 
 enum Phase {
-    /// A reflector is asked.
+    /// Asks a reflector.
     Asking(Aim),
     /// Counts the senders to this host.
     Listening { tap: Tap, sources: Sources, until: Time },
-    /// Tries whether a candidate answers, and then the others.
+    /// Tests whether a candidate answers, and then the others.
     Trying { aim: Aim, trial: Box<Prober<Request, IpAddr>>, left: VecDeque<Candidate>, until: Time },
-    /// No reflector was found; looks again once the link is in use.
+    /// No reflector was found; searches again once the link is in use.
     Resting { until: Time },
 }
 
@@ -55,7 +55,7 @@ struct Aim {
 
 impl Aim {
     /// # Errors
-    /// If there is no such socket.
+    /// If the socket cannot be opened.
     fn at(dev: &str, candidate: Candidate) -> Result<Aim, Error> {
         let sender = Sender::open(dev, candidate.to, candidate.hops)?;
         Ok(Aim { to: candidate.to, sender, found: Some(candidate) })
@@ -125,7 +125,7 @@ impl Worker {
         }
     }
 
-    /// Does something with the current schedule: a candidate's, or the probe's own.
+    /// Calls `work` with the current schedule: a candidate's, or the probe's own.
     fn with_prober(&mut self, work: impl FnOnce(&mut Prober<Request, IpAddr>)) {
         match &mut self.phase {
             Phase::Trying { trial, .. } => work(trial),
@@ -133,7 +133,7 @@ impl Worker {
         }
     }
 
-    /// Sleeps until something arrives or is due; false at the end.
+    /// Sleeps until something arrives or is due; returns false when the probe ends.
     fn wait(&mut self) -> bool {
         let send_at = self.next_send();
         let due = match &self.phase {
@@ -162,8 +162,8 @@ impl Worker {
         !woken.contains(PollFlags::POLLHUP)
     }
 
-    /// Takes in what has arrived, at most [`RECEIVE_BATCH`] so that a flood does not keep requests
-    /// from leaving. An error means a device that is down or gone, which the next request reports.
+    /// Handles packets that have arrived, at most [`RECEIVE_BATCH`], so that a flood does not delay
+    /// requests. An error means that the device is down or gone, which the next request reports.
     fn receive(&mut self) {
         for _ in 0..RECEIVE_BATCH {
             let Ok(Some((packet, at))) = self.tap.receive() else { break };
@@ -219,7 +219,7 @@ impl Worker {
     // --------------------------------------------------------------------------------------------
     // Looking for a reflector
 
-    /// Goes on with the search, or begins it.
+    /// Continues the search, or begins it.
     fn search(&mut self, now: Time) {
         let in_use = lock(&self.shared).prober.is_in_use();
         match &mut self.phase {
@@ -240,13 +240,13 @@ impl Worker {
                     && (self.searches == 1 || shared.prober.is_slowed())
                 {
                     drop(shared);
-                    // Until it has answered it counts as silent, so that it is tried once: after the first search
-                    // at once, since what another host answers has another base.
+                    // Until the router has answered it counts as silent, so that it is tried only once: after
+                    // the first search at once, since the round trips to another host have another base.
                     self.silent = Some(router);
                     self.try_next([found.router(router), found].into(), now);
                 }
             }
-            // Round trips of an idle link are the base of those that follow.
+            // Round trips of an idle link are the base for later ones.
             Phase::Resting { .. } if self.searches == 0 => {
                 self.searches = 1;
                 self.try_next(self.candidates(target::FAR.into()).into(), now);
@@ -333,17 +333,17 @@ impl Worker {
 
 /// The most packets that are read at a time.
 const RECEIVE_BATCH: usize = 64;
-/// A reflector that was found is given up after this many unanswered requests.
+/// Unanswered requests after which a found reflector is given up.
 const LOST_MAX: u32 = 40;
-/// The time in which the busiest senders to this host are looked for.
+/// The time for which the busiest senders to this host are counted.
 const LISTEN: Span = Span::secs(2);
-/// The time to wait for answers of one candidate, up to that to the third request.
+/// The time to wait for answers of one candidate: until the answer to the third request.
 const TRIAL: Span = Span::nanos(TIMEOUT.as_nanos() + 3 * TRIAL_INTERVAL.as_nanos());
-/// Between two requests to a candidate.
+/// Interval between two requests to a candidate.
 const TRIAL_INTERVAL: Span = Span::millis(200);
 /// Answers after which a candidate is the reflector.
 const TRIAL_ANSWERS: u32 = 2;
-/// From a search that found no reflector to the next one.
+/// Time from a search that found no reflector to the next one.
 const REST: Span = Span::secs(60);
-/// How often the rest looks whether it has to end.
+/// How often a resting thread checks whether the rest is over.
 const REST_CHECK: Span = Span::secs(1);

@@ -1,4 +1,4 @@
-//! What else on this machine makes the router's control impossible. It is reported and never switched off.
+//! Other software on this machine that makes the router's control impossible. It is reported, never switched off.
 //!
 //! | what | why |
 //! |---|---|
@@ -19,16 +19,17 @@ use crate::net::netlink::{
 };
 use crate::shape::htb;
 
-/// Refuses if packets are taken past the classifier, or the download has a shaper already.
+/// Refuses if packets bypass the classifier, or the download already has a shaper.
 ///
 /// # Errors
 /// [`Error::Bypassed`] or [`Error::Occupied`] says what was found; or if the kernel does not answer.
-pub(crate) fn refuse_if_any(netlink: &mut Netlink, lan: &Link, wan: &Link) -> Result<(), Error> {
+pub(crate) fn refuse_if_any(netlink: &mut Netlink, lans: &[Link], wan: &Link) -> Result<(), Error> {
     let links = link::all_with(netlink)?;
-    let ports: Vec<&str> =
-        links.iter().filter(|l| l.master == lan.index).map(|l| l.name.as_str()).collect();
-    for table in flowtables()? {
-        table.refuse_if_in_the_way(&ports, &lan.name)?;
+    let tables = flowtables()?;
+    for lan in lans {
+        let ports: Vec<&str> =
+            links.iter().filter(|l| l.master == lan.index).map(|l| l.name.as_str()).collect();
+        tables.iter().try_for_each(|table| table.refuse_if_in_the_way(&ports, &lan.name))?;
     }
     let targets = redirections(netlink, wan.index)?;
     let mut shapers = Vec::new();
@@ -51,7 +52,7 @@ pub(crate) fn refuse_if_any(netlink: &mut Netlink, lan: &Link, wan: &Link) -> Re
     Ok(())
 }
 
-/// The names that SQM and qosify give.
+/// Whether an ifb has the name that SQM or qosify gives.
 fn is_named_after(ifb: &str, wan: &str) -> bool {
     ["ifb4", "ifb-"].iter().any(|prefix| ifb.strip_prefix(prefix) == Some(wan))
 }
@@ -86,7 +87,7 @@ impl Flowtable {
         Some(found)
     }
 
-    /// Refuses if it forwards in hardware, or to one of the `ports` of the bridge `lan`.
+    /// Refuses if the flowtable forwards in hardware, or to one of the `ports` of the bridge `lan`.
     fn refuse_if_in_the_way(&self, ports: &[&str], lan: &str) -> Result<(), Error> {
         let Flowtable { table, name, .. } = self;
         if self.in_hardware {
@@ -116,7 +117,7 @@ impl Flowtable {
     }
 }
 
-/// Why the upload of `wan` should not be shared unless that is asked for.
+/// Why the upload of `wan` should not be shared unless explicitly requested.
 ///
 /// # Errors
 /// If the kernel does not answer.
@@ -146,7 +147,7 @@ fn flowtables() -> Result<Vec<Flowtable>, Error> {
     Ok(found)
 }
 
-/// The devices to which the filters at a device's ingress redirect what arrives.
+/// The devices to which the filters at a device's ingress redirect arriving packets.
 fn redirections(netlink: &mut Netlink, device: u32) -> Result<Vec<u32>, Error> {
     let mut targets = Vec::new();
     let request = Request::new(libc::RTM_GETTFILTER, 0, &tcmsg(device, 0, INGRESS));
@@ -154,7 +155,7 @@ fn redirections(netlink: &mut Netlink, device: u32) -> Result<Vec<u32>, Error> {
         targets.extend(redirection_targets(payload.get(TCMSG_BYTES..).unwrap_or_default()));
     });
     match asked {
-        // No qdisc at the ingress.
+        // There is no qdisc at the ingress.
         Err(e) if matches!(e.errno(), Some(libc::EINVAL | libc::ENOENT | libc::EOPNOTSUPP)) => {}
         asked => asked?,
     }
@@ -181,7 +182,7 @@ fn redirection_targets(filter: &[u8]) -> Vec<u32> {
 
 /// Qdiscs that shape.
 const SHAPERS: [&str; 5] = ["cake", "htb", "hfsc", "tbf", "cbq"];
-/// Where each kind of filter has its actions: `TCA_…_ACT`.
+/// The attribute with the actions of each kind of filter: `TCA_…_ACT`.
 const ACTIONS: [(&str, u16); 6] =
     [("bpf", 1), ("matchall", 2), ("basic", 3), ("flower", 3), ("fw", 4), ("u32", 7)];
 /// The ingress of `clsact`, and of `ingress`.
@@ -211,7 +212,7 @@ mod tests {
     use super::*;
     use crate::net::netlink::Nest;
 
-    /// As the kernel lists a flowtable.
+    /// A flowtable, as the kernel lists it.
     fn listed(flags: u32, devices: &[&str]) -> Vec<u8> {
         let devices =
             devices.iter().fold(Nest::default(), |nest, device| nest.with_text(1, device));

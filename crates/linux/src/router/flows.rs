@@ -8,7 +8,7 @@ use fairweir_core::units::{Bytes, Span, Time};
 use crate::bpf::abi::{RouterFlow, Transit};
 use crate::bpf::header::FLOW_ENDED;
 
-/// What was reported last of each connection, by its id.
+/// The last reported values of each connection, by its id.
 #[derive(Debug, Default)]
 pub(crate) struct Flows(BTreeMap<u64, Seen>);
 
@@ -22,12 +22,12 @@ struct Seen {
     looked_at: Time,
 }
 
-/// What of the connections is asked for.
+/// What is asked about the connections.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Asked<'a> {
     /// The number of the interval that ends.
     pub(crate) interval: u32,
-    /// The classes of the groups.
+    /// The slots of the groups.
     pub(crate) slots: &'a [u16],
     /// The bounds in force, by id.
     pub(crate) bounds: &'a BTreeMap<u64, u32>,
@@ -35,12 +35,12 @@ pub(crate) struct Asked<'a> {
 }
 
 impl Flows {
-    /// What the connections that `read` passes on (the server's port, and what the kernel knows) received
-    /// since the last call, by id: those that received something, and those with a bound that have
-    /// neither ended nor been silent for long. Of more than [`CONNECTIONS_MAX`] the busiest are kept.
+    /// What connections received since the last call, by id. `read` passes on the connections, each with the
+    /// server's port and the kernel's state. Included are those that received something, and those with a bound
+    /// that have neither ended nor been silent for long. Of more than [`CONNECTIONS_MAX`] the busiest are kept.
     ///
     /// # Errors
-    /// That of `read`.
+    /// The error of `read`.
     pub(crate) fn take<E>(
         &mut self,
         read: impl FnOnce(&mut dyn FnMut(u16, RouterFlow)) -> Result<(), E>,
@@ -103,7 +103,7 @@ impl Seen {
     }
 }
 
-/// `None` if the class is no longer any group's: the policy has changed meanwhile.
+/// `None` if the class no longer belongs to a group, because the policy has changed meanwhile.
 fn sample(
     flow: &RouterFlow,
     before: &Seen,
@@ -140,8 +140,8 @@ fn sample(
     })
 }
 
-/// Samples that are held before all but the busiest are dropped: what a vector that grew by doubling
-/// has room for.
+/// Samples that are held before all but the busiest are dropped: the capacity of a vector that grew
+/// by doubling.
 const SAMPLES_MAX: usize = CONNECTIONS_MAX * 2;
 /// The time without payload after which a connection loses its bound; its entry stays.
 const SILENT_MAX: Span = Span::secs(60);

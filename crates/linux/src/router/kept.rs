@@ -1,13 +1,13 @@
-//! What is known of connections outlives the router's process.
+//! The state of connections outlives the router's process.
 //!
-//! Problem: the window scale of a connection is told when it opens. A daemon that starts again while downloads run
-//! would not know theirs, and only drop packets that have crossed the link already. Method: the table of
-//! connections is pinned, and the next daemon takes what stays true from it: the scale, round trips, the segment.
-//! What the connection received or acknowledged meanwhile was not seen, so that begins anew.
+//! Problem: the window scale of a connection is told only when it opens. A daemon that restarts while downloads
+//! run would not know their scale, and could only drop packets that have already crossed the link. Method: the
+//! table of connections is pinned, and the next daemon takes over what stays valid: the scale, round trips, the
+//! segment size. What connections received or acknowledged meanwhile was not seen, so that begins anew.
 //!
-//! Properties: a table that was not in use within the last minute is of no use, since a connection could have ended
-//! and another could have its ports; the next daemon, of whatever network namespace, removes it. A table of another
-//! layout, which is the hash of the compiled programs, is not read. Where there is no BPF file system, nothing is kept.
+//! Properties: a table that was not in use within the last minute is useless, since a connection could have
+//! ended and another could have its ports; the next daemon, of any network namespace, removes it. A table of
+//! another layout (the hash of the compiled programs) is not read. Without a BPF file system nothing is kept.
 //!
 //! Below the BPF file system: `fairweir-router/NETNS-LAN-LAYOUT/`, with `flows` and `config`, which has the heartbeat.
 
@@ -25,7 +25,7 @@ use crate::bpf::pinned::{ROOT, directory, entries, escaped, layout, open, pin, r
 use crate::bpf::{KEY, each_entry, update};
 use crate::net::netns::Netns;
 
-/// Takes over what the process before knew of the connections of `lan`, and keeps what this one learns.
+/// Takes over a previous process's table of connections of `lan`, and keeps this process's table.
 ///
 /// # Errors
 /// Without a BPF file system, or if others may write there.
@@ -49,10 +49,10 @@ pub(super) fn take_over(lan: &str, programs: &Programs, now: Time) -> Result<(),
 /// Forgets the connections of the router of this LAN, or of all of this network namespace.
 ///
 /// # Errors
-/// If what is pinned cannot be removed.
+/// If the pins cannot be removed.
 pub fn forget(lan: Option<&str>) -> Result<(), Error> {
     let of_lan = lan.map(|lan| format!("{}-", escaped(lan))).unwrap_or_default();
-    let begin = format!("{}-{of_lan}", namespace()?);
+    let begin = format!("{}-{of_lan}", Netns::current_cookie()?);
     for (name, path) in entries(&Path::new(ROOT).join(OURS))? {
         if name.starts_with(&begin) {
             remove(&path)?;
@@ -61,7 +61,7 @@ pub fn forget(lan: Option<&str>) -> Result<(), Error> {
     Ok(())
 }
 
-/// Whether the tables there were in use within the last minute.
+/// Whether the tables in `dir` were in use within the last minute.
 fn is_in_use(dir: &Path, now: Time) -> bool {
     let config = open(&dir.join(CONFIG)).ok();
     let bytes = config.and_then(|config| config.lookup(&KEY, MapFlags::ANY).ok()?);
@@ -80,7 +80,7 @@ fn copy(flows: &Path, programs: &Programs) -> Result<(), Error> {
         .try_for_each(|(key, flow)| update(&programs.flows, key.as_bytes(), flow.as_bytes()))
 }
 
-/// What stays true of a connection while no program looks; `None` if it cannot be bounded, or ends.
+/// The part of a connection's state that stays valid without a program; `None` if it cannot be bounded, or ends.
 fn lasting(flow: &RouterFlow) -> Option<RouterFlow> {
     let flags = u32::from(flow.flags);
     (flags & FLOW_OPEN != 0 && flags & FLOW_ENDED == 0).then(|| RouterFlow {
@@ -96,12 +96,7 @@ fn lasting(flow: &RouterFlow) -> Option<RouterFlow> {
 }
 
 fn name(lan: &str) -> Result<String, Error> {
-    Ok(format!("{}-{}-{}", namespace()?, escaped(lan), layout(OBJECT)))
-}
-
-/// Cookies, unlike inodes, are never used again.
-fn namespace() -> Result<u64, Error> {
-    Netns::current_cookie()
+    Ok(format!("{}-{}-{}", Netns::current_cookie()?, escaped(lan), layout(OBJECT)))
 }
 
 const OURS: &str = "fairweir-router";

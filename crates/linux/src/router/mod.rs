@@ -1,15 +1,15 @@
 //! A router whose download is counted by device, and shaped.
 //!
-//! Packet from the WAN → NAT → egress of the LAN device, where its frame has the device's MAC
-//! address: the classifier counts it and stamps its class → class of HTB, the LAN device's root
-//! qdisc → the device. Its acknowledgements come back by the ingress of the LAN device, where their
-//! receive windows are lowered. What passes between two devices of a bridge, and what the router
-//! sends by itself, has no class.
+//! A packet from the WAN → NAT → egress of the LAN device, where its frame has the device's MAC
+//! address: the classifier counts it and sets its class → HTB class, in the LAN device's root qdisc
+//! → the device. The device's acknowledgements come back by the ingress of the LAN device, where
+//! their receive windows are lowered. Packets between two devices of a bridge, and packets of the
+//! router itself, have no class.
 //!
-//! Everything that a [`Router`] makes in the kernel it owns, and it is gone when the router drops.
-//! When the process is killed its programs go with it, so that no packet has a class any more; the
-//! HTB qdisc, which then changes nothing, stays until the next [`crate::sweep`], and what was known of connections for
-//! the next router ([`kept`]).
+//! A [`Router`] owns everything that it creates in the kernel, and removes it when it drops. If the
+//! process is killed, its programs are removed with it, so that no packet has a class any more. The
+//! HTB qdisc, which then has no effect, stays until the next [`crate::sweep`]; the state of
+//! connections is kept for the next router ([`kept`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -17,7 +17,7 @@ use std::os::fd::BorrowedFd;
 
 use fairweir_core::lease;
 use fairweir_core::packet::Mac;
-use fairweir_core::policy::Policy;
+use fairweir_core::policy::{LANS_MAX, Policy, WANS_MAX};
 use fairweir_core::receiver::{Allocation, ConnectionSample, GroupSample, Windows};
 use fairweir_core::sites::{Command, Connection, Heard};
 use fairweir_core::units::{Bytes, Span, Time};
@@ -26,10 +26,12 @@ use libbpf_rs::MapHandle;
 use crate::attached::{Attached, Health, Mode};
 use crate::bpf::abi::{
     Bound, DhcpHeard, FEATURE_PREFIX4, FEATURE_PREFIX6, FEATURE_SITES, FEATURE_UPLOAD,
-    FEATURE_WINDOWS, Plain, RecentControl, RouterConfig,
+    FEATURE_WINDOWS, Lan, Plain, RecentControl, RouterConfig,
 };
 use crate::bpf::bpf_error;
-use crate::bpf::header::{CLIENTS_MAX, FEATURE_CLIENTS, FEATURE_MACS, FEATURE_MARKS, RULE_SLOT};
+use crate::bpf::header::{
+    self, CLIENTS_MAX, FEATURE_CLIENTS, FEATURE_LANS, FEATURE_MACS, FEATURE_MARKS, RULE_SLOT,
+};
 use crate::classify::cgroup::Tree;
 use crate::classify::leaf;
 use crate::classify::rules::{self, Rules};
@@ -37,36 +39,42 @@ use crate::classify::site::{self, Ear};
 use crate::net::link::{self, Link};
 use crate::net::netlink::Netlink;
 use crate::shape::classes::At;
-use crate::shape::htb;
 use crate::shape::shaper::Shaper;
 use crate::shape::uplink::{Uplink, Upload};
+use crate::shape::{htb, ifb};
 use crate::window::{BoundMaps, Bounds};
 use crate::{Error, monotonic_now};
 
 mod conflicts;
+mod ends;
 mod flows;
 pub(crate) mod kept;
 mod offload;
 pub(crate) mod programs;
 pub mod trial;
 
+pub use ends::link_devices;
+use ends::{Ends, OtherLinks};
 use flows::{Asked, Flows};
 use offload::{OffloadWatch, Reading};
 use programs::{Parts, Programs, RECENT_SETS};
 
-/// What to attach to which devices.
+/// The devices to attach to, and the policy and features to use.
 #[derive(Clone, Debug)]
 pub struct RouterSpec {
-    /// The bridge or device of the home.
-    pub lan: String,
-    /// The device that faces the Internet.
-    pub wan: String,
+    /// The bridges or devices of the home; some may be missing.
+    pub lans: Vec<String>,
+    /// The devices that face the Internet: the link's, tunnels through it, and backup links. Some
+    /// may be missing.
+    pub wans: Vec<String>,
     /// A group for each device of the home.
     pub policy: Policy,
     /// Whether to shape.
     pub mode: Mode,
-    /// Whether to count what leaves by the WAN, too, so that it can be shared.
+    /// Whether to count and share what leaves by the WAN, too.
     pub upload: Sharing,
+    /// Whether marking of what leaves is possible: see [`Attached::set_marks`].
+    pub marks: bool,
 }
 
 /// Whether an upload is shared.
@@ -74,95 +82,122 @@ pub struct RouterSpec {
 pub enum Sharing {
     /// Never.
     Never,
-    /// Unless the WAN has a root qdisc of another program, or rules of the routing look at the bits of packet marks
-    /// by which devices are told apart.
+    /// Share, unless the WAN has a root qdisc of another program, or routing rules use the bits of
+    /// packet marks that identify devices.
     IfPossible,
-    /// Or the router refuses to start.
+    /// Share; if that is impossible, the router refuses to start.
     Always,
 }
 
 /// A router whose download is counted and shaped.
 ///
-/// Invariant: the root qdisc of the LAN device is this router's HTB while `has_root`.
+/// Invariant: the root qdisc of each LAN device is this router's HTB while `has_root`.
 pub struct Router {
-    lan: Link,
-    wan: Link,
+    lans: Vec<String>,
+    wans: Vec<String>,
+    ends: Ends,
+    other_links: OtherLinks,
     shaper: Shaper,
     programs: Programs,
     config: RouterConfig,
     /// Devices that are bound by name, and the names of their groups.
     hosts: BTreeMap<Mac, String>,
-    /// What is heard of DHCP.
+    /// The reader of DHCP messages.
     ear: Ear,
-    /// What is heard of connections, if the programs hear them.
+    /// The reader of beginnings of connections, if the programs hear them.
     sites_ear: Option<Ear>,
     has_root: bool,
     sharing: Sharing,
     /// Why the upload is not shared, though it should be if possible.
     unshared: Option<String>,
-    /// What arrived at the WAN, and of it what went to the LAN, until the last look.
+    /// Bytes that arrived at the WAN, and the part of them that went to the LAN, at the last check.
     total: Bytes,
     to_lan: Bytes,
     unheard: u64,
     /// Classes of the devices with an agreement.
     clients: BTreeSet<u16>,
-    /// Whether packets are taken past the programs.
+    /// Whether packets bypass the programs.
     offload: OffloadWatch,
     conflicts_at: Time,
     flows: Flows,
-    /// Whether the connections were asked for since the last samples, which begins an interval.
+    /// Whether connections were asked for since the last samples, which begin an interval.
     has_asked: bool,
 }
 
 impl Router {
-    /// The most devices that can have classes of their own fairweir ([`fairweir_core::policy::Match::Class`]).
+    /// The maximum number of devices whose own fairweir chooses classes ([`fairweir_core::policy::Match::Class`]).
     pub const CLIENTS_MAX: usize = CLIENTS_MAX as usize;
 
-    /// Refuses if other software shapes the download of this router, or takes packets past its programs.
+    /// Refuses if other software shapes the download of this router, or makes packets bypass its programs.
     ///
     /// # Errors
     /// [`Error::Occupied`] or [`Error::Bypassed`] says what was found; or if a device is missing.
-    pub fn refuse_if_occupied(lan: &str, wan: &str) -> Result<(), Error> {
-        let (mut netlink, lan, wan) = ends(lan, wan)?;
-        htb::refuse_if_occupied(&mut netlink, &lan)?;
-        conflicts::refuse_if_any(&mut netlink, &lan, &wan)
+    pub fn refuse_if_occupied(lans: &[String], wans: &[String]) -> Result<(), Error> {
+        let mut netlink = Netlink::open()?;
+        let ends = Ends::find(&mut netlink, lans, wans)?;
+        refuse_if_occupied(&mut netlink, &ends)?;
+        conflicts::refuse_if_any(&mut netlink, &ends.lans, &ends.carrier)
     }
 
-    /// Counts, and in [`Mode::Shape`] prepares to shape, what goes to the devices of the LAN.
+    /// Refuses if the Internet is reached by other interfaces, or if no interface exists.
     ///
     /// # Errors
-    /// If a device is missing, other software shapes the LAN device or, with [`Sharing::Always`], has a root
-    /// qdisc at the WAN, or the kernel lacks a required feature.
+    /// [`Error::Elsewhere`] names the right ones.
+    pub fn refuse_if_elsewhere(lans: &[String], wans: &[String]) -> Result<(), Error> {
+        Ends::find(&mut Netlink::open()?, lans, wans).map(drop)
+    }
+
+    /// The device of the link, by which the Internet is reached now.
+    pub fn carrier(&self) -> &str {
+        &self.ends.carrier.name
+    }
+
+    /// Counts, and in [`Mode::Shape`] prepares to shape, packets to the devices of the LAN.
+    ///
+    /// # Errors
+    /// If all devices of a side are missing, the Internet is reached by others, other software shapes a LAN device or,
+    /// with [`Sharing::Always`], has a root qdisc at the WAN, or the kernel lacks a required feature.
     pub fn attach(spec: &RouterSpec) -> Result<Router, Error> {
-        let (mut netlink, lan, wan) = ends(&spec.lan, &spec.wan)?;
+        let mut netlink = Netlink::open()?;
+        let ends = Ends::find(&mut netlink, &spec.lans, &spec.wans)?;
         if spec.mode == Mode::Shape {
-            htb::refuse_if_occupied(&mut netlink, &lan)?;
-            conflicts::refuse_if_any(&mut netlink, &lan, &wan)?;
+            refuse_if_occupied(&mut netlink, &ends)?;
+            conflicts::refuse_if_any(&mut netlink, &ends.lans, &ends.carrier)?;
         }
         let unshared = match spec.upload {
-            Sharing::IfPossible => conflicts::with_upload(&mut netlink, &wan)?,
+            Sharing::IfPossible => conflicts::with_upload(&mut netlink, &ends.carrier)?,
             Sharing::Never | Sharing::Always => None,
         };
         let shares = spec.upload != Sharing::Never && unshared.is_none();
-        let config = RouterConfig {
-            wan: wan.index,
-            lan: lan.index,
-            lan_header: lan.header_bytes(),
-            wan_header: wan.header_bytes(),
+        let mut config = RouterConfig {
+            lan_header: ends.lans[0].header_bytes(),
+            wan_header: ends.carrier.header_bytes(),
             features: if shares { FEATURE_MARKS } else { 0 },
             recent: RecentControl::new(RECENT_SETS)?,
             ..RouterConfig::default()
         };
-        let parts = Parts { upload: shares, sites: rules::needs_sites(&spec.policy) };
+        for (place, link) in config.lans.iter_mut().zip(&ends.lans) {
+            *place = Lan { index: link.index, rule: 0 };
+        }
+        for (place, link) in
+            config.wans.iter_mut().zip([&ends.carrier].into_iter().chain(&ends.tunnels))
+        {
+            *place = link.index;
+        }
+        let parts =
+            Parts { upload: shares, sites: rules::needs_sites(&spec.policy), marks: spec.marks };
         let programs = Programs::load(parts)?;
         let counters = shares.then_some(&programs.upload_counters);
         let counters = counters.map(MapHandle::try_from).transpose();
         let counters = counters.map_err(|e| bpf_error("open a map", &e))?;
-        let uplink =
-            counters.map(|counters| Uplink::new(&mut netlink, &wan, counters)).transpose()?;
+        let uplink = counters
+            .map(|counters| Uplink::new(&mut netlink, &ends.carrier, counters))
+            .transpose()?;
         let mut router = Router {
-            lan,
-            wan,
+            lans: spec.lans.clone(),
+            wans: spec.wans.clone(),
+            ends,
+            other_links: OtherLinks::default(),
             shaper: Shaper::new(netlink, &spec.policy, spec.mode == Mode::Shape),
             ear: Ear::new(&programs.dhcp)?,
             sites_ear: parts.sites.then(|| Ear::new(&programs.heard)).transpose()?,
@@ -185,7 +220,7 @@ impl Router {
         router.set_policy(&spec.policy)?;
         router.make_root()?;
         if spec.mode == Mode::Shape
-            && let Err(e) = kept::take_over(&router.lan.name, &router.programs, monotonic_now())
+            && let Err(e) = kept::take_over(&spec.lans[0], &router.programs, monotonic_now())
         {
             tracing::info!("connections are not known again after a restart: {e}");
         }
@@ -198,11 +233,11 @@ impl Router {
         self.programs.parts().sites || !rules::needs_sites(policy)
     }
 
-    /// Adds these devices, by MAC address, to groups (by index), in place of those that were added before. A
-    /// device that the policy lists stays where it is.
+    /// Adds these devices, by MAC address, to groups (by index), in place of those that were added
+    /// before. A device that the policy lists keeps its group.
     ///
     /// # Errors
-    /// If the kernel refuses; then the old ones stay.
+    /// If the kernel refuses; then the previous devices stay.
     pub fn set_hosts(&mut self, hosts: &[(Mac, usize)]) -> Result<(), Error> {
         let named = |&(mac, group): &(Mac, usize)| {
             self.shaper.policy.groups().get(group).map(|group| (mac, group.name.clone()))
@@ -221,7 +256,11 @@ impl Router {
     }
 
     fn attach_programs(&mut self) -> Result<(), Error> {
-        self.programs.attach(self.lan.index, self.wan.index)
+        self.programs.attach(&self.lan_indexes(), self.ends.carrier.index)
+    }
+
+    fn lan_indexes(&self) -> Vec<u32> {
+        self.ends.lans.iter().map(|lan| lan.index).collect()
     }
 
     /// Passes on the DHCP messages that passed the LAN since the last call, in their order.
@@ -241,18 +280,18 @@ impl Router {
         Ok(())
     }
 
-    /// What becomes readable when a DHCP message passed.
+    /// A descriptor that becomes readable when a DHCP message passed.
     pub fn dhcp_fd(&self) -> BorrowedFd<'_> {
         self.ear.fd()
     }
 
-    /// What arrived at the WAN for the router itself, such as its own downloads, since the start, as
-    /// of the last [`Attached::take_samples`].
+    /// Bytes that arrived at the WAN for the router itself, such as its own downloads, since the
+    /// start, as of the last [`Attached::take_samples`].
     pub fn own_traffic(&self) -> Bytes {
         self.total.saturating_sub(self.to_lan)
     }
 
-    /// Samples of transit begin anew, and the rules are looked up anew for each known connection.
+    /// Restarts the samples of transit times; the rules are evaluated anew for each known connection.
     fn begin_interval(&mut self) {
         self.config.interval = self.config.interval.wrapping_add(1);
     }
@@ -269,8 +308,8 @@ impl Router {
         Ok(rules)
     }
 
-    /// Puts `rules` in force, by which the devices of the classes `clients` have an agreement; everything else
-    /// has `default_slot`.
+    /// Puts `rules` in force. The devices of the classes `clients` have an agreement; packets that
+    /// match no rule get `default_slot`.
     fn put_rules(
         &mut self,
         rules: Rules,
@@ -280,9 +319,13 @@ impl Router {
         clients.iter().try_for_each(|slot| self.programs.add_client(*slot))?;
         let macs = if rules.macs.is_empty() { 0 } else { FEATURE_MACS };
         let divided = if clients.is_empty() { 0 } else { FEATURE_CLIENTS };
-        let features = rules.features(false) & FEATURES_OF_RULES | macs | divided;
+        let lans = if rules.lans.is_empty() { 0 } else { FEATURE_LANS };
+        let features = rules.features(false) & FEATURES_OF_RULES | macs | divided | lans;
         self.shaper.put_rules(rules, |old, new| self.programs.set_rules(old, new))?;
         let before = self.config;
+        for (place, link) in self.config.lans.iter_mut().zip(&self.ends.lans) {
+            place.rule = self.shaper.rules.lans.get(&link.name).copied().unwrap_or(0);
+        }
         self.config.features =
             features | self.config.features & (FEATURE_WINDOWS | FEATURE_UPLOAD | FEATURE_MARKS);
         self.config.default_slot = default_slot.into();
@@ -294,15 +337,16 @@ impl Router {
         Ok(())
     }
 
-    /// The group of the device with these addresses, as the programs find it: with an agreement, or groups, the
-    /// default group within the device. The default device has none.
-    pub fn device_of(&self, mac: Mac, address: IpAddr) -> Option<usize> {
-        let rule = self.shaper.rules.device(mac, address)?;
+    /// The group of the device with these addresses behind the interface number `lan`, as the programs find it. For a
+    /// device with an agreement or groups it is the default group within the device. The default device has none.
+    pub fn device_of(&self, lan: u32, mac: Mac, address: IpAddr) -> Option<usize> {
+        let lan = self.ends.lans.iter().find(|link| link.index == lan)?;
+        let rule = self.shaper.rules.device(&lan.name, mac, address)?;
         let slot = (rule & RULE_SLOT) as u16;
         self.shaper.slots.iter().position(|of| *of == slot)
     }
 
-    /// What is bound of the device of this group ([`Router::device_of`]); `None` without an agreement.
+    /// The bindings of the device of this group ([`Router::device_of`]); `None` without an agreement.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -312,52 +356,77 @@ impl Router {
         Ok(bindings.flatten().map(|bindings| Bound::of(&bindings)))
     }
 
-    /// What is no longer as it was made, in words.
+    /// The fault, in words; `None` if everything is as it was created.
     ///
     /// # Errors
     /// [`Error::NoDevice`] if a device is gone, or if the kernel does not answer.
     fn fault(&mut self) -> Result<Option<String>, Error> {
-        let mut look = |device: &Link| {
-            let found = link::find_index_with(&mut self.shaper.netlink, device.index)?;
-            found.ok_or_else(|| Error::NoDevice(device.name.clone()))
-        };
-        look(&self.wan)?;
-        self.lan.mtu = look(&self.lan)?.mtu;
-        let Link { name, index, .. } = &self.lan;
-        if !self.programs.are_attached() {
-            let wan = &self.wan.name;
-            return Ok(Some(format!("the programs were detached from {name} or {wan}")));
+        let netlink = &mut self.shaper.netlink;
+        for device in self.ends.lans.iter_mut().chain([&mut self.ends.carrier]) {
+            let found = link::find_index_with(netlink, device.index)?;
+            device.mtu = found.ok_or_else(|| Error::NoDevice(device.name.clone()))?.mtu;
         }
-        if self.has_root && !htb::is_there(&mut self.shaper.netlink, *index)? {
-            return Ok(Some(format!("the HTB qdisc of {name} was deleted or replaced")));
+        if !self.programs.are_attached() {
+            let names: Vec<&str> = self.ends.attached().map(|link| link.name.as_str()).collect();
+            return Ok(Some(format!("the programs were detached from {}", names.join(" or "))));
+        }
+        for Link { name, index, .. } in self.ends.lans.iter().filter(|_| self.has_root) {
+            if !htb::is_there(netlink, *index)? {
+                return Ok(Some(format!("the HTB qdisc of {name} was deleted or replaced")));
+            }
         }
         let now = monotonic_now();
+        let is_due = now >= self.conflicts_at;
+        if is_due {
+            self.conflicts_at = now + CONFLICTS_PERIOD;
+            self.look_for_changes()?;
+        }
         if self.shaper.uplink.is_some()
-            && let Some(what) = self.in_the_way_of_upload(now)?
+            && let Some(what) = self.in_the_way_of_upload(is_due)?
         {
             if self.sharing == Sharing::Always {
                 return Ok(Some(what));
             }
             self.unshare(what)?;
         }
-        if self.shaper.shape && (now >= self.conflicts_at || self.offload.verdict().is_some()) {
-            self.conflicts_at = now + CONFLICTS_PERIOD;
+        if self.shaper.shape && (is_due || self.offload.verdict().is_some()) {
             return Ok(self.refuse_conflicts().err().map(|e| e.to_string()));
         }
         Ok(None)
     }
 
-    /// What ends the sharing of the upload, in words.
-    fn in_the_way_of_upload(&mut self, now: Time) -> Result<Option<String>, Error> {
-        match self.shaper.upload_fault(&self.wan)? {
-            None if self.sharing == Sharing::IfPossible && now >= self.conflicts_at => {
-                conflicts::with_upload(&mut self.shaper.netlink, &self.wan)
+    /// Checks whether interfaces have come, gone or changed roles, if there are several.
+    ///
+    /// # Errors
+    /// [`Error::NoDevice`] if this router has to be attached anew.
+    fn look_for_changes(&mut self) -> Result<(), Error> {
+        if self.lans.len() + self.wans.len() == 2 {
+            return Ok(());
+        }
+        match Ends::find(&mut self.shaper.netlink, &self.lans, &self.wans) {
+            Ok(now) if !now.are(&self.ends) => Err(Error::NoDevice(now.carrier.name)),
+            Ok(now) => {
+                self.other_links.handle(&self.ends, &now);
+                self.ends = now;
+                Ok(())
+            }
+            // No route at the moment, or a route of another program: the interfaces stay.
+            Err(Error::Elsewhere { .. }) => Ok(()),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Why the upload can no longer be shared, in words.
+    fn in_the_way_of_upload(&mut self, is_due: bool) -> Result<Option<String>, Error> {
+        match self.shaper.upload_fault(&self.ends.carrier)? {
+            None if self.sharing == Sharing::IfPossible && is_due => {
+                conflicts::with_upload(&mut self.shaper.netlink, &self.ends.carrier)
             }
             fault => Ok(fault),
         }
     }
 
-    /// No longer shares the upload.
+    /// Stops sharing the upload.
     fn unshare(&mut self, why: String) -> Result<(), Error> {
         self.release_upload()?;
         self.shaper.uplink = None;
@@ -368,13 +437,14 @@ impl Router {
 
     /// What is not done, and why, in words.
     pub fn limits(&self) -> Vec<String> {
-        self.unshared.iter().map(|why| format!("upload is not shaped: {why}")).collect()
+        let unshared = self.unshared.iter().map(|why| format!("upload is not shaped: {why}"));
+        unshared.chain(self.other_links.limit(&self.ends)).collect()
     }
 
-    /// Refuses if packets are taken past the programs, or the download has another shaper.
+    /// Refuses if packets bypass the programs, or the download has another shaper.
     fn refuse_conflicts(&mut self) -> Result<(), Error> {
         if let Some(excess) = self.offload.verdict() {
-            let wan = &self.wan.name;
+            let wan = &self.ends.carrier.name;
             return Err(Error::Bypassed {
                 found: format!(
                     "it missed {} of {} that arrived at {wan}, which a hardware offload or another \
@@ -384,19 +454,19 @@ impl Router {
                 remedy: "switch the offload off".to_owned(),
             });
         }
-        conflicts::refuse_if_any(&mut self.shaper.netlink, &self.lan, &self.wan)
+        conflicts::refuse_if_any(&mut self.shaper.netlink, &self.ends.lans, &self.ends.carrier)
     }
 
-    /// What the WAN's driver has counted.
+    /// The received bytes that the WAN's driver has counted.
     fn wan_received(&mut self) -> Result<Bytes, Error> {
-        let wan = link::find_index_with(&mut self.shaper.netlink, self.wan.index)?;
+        let wan = link::find_index_with(&mut self.shaper.netlink, self.ends.carrier.index)?;
         Ok(Bytes::new(wan.map_or(0, |wan| wan.received)))
     }
 
     fn make_root(&mut self) -> Result<(), Error> {
-        if self.shaper.shape {
-            let attempted = format!("make the HTB qdisc of {}", self.lan.name);
-            self.shaper.netlink.change(&attempted, htb::root(self.lan.index))?;
+        for lan in self.ends.lans.iter().filter(|_| self.shaper.shape) {
+            let attempted = format!("make the HTB qdisc of {}", lan.name);
+            self.shaper.netlink.change(&attempted, htb::root(lan.index))?;
             self.has_root = true;
         }
         Ok(())
@@ -405,11 +475,15 @@ impl Router {
     fn delete_root(&mut self) -> Result<(), Error> {
         self.shaper.clear();
         let netlink = &mut self.shaper.netlink;
-        if !std::mem::take(&mut self.has_root) || !htb::is_there(netlink, self.lan.index)? {
-            return Ok(());
+        let had_root = std::mem::take(&mut self.has_root);
+        let mut deleted = Ok(());
+        for lan in self.ends.lans.iter().filter(|_| had_root) {
+            if htb::is_there(netlink, lan.index)? {
+                let attempted = format!("delete the HTB qdisc of {}", lan.name);
+                deleted = deleted.and(netlink.change(&attempted, htb::root_deletion(lan.index)));
+            }
         }
-        let attempted = format!("delete the HTB qdisc of {}", self.lan.name);
-        netlink.change(&attempted, htb::root_deletion(self.lan.index))
+        deleted
     }
 
     fn set_bounds(&mut self, bounds: Bounds) -> Result<(), Error> {
@@ -418,7 +492,7 @@ impl Router {
         self.shaper.bounds.replace(bounds, maps)
     }
 
-    /// Writes the configuration with a heartbeat: the process that writes is alive.
+    /// Writes the configuration with a heartbeat, which shows that this process is alive.
     fn configure(&self) -> Result<(), Error> {
         let heartbeat_ns = monotonic_now().as_nanos();
         self.programs.configure(&RouterConfig { heartbeat_ns, ..self.config })
@@ -426,21 +500,22 @@ impl Router {
 }
 
 impl Attached for Router {
-    /// What the router cannot take over ([`Router::can_take_over`]) matches nothing.
+    /// A part of the policy that the router cannot take over ([`Router::can_take_over`]) matches nothing.
     fn set_policy(&mut self, policy: &Policy) -> Result<(), Error> {
         let slots = self.shaper.slots_of(policy);
         let rules = self.rules_of(policy, &slots)?;
         let counters = self.programs.counters()?;
+        self.programs.forget_marks()?;
         let default = rules::slot_of(policy, policy.default_group(), &slots);
         self.put_rules(rules, default, rules::clients_of(policy, &slots))?;
-        let at = self.has_root.then(|| at(&self.lan));
-        self.shaper.take_over(policy, slots, &counters.slots, at);
+        let places: Vec<_> = self.ends.lans.iter().filter(|_| self.has_root).map(at).collect();
+        self.shaper.take_over(policy, slots, &counters.slots, &places);
         Ok(())
     }
 
     fn take_samples(&mut self) -> Result<Vec<GroupSample>, Error> {
         if !std::mem::take(&mut self.has_asked) {
-            // In force with the next heartbeat.
+            // It is in force with the next heartbeat.
             self.begin_interval();
         }
         let before = self.wan_received()?;
@@ -451,7 +526,8 @@ impl Attached for Router {
         self.total = Bytes::new(counters.total.bytes);
         self.unheard = counters.unheard;
         self.to_lan = counters.slots.iter().map(|c| Bytes::new(c.bytes)).sum();
-        self.shaper.take_samples(&counters.slots, Some(at(&self.lan)))
+        let places: Vec<_> = self.ends.lans.iter().map(at).collect();
+        self.shaper.take_samples(&counters.slots, &places)
     }
 
     /// Only connections that have opened since the start.
@@ -469,9 +545,19 @@ impl Attached for Router {
         Ok(samples)
     }
 
+    fn set_marks(&mut self, of_groups: Option<&[u8]>) -> Result<(), Error> {
+        let marks = of_groups.map(|of_groups| self.shaper.marks_of(of_groups));
+        self.programs.set_marks(marks.as_ref())?;
+        match marks {
+            Some(_) => self.programs.attach_marks(&self.lan_indexes(), self.ends.carrier.index),
+            None => Ok(()),
+        }
+    }
+
     fn apply(&mut self, allocation: &Allocation) -> Result<(), Error> {
-        let at = self.has_root.then(|| at(&self.lan));
-        let applied = self.shaper.apply(at, &self.lan, allocation);
+        let lans = self.ends.lans.iter().filter(|_| self.has_root);
+        let places: Vec<_> = lans.map(|lan| (at(lan), ifb::mtu(lan))).collect();
+        let applied = self.shaper.apply(&places, allocation);
         self.config.enforce = match applied {
             Ok(has_classes) => has_classes.into(),
             Err(e) => {
@@ -515,7 +601,7 @@ impl Attached for Router {
 
     fn upload(&mut self) -> Option<Upload<'_>> {
         let (programs, config) = (&self.programs, self.config);
-        self.shaper.upload(&self.wan, &mut self.config.features, move |features| {
+        self.shaper.upload(&self.ends.carrier, &mut self.config.features, move |features| {
             let heartbeat_ns = monotonic_now().as_nanos();
             programs.configure(&RouterConfig { features, heartbeat_ns, ..config })
         })
@@ -575,7 +661,7 @@ impl Attached for Router {
         self.release_upload()?;
         self.delete_root()?;
         if self.shaper.shape {
-            htb::refuse_if_occupied(&mut self.shaper.netlink, &self.lan)?;
+            refuse_if_occupied(&mut self.shaper.netlink, &self.ends)?;
             self.refuse_conflicts()?;
         }
         self.make_root()?;
@@ -595,25 +681,25 @@ impl Attached for Router {
 impl Drop for Router {
     fn drop(&mut self) {
         if let Err(e) = self.detach() {
-            tracing::warn!(error = %e, lan = self.lan.name, "not everything could be given back");
+            tracing::warn!(error = %e, lans = ?self.lans, "not everything could be given back");
         }
     }
 }
 
-/// What depends on the rules, except those by MAC address.
+/// Features that depend on the rules, except those by MAC address.
 const FEATURES_OF_RULES: u32 = FEATURE_PREFIX4 | FEATURE_PREFIX6 | FEATURE_SITES;
-/// Between two searches for other shapers and flowtables.
+/// Interval between two searches for other interfaces, shapers and flowtables.
 const CONFLICTS_PERIOD: Span = Span::secs(2);
 
-/// The LAN and the WAN of these names.
-fn ends(lan: &str, wan: &str) -> Result<(Netlink, Link, Link), Error> {
-    let mut netlink = Netlink::open()?;
-    let mut find = |name: &str| {
-        link::find_with(&mut netlink, name)?.ok_or_else(|| Error::NoDevice(name.to_owned()))
-    };
-    let (lan, wan) = (find(lan)?, find(wan)?);
-    Ok((netlink, lan, wan))
+/// Refuses if another program's qdisc is the root of a LAN.
+fn refuse_if_occupied(netlink: &mut Netlink, ends: &Ends) -> Result<(), Error> {
+    ends.lans.iter().try_for_each(|lan| htb::refuse_if_occupied(netlink, lan))
 }
+
+const _: () = assert!(
+    LANS_MAX == header::LANS_MAX as usize && WANS_MAX == header::WANS_MAX as usize,
+    "the programs know all interfaces"
+);
 
 fn at(device: &Link) -> At<'_> {
     At { name: &device.name, index: device.index }

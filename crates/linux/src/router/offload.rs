@@ -1,32 +1,32 @@
-//! Whether packets are taken past the classifier, according to two counters.
+//! Detects by two counters whether packets bypass the classifier.
 //!
 //! Problem: with a hardware offload, or another program in front, packets reach the devices without
 //! passing the classifier, so that the control divides less than the link carries. The interface
-//! counts them all the same. But some drivers read their counters from the hardware only now and
-//! then, and the process may be held up between two readings.
+//! still counts them. But some drivers read their counters from the hardware only now and then, and
+//! the process may be delayed between two readings.
 //!
-//! Method: what the interface has counted beyond the classifier and a twentieth of its own count is
-//! added up (a CUSUM). It is an offload once the sum is more than the interface has counted in any
-//! [`LAG_MAX`] since the sum began, and that is at least [`SPAN_MIN`] ago. A counter that lags by at
-//! most [`LAG_MAX`] catches up at most with what it counts in the first of these spans, so it never
-//! makes an offload. An interface that is read before and after the classifier counts by the shorter
-//! of its spans, so a process that is held up does not either. Properties: what takes a quarter of
-//! all packets or more past the classifier is found within 10 s, less later, a twentieth never.
+//! Method: what the interface has counted beyond the classifier and 1/20 of its own count is added
+//! up (a CUSUM). The verdict is an offload once the sum is larger than what the interface has
+//! counted in any [`LAG_MAX`] since the sum began, and the sum began at least [`SPAN_MIN`] ago. A
+//! counter that lags by at most [`LAG_MAX`] catches up by at most its count in the first of these
+//! spans, so a lag never causes a verdict. The interface is read before and after the classifier,
+//! and the shorter of the two spans counts, so a delayed process causes none either. Properties: a
+//! bypass of a quarter of all packets or more is found within 10 s, of less later, of 1/20 never.
 
 use fairweir_core::units::{Bytes, Span, Time};
 
-/// What an interface and the classifier had counted at one time.
+/// The counts of an interface and the classifier at one time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reading {
     pub(crate) at: Time,
-    /// By the interface, before the classifier was read.
+    /// The interface's count, before the classifier was read.
     pub(crate) before: Bytes,
     pub(crate) classifier: Bytes,
-    /// By the interface, after the classifier was read.
+    /// The interface's count, after the classifier was read.
     pub(crate) after: Bytes,
 }
 
-/// What was taken past the classifier, of what arrived.
+/// Bytes that bypassed the classifier, and bytes that arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Excess {
     pub(crate) missed: Bytes,
@@ -37,7 +37,7 @@ pub(crate) struct Excess {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OffloadWatch {
     last: Option<Reading>,
-    /// While the sum is not zero.
+    /// Present while the sum is not zero.
     sum: Option<Sum>,
     verdict: Option<(Time, Excess)>,
 }
@@ -47,10 +47,10 @@ struct Sum {
     begin: Time,
     arrived: u64,
     counted: u64,
-    /// Of the current [`LAG_MAX`].
+    /// The beginning of, and the bytes in, the current [`LAG_MAX`].
     begin_lag: Time,
     arrived_lag: u64,
-    /// The most in one of them.
+    /// The maximum of bytes in one [`LAG_MAX`].
     most: u64,
 }
 
@@ -74,7 +74,7 @@ impl OffloadWatch {
         }
     }
 
-    /// What passed the classifier by, if it was much lately.
+    /// The bypassed bytes, if they were many lately.
     pub(crate) fn verdict(&self) -> Option<Excess> {
         self.verdict.map(|(_, excess)| excess)
     }
@@ -99,7 +99,7 @@ impl Sum {
         self.arrived.saturating_sub(self.counted)
     }
 
-    /// What was missed beyond the part that is tolerated.
+    /// Missed bytes beyond the tolerated part.
     fn excess(&self) -> u64 {
         self.missed().saturating_sub(self.arrived / EXCESS_DIVISOR)
     }
@@ -113,21 +113,21 @@ impl Sum {
 
 /// More than 1/20 of what arrived must be missed.
 const EXCESS_DIVISOR: u64 = 20;
-/// The most that a driver's counters lag behind: drivers read their hardware every second or two.
+/// The maximum lag of a driver's counters: drivers read their hardware every second or two.
 const LAG_MAX: Span = Span::secs(2);
 /// The shortest span of readings that is judged.
 const SPAN_MIN: Span = Span::secs(5);
 /// The time for which a verdict lasts if no other follows.
 const HELD: Span = Span::secs(30);
-/// Bytes that must arrive before a verdict: of less, a few frames of other protocols are a large part.
+/// Bytes that must arrive before a verdict: in fewer, some frames of other protocols are a large part.
 const ARRIVED_MIN: u64 = 100_000;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Plays a reading each 200 ms for 30 s; what the interface and the classifier have counted at a
-    /// time in ms. Returns when a verdict was there first.
+    /// Plays a reading every 200 ms for 30 s, with the counts of the interface and the classifier
+    /// at a time in ms. Returns the time of the first verdict.
     fn first_verdict(
         interface: impl Fn(u64) -> u64,
         classifier: impl Fn(u64) -> u64,
@@ -208,7 +208,7 @@ mod tests {
     fn a_process_that_is_held_up_between_two_readings_finds_nothing() {
         let mut watch = OffloadWatch::default();
         for tick in 0..200u64 {
-            // Each third reading is held up for 2 s, before or after the classifier is read.
+            // Each third reading is delayed by 2 s, before or after the classifier is read.
             let (ms, stall) = (tick * 2_500, if tick % 3 == 0 { 2_000 } else { 0 });
             let (first, second) = if tick % 2 == 0 { (stall, 0) } else { (0, stall) };
             let count = |ms: u64| Bytes::new(ms * 1_000);

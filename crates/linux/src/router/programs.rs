@@ -8,20 +8,24 @@ use libbpf_rs::{
 };
 
 use crate::Error;
-use crate::bpf::abi::{Bindings, Flow, FlowKey, Plain, RouterConfig, RouterCounters, RouterFlow};
+use crate::bpf::abi::{
+    Bindings, Flow, FlowKey, Marks, Plain, RouterConfig, RouterCounters, RouterFlow,
+};
 use crate::bpf::{
     KEY, attach_tcx, bpf_error, each_entry, header, is_at_a_device, listen_to_the_loader,
     not_found, program, replace, update,
 };
 use crate::classify::rules::Rules;
 
-/// The loaded programs; everything goes when this drops.
+/// The loaded programs; everything is removed when this drops.
 pub(crate) struct Programs {
     object: Object,
-    /// What is loaded.
+    /// The loaded parts.
     parts: Parts,
-    /// Dropping a link detaches.
+    /// The attached programs; dropping a link detaches.
     links: Vec<Attached>,
+    /// Present while flows are marked.
+    mark_links: Vec<Attached>,
     pub(crate) config: MapHandle,
     counters: MapHandle,
     pub(crate) upload_counters: MapHandle,
@@ -36,30 +40,34 @@ pub(crate) struct Programs {
     /// Flows that are bound to labels of sites.
     pub(crate) bound: MapHandle,
     pub(crate) heard: MapHandle,
-    /// Of devices with an agreement.
+    /// Bindings of devices with an agreement.
     clients: MapHandle,
+    marks: MapHandle,
 }
 
-/// What not every router needs.
+/// The parts that not every router needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Parts {
-    /// The program at WAN egress, for an upload that is shared.
+    /// The program at WAN egress, for a shared upload.
     pub(crate) upload: bool,
-    /// The programs that hear to which sites connections go, and room in their tables.
+    /// The programs that hear connections to sites, and room in their tables.
     pub(crate) sites: bool,
+    /// The programs that mark flows for another host that divides.
+    pub(crate) marks: bool,
 }
 
 impl Parts {
     fn has_program(self, name: &OsStr) -> bool {
+        let is_one = |of: [&str; 2]| of.iter().any(|one| name == *one);
         if name == WAN_EGRESS {
             return self.upload;
         }
-        self.sites || !HEARING.iter().any(|hearing| name == *hearing)
+        (self.sites || !is_one(HEARING)) && (self.marks || !is_one(MARKING))
     }
 }
 
 impl Programs {
-    /// Loads them.
+    /// Loads the programs and the requested parts.
     ///
     /// # Errors
     /// [`Error::Bpf`] with the verifier's log.
@@ -85,41 +93,81 @@ impl Programs {
             bound: map("flows")?,
             heard: map("heard_ring")?,
             clients: map("client_bindings")?,
+            marks: map("marks")?,
             links: Vec::new(),
+            mark_links: Vec::new(),
             parts,
             object,
         })
     }
 
-    /// Attaches all programs, in place of what was attached before.
+    /// Attaches all programs, in place of earlier attachments.
     ///
     /// # Errors
     /// If the kernel is older than 6.6, or refuses.
-    pub(crate) fn attach(&mut self, lan: u32, wan: u32) -> Result<(), Error> {
+    pub(crate) fn attach(&mut self, lans: &[u32], wan: u32) -> Result<(), Error> {
         self.links.clear();
         let egress = self.parts.upload.then_some((WAN_EGRESS, wan));
-        let hearing = HEARING.into_iter().filter(|_| self.parts.sites).map(|name| (name, lan));
-        for (name, device) in egress.into_iter().chain(hearing).chain([
-            ("fairweir_wan_ingress", wan),
-            // Of a connection whose SYN is seen the SYN-ACK must be seen too.
-            ("fairweir_lan_egress", lan),
-            ("fairweir_lan_marks", lan),
-            ("fairweir_lan_ingress", lan),
-        ]) {
-            let missing = || Error::refused(format!("find the program {name}"), not_found());
-            let program = self.object.progs_mut().find(|p| p.name() == name).ok_or_else(missing)?;
-            let link = attach_tcx(&program, device);
-            self.links.push(link.ok_or_else(|| Error::last_os(format!("attach {name} by tcx")))?);
+        let hearing = HEARING.into_iter().filter(|_| self.parts.sites);
+        // Where a connection's SYN is seen, its SYN-ACK must be seen too: LAN egress is attached first.
+        let at_lan = ["fairweir_lan_egress", "fairweir_lan_marks", "fairweir_lan_ingress"];
+        let at_lan: Vec<_> = hearing.chain(at_lan).collect();
+        let at_lans = lans.iter().flat_map(|lan| at_lan.iter().map(move |name| (*name, *lan)));
+        let at_wan = egress.into_iter().chain([("fairweir_wan_ingress", wan)]);
+        for (name, device) in at_wan.chain(at_lans) {
+            let link = self.attach_one(name, device)?;
+            self.links.push(link);
+        }
+        // The marking programs come behind those above, if flows are marked.
+        match std::mem::take(&mut self.mark_links).is_empty() {
+            true => Ok(()),
+            false => self.attach_marks(lans, wan),
+        }
+    }
+
+    fn attach_one(&self, name: &str, device: u32) -> Result<Attached, Error> {
+        let link = attach_tcx(&self.program(name)?, device);
+        link.ok_or_else(|| Error::last_os(format!("attach {name} by tcx")))
+    }
+
+    /// Attaches the programs that mark.
+    ///
+    /// # Errors
+    /// If they are not loaded, or the kernel refuses.
+    pub(crate) fn attach_marks(&mut self, lans: &[u32], wan: u32) -> Result<(), Error> {
+        if self.mark_links.is_empty() || !self.mark_links.iter().all(is_at_a_device) {
+            self.mark_links.clear();
+            let [own, foreign] = MARKING;
+            for (name, device) in lans.iter().map(|lan| (own, *lan)).chain([(foreign, wan)]) {
+                let link = self.attach_one(name, device)?;
+                self.mark_links.push(link);
+            }
         }
         Ok(())
     }
 
-    /// What is loaded.
+    /// Removes the marks of all classes until they are set again.
+    pub(crate) fn forget_marks(&self) -> Result<(), Error> {
+        update(&self.marks, &KEY, Marks::default().as_bytes())
+    }
+
+    /// Sets the mark of each class; `None` detaches.
+    pub(crate) fn set_marks(&mut self, marks: Option<&Marks>) -> Result<(), Error> {
+        match marks {
+            Some(marks) => update(&self.marks, &KEY, marks.as_bytes()),
+            None => {
+                self.mark_links.clear();
+                self.forget_marks()
+            }
+        }
+    }
+
+    /// The loaded parts.
     pub(crate) fn parts(&self) -> Parts {
         self.parts
     }
 
-    /// Whether all that was attached still is: another process may detach it.
+    /// Whether all programs are still attached: another process may detach them.
     pub(crate) fn are_attached(&self) -> bool {
         !self.links.is_empty() && self.links.iter().all(is_at_a_device)
     }
@@ -127,6 +175,7 @@ impl Programs {
     /// Detaches all programs.
     pub(crate) fn detach(&mut self) {
         self.links.clear();
+        self.mark_links.clear();
     }
 
     pub(crate) fn configure(&self, config: &RouterConfig) -> Result<(), Error> {
@@ -136,7 +185,7 @@ impl Programs {
     /// Replaces the rules `old` by `new`, touching only what differs.
     ///
     /// # Errors
-    /// If there are more rules than the kernel takes.
+    /// If there are more rules than the kernel's tables can hold.
     pub(crate) fn set_rules(&self, old: &Rules, new: &Rules) -> Result<(), Error> {
         replace(&self.prefix4, &old.prefix4, &new.prefix4)?;
         replace(&self.prefix6, &old.prefix6, &new.prefix6)?;
@@ -144,7 +193,7 @@ impl Programs {
         replace(&self.macs, &old.macs, &new.macs)
     }
 
-    /// Makes room for the bindings of a device with an agreement, if there is none.
+    /// Creates the bindings of a device with an agreement, if there are none.
     ///
     /// # Errors
     /// If there are more devices than [`header::CLIENTS_MAX`], or the kernel refuses.
@@ -158,9 +207,9 @@ impl Programs {
         }
     }
 
-    /// Deletes them.
+    /// Deletes the bindings of a device.
     pub(crate) fn delete_client(&self, slot: u16) {
-        // What is left binds nothing: no rule leads to it.
+        // Bindings that remain have no effect: no rule leads to them.
         let _ = self.clients.delete(&u32::from(slot).to_ne_bytes());
     }
 
@@ -186,14 +235,14 @@ impl Programs {
             .map(|map| MapHandle::try_from(&map).map_err(|e| bpf_error("open a map", &e)))
     }
 
-    /// What was counted since the start, summed over the CPUs.
+    /// The counters since the start, summed over the CPUs.
     pub(crate) fn counters(&self) -> Result<Box<RouterCounters>, Error> {
         let per_cpu = self.counters.lookup_percpu(&KEY, MapFlags::ANY);
         let per_cpu = per_cpu.map_err(|e| bpf_error("read the counters", &e))?.unwrap_or_default();
         Ok(RouterCounters::sum(&per_cpu))
     }
 
-    /// Passes on the connections that the kernel knows, each with the server's port.
+    /// Passes on the connections in the kernel's table, each with the server's port.
     ///
     /// # Errors
     /// If the kernel does not answer.
@@ -203,7 +252,7 @@ impl Programs {
         })
     }
 
-    /// By which evidence each of these connections is bound to a site, by id; only those that are.
+    /// The number of the evidence that binds each of these connections to a site, by id; only for bound connections.
     ///
     /// # Errors
     /// If the kernel does not answer.
@@ -239,6 +288,9 @@ pub(crate) fn open(parts: Parts) -> Result<OpenObject, Error> {
         if let Some((_, used, unused)) = room {
             map.set_max_entries(if parts.sites { *used } else { *unused }).map_err(refused)?;
         }
+        if map.name() == MARKED {
+            map.set_max_entries(if parts.marks { MARKED_MAX } else { 1 }).map_err(refused)?;
+        }
     }
     Ok(object)
 }
@@ -248,14 +300,18 @@ pub(crate) const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/route
 const LOAD: &str = "load the router's BPF programs";
 const WAN_EGRESS: &str = "fairweir_wan_egress";
 const HEARING: [&str; 2] = ["fairweir_hear", "fairweir_hear_answers"];
-/// Tables of what is heard: entries, or bytes of a ring, with and without sites. There is room for as many flows
-/// as for connections, and half of them can be remembered at once.
+const MARKING: [&str; 2] = ["fairweir_own_marks", "fairweir_foreign_marks"];
+/// The table of the times when flows were marked. A flow that it forgets is marked more often.
+const MARKED: &str = "marked_flows";
+const MARKED_MAX: u32 = 4_096;
+/// Tables for hearing: entries, or bytes of a ring, with and without sites. There is room for as
+/// many flows as for connections, and half of them can be in the table of recent flows.
 const SITE_TABLES: [(&str, u32, u32); 3] = [
     ("flows", header::ROUTER_FLOWS_MAX, 1),
     ("heard_ring", 1 << 18, PAGE),
     ("recent_sets", RECENT_SETS, 1),
 ];
-/// Sets of remembered flows with sites; without, no flow is looked up.
+/// The number of sets in the table of recent flows if rules match sites; otherwise no flow is looked up.
 pub(crate) const RECENT_SETS: u32 = header::ROUTER_FLOWS_MAX / 2 / header::RECENT_WAYS;
 /// Bytes of the smallest ring.
 const PAGE: u32 = 4_096;
@@ -273,7 +329,7 @@ mod tests {
         let hidden = std::thread::spawn(|| {
             nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNS).unwrap();
             let mount = |what: &std::ffi::CStr, at: &std::ffi::CStr, flags| {
-                // SAFETY: C strings that outlive the call; only this thread sees the mounts.
+                // SAFETY: these are C strings that outlive the call; only this thread sees the mounts.
                 let done = unsafe {
                     libc::mount(what.as_ptr(), at.as_ptr(), what.as_ptr(), flags, std::ptr::null())
                 };
@@ -282,15 +338,16 @@ mod tests {
             mount(c"none", c"/", libc::MS_REC | libc::MS_PRIVATE);
             mount(c"tmpfs", c"/sys/kernel", 0);
             assert!(!std::path::Path::new("/sys/kernel/btf/vmlinux").exists());
-            Programs::load(Parts { upload: true, sites: true }).map(drop).map_err(|e| e.to_string())
+            let all = Parts { upload: true, sites: true, marks: true };
+            Programs::load(all).map(drop).map_err(|e| e.to_string())
         });
         assert_eq!(hidden.join().unwrap(), Ok(()));
     }
 
-    /// The verifier needs long for them, and they cost each packet.
+    /// The verifier takes long for them, and each packet would pay for them.
     #[test]
     fn programs_that_nothing_needs_are_not_loaded() {
-        for parts in [Parts::default(), Parts { upload: true, sites: true }] {
+        for parts in [Parts::default(), Parts { upload: true, sites: true, marks: true }] {
             let object = open(parts).unwrap();
             let is_loaded = |name: &str| {
                 let mut programs = object.progs();
@@ -298,10 +355,11 @@ mod tests {
             };
             assert_eq!(is_loaded(WAN_EGRESS), parts.upload);
             assert!(HEARING.iter().all(|name| is_loaded(name) == parts.sites));
+            assert!(MARKING.iter().all(|name| is_loaded(name) == parts.marks));
         }
     }
 
-    /// The kernel gives batches of whole buckets.
+    /// The kernel returns batches of whole buckets.
     #[test]
     fn all_connections_are_read_however_many_there_are() {
         if !is_root() {

@@ -20,21 +20,21 @@ pub struct Trial {
     config: RouterConfig,
 }
 
-/// A program of the router.
+/// A program of the router, by the packets that it handles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hook {
-    /// From the Internet.
+    /// Packets from the Internet.
     WanIngress,
-    /// To a device.
+    /// Packets to a device.
     LanEgress,
-    /// From a device.
+    /// Packets from a device.
     LanIngress,
-    /// From a device too, if the policy has sites.
+    /// Packets from a device, too, if the policy has sites.
     Hear,
 }
 
 impl Trial {
-    /// Loads the programs, which stamp classes as if a daemon were alive for an hour.
+    /// Loads the programs, which set classes as if a daemon were alive for an hour.
     ///
     /// # Errors
     /// As for [`crate::Router::attach`].
@@ -45,18 +45,18 @@ impl Trial {
         let rules = Rules::new(policy, &slots, &Tree::default())?;
         programs.set_rules(&Rules::default(), &rules)?;
         let macs = if rules.macs.is_empty() { 0 } else { FEATURE_MACS };
-        let config = RouterConfig {
+        let mut config = RouterConfig {
             heartbeat_ns: monotonic_now().as_nanos() + HOUR_NS,
             enforce: 1,
             features: rules.features(false) & FEATURES_OF_RULES | macs,
             default_slot: rules::slot_of(policy, policy.default_group(), &slots).into(),
-            wan: LOOPBACK,
-            lan: LOOPBACK,
+            wans: [LOOPBACK, 0, 0, 0],
             lan_header: ETHERNET,
             wan_header: ETHERNET,
             recent: RecentControl::new(RECENT_SETS)?,
             ..RouterConfig::default()
         };
+        config.lans[0].index = LOOPBACK;
         programs.configure(&config)?;
         Ok(Trial { programs, config })
     }
@@ -87,7 +87,7 @@ impl Trial {
         Ok(ran.span)
     }
 
-    /// How many connections are followed.
+    /// Number of followed connections.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -97,10 +97,10 @@ impl Trial {
         Ok(count)
     }
 
-    /// What the kernel has allocated for the tables, by its own account (`memlock`).
+    /// The memory that the kernel reports for the tables (`memlock`).
     ///
     /// # Errors
-    /// If it gives no account.
+    /// If the kernel does not report it.
     pub fn memory(&self) -> Result<Bytes, Error> {
         let mut sum = 0;
         for map in self.programs.maps() {

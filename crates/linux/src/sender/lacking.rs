@@ -1,18 +1,18 @@
-//! What a kernel lacks that cannot run the congestion controls.
+//! What a kernel lacks if it cannot run the congestion controls.
 //!
-//! The kernel's answer is the authority: this is asked after a refusal, and only explains it. The loader finds types
-//! and functions of the kernel by their names in its type information, so a name that is not there is the reason.
+//! The kernel's answer is the authority: this module is used after a refusal, and only explains it. The loader finds
+//! types and functions of the kernel by their names in its type information, so a missing name is the reason.
 
 use std::path::Path;
 
 use crate::bpf::BTF;
 
-/// What is missing and what would be right; `None` if nothing that is known, so that the loader's own words count.
+/// What is missing and what would help; `None` if no known cause is found: then the loader's message is shown.
 pub(super) fn lacking() -> Option<String> {
     let Ok(mut names) = std::fs::read(BTF) else {
         return Some(format!("{BTF} is missing; it needs a kernel with CONFIG_DEBUG_INFO_BTF"));
     };
-    // Those of modules are beside it.
+    // The type information of modules is in the same directory.
     let beside = Path::new(BTF).parent().and_then(|dir| std::fs::read_dir(dir).ok());
     for file in beside.into_iter().flatten().flatten() {
         if file.file_name() != "vmlinux" {
@@ -29,9 +29,9 @@ fn has(names: &[u8], name: &str) -> bool {
     names.windows(ended.len()).any(|part| part == ended)
 }
 
-/// Names that the kernel has if it can, and what makes it have them: congestion controls in BPF
-/// (net/ipv4/bpf_tcp_ca.c), their registration by a link (kernel/bpf/bpf_struct_ops.c), and the kernel's own that
-/// `bpf/sender.bpf.c` calls and that can be left out.
+/// Names that a capable kernel has, and the version or option that provides them: congestion controls in
+/// BPF (net/ipv4/bpf_tcp_ca.c), their registration by a link (kernel/bpf/bpf_struct_ops.c), and the
+/// kernel's own control that `bpf/sender.bpf.c` calls and that can be left out.
 const NEEDED: [(&str, &str); 3] = [
     ("bpf_struct_ops_tcp_congestion_ops", "kernel 6.4 with CONFIG_BPF_JIT"),
     ("bpf_struct_ops_link", "kernel 6.4"),

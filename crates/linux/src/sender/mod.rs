@@ -1,10 +1,10 @@
-//! Bundles of a sender in the kernel: which connections are in them, and what they decide.
+//! Bundles of a sender in the kernel: their connections, and the answers to their signals.
 //!
-//! The congestion controls of `bpf/sender.bpf.c` answer signals as [`fairweir_core::delegate`]
-//! does; user space gives connections their places, measures every 100 ms, and writes what
-//! the controllers decided. Connections are switched by an iterator over the TCP sockets of the
-//! network namespace, and given back by it when [`Sender`] drops. If the process is killed, each
-//! connection returns to what it had at its first ACK after two seconds without a heartbeat.
+//! The congestion controls of `bpf/sender.bpf.c` answer signals like [`fairweir_core::delegate`].
+//! User space gives connections their places, measures every 100 ms, and writes the controllers'
+//! decisions. An iterator over the TCP sockets of the network namespace switches connections, and
+//! switches them back when [`Sender`] drops. If the process is killed, each connection returns to
+//! its previous congestion control at its first ACK after two seconds without a heartbeat.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -32,7 +32,7 @@ pub const BUNDLES_MAX: usize = header::BUNDLES_MAX as usize;
 /// The most connections of a bundle that have a target.
 pub const FREE_MAX: usize = header::FREE_MAX as usize;
 
-/// Congestion controls that exist in a form that takes part in bundles.
+/// Congestion controls of which a version for bundles exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// Reno.
@@ -67,24 +67,24 @@ pub struct Seat {
     pub kind: Kind,
 }
 
-/// What a place is.
+/// The role of a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// A connection with a target.
     Free(Order),
-    /// One that answers for others.
+    /// A connection that answers signals of others.
     Stunt {
-        /// One of weight 2 is asked half as often as one of weight 1.
+        /// A stunt of weight 2 is asked half as often as one of weight 1.
         weight: Weight,
         /// The rate below which delegation does not reduce it.
         min_rate: Rate,
-        /// Places of free connections that it does not answer for, a bit for each: see
+        /// The free connections for which it does not answer, one bit for each place: see
         /// [`bit_of_free`].
         apart: u32,
     },
 }
 
-/// Where the members of a bundle are.
+/// The places of a bundle's members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// Places of free connections, at most [`FREE_MAX`].
@@ -95,20 +95,20 @@ pub struct Layout {
     pub reverse: Reverse,
 }
 
-/// What is known of a member.
+/// The observed state of a member.
 #[derive(Clone, Copy, Debug)]
 pub struct Seen {
     /// The socket's cookie.
     pub id: u64,
     /// `None` before its first ACK.
     pub sample: Option<Sample>,
-    /// Its signals.
+    /// Counts of its signals.
     pub tally: Tally,
-    /// Of those, the signals whose answer the kernel lost; the connection answered them itself.
+    /// Number of these signals whose answer the kernel lost; the connection answered them itself.
     pub mended: u32,
 }
 
-/// The congestion controls, registered, and the connections that have them.
+/// The registered congestion controls, and the connections that use them.
 ///
 /// Invariant: a connection has a place only if it is in `seats`, as of the last [`Sender::seat`].
 pub struct Sender {
@@ -127,7 +127,7 @@ pub struct Sender {
     seats: BTreeMap<u64, Seat>,
     limits: Vec<String>,
     output: Vec<u8>,
-    /// Dropping one unregisters; dropped when the connections are given back.
+    /// Dropping a link unregisters; links are dropped when the connections are given back.
     links: Vec<Link>,
 }
 
@@ -138,19 +138,19 @@ struct Maps {
     places: MapHandle,
 }
 
-/// The bit that stands for a free connection by its place: in one bundle these are within a range of
+/// The bit of a free connection, by its place: the places of one bundle are within a range of
 /// [`FREE_MAX`] that begins with a multiple of it.
 pub const fn bit_of_free(index: u32) -> u32 {
     1 << (index % FREE_MAX as u32)
 }
 
 impl Kind {
-    /// Every one, with its name.
+    /// Every kind, with its name.
     pub const ALL: [(&'static str, Kind); 2] = [("reno", Kind::Reno), ("cubic", Kind::Cubic)];
 }
 
 impl Sender {
-    /// Loads and registers the congestion controls; no connection has them yet.
+    /// Loads and registers the congestion controls; no connection uses them yet.
     ///
     /// # Errors
     /// If the kernel lacks something, or a user of the policy does not exist.
@@ -218,7 +218,7 @@ impl Sender {
     /// # Errors
     /// If the kernel refuses.
     pub fn connections(&mut self) -> Result<Vec<Connection>, Error> {
-        // Units come and go.
+        // Units come and go, so the rules for cgroups may have changed.
         if rules::needs_cgroups(&self.policy) {
             let rules = Rules::new(&self.policy, &self.slots, &self.tree(&self.policy))?;
             if rules != self.rules {
@@ -293,7 +293,7 @@ impl Sender {
         update(&self.maps.orders, &index.to_ne_bytes(), order.as_bytes())
     }
 
-    /// Sets where the members of a bundle are.
+    /// Sets the places of a bundle's members.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -313,7 +313,7 @@ impl Sender {
         update(&self.maps.bundles, &bundle.to_ne_bytes(), order.as_bytes())
     }
 
-    /// What is known of the places below `end`; `None` where no connection is.
+    /// The observed state at the places below `end`; `None` where there is no connection.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -328,8 +328,8 @@ impl Sender {
         Ok(members)
     }
 
-    /// Tells the programs that this process is alive. Without this for two seconds nothing is
-    /// delegated, and connections return to what they had.
+    /// Tells the programs that this process is alive. After two seconds without a call no signal is
+    /// delegated, and connections return to their previous congestion controls.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -351,15 +351,15 @@ impl Sender {
         &self.limits
     }
 
-    /// Gives all connections back; returns their number.
+    /// Gives all connections their earlier congestion control back; returns the number of connections.
     ///
     /// # Errors
-    /// If the kernel refuses; then connections return by themselves.
+    /// If the kernel refuses. Then each connection returns to its earlier control by itself.
     pub fn detach(mut self) -> Result<usize, Error> {
         self.close()
     }
 
-    /// Idempotent.
+    /// The same, at the first call only.
     fn close(&mut self) -> Result<usize, Error> {
         if self.links.is_empty() {
             return Ok(0);
@@ -387,11 +387,11 @@ impl Drop for Sender {
     }
 }
 
-/// Whether the kernel takes the congestion controls: they are registered under names of this process, and
-/// unregistered at once.
+/// Tries whether the kernel accepts the congestion controls: registers them under names of this
+/// process, and unregisters them at once.
 ///
 /// # Errors
-/// What the kernel lacks, or its answer.
+/// Says what the kernel lacks, or the kernel's answer.
 pub(crate) fn try_registering() -> Result<(), Error> {
     load(&[&own_suffix()]).map(drop)
 }
@@ -400,8 +400,8 @@ fn own_suffix() -> String {
     format!("_{:x}", std::process::id())
 }
 
-/// Loads the programs, and registers the congestion controls under the first names that are free:
-/// names belong to the machine, not to a network namespace.
+/// Loads the programs, and registers the congestion controls under the first free names. Names
+/// belong to the machine, not to a network namespace.
 fn load(suffixes: &[&str]) -> Result<(Programs, [String; 2], Vec<Link>), Error> {
     let mut refusal = None;
     for suffix in suffixes {
@@ -413,7 +413,7 @@ fn load(suffixes: &[&str]) -> Result<(Programs, [String; 2], Vec<Link>), Error> 
         let mut programs = Programs::of(object, Parts::All)?;
         match MAPS.iter().map(|map| programs.register(map)).collect::<Result<Vec<_>, _>>() {
             Ok(links) => return Ok((programs, names, links)),
-            // The loader does not say why; the likely reason is that the name is taken.
+            // The loader does not tell the reason; most likely the name is taken.
             Err(e) => refusal = Some(e),
         }
     }
@@ -441,7 +441,7 @@ pub(crate) fn open(names: &[String; 2]) -> Result<OpenObject, Error> {
     Ok(object)
 }
 
-/// A name as the kernel has it.
+/// A name in the kernel's form, padded with zeros.
 fn padded(name: &str) -> [u8; CC_NAME_BYTES] {
     let mut bytes = [0; CC_NAME_BYTES];
     for (to, from) in bytes[..CC_NAME_BYTES - 1].iter_mut().zip(name.bytes()) {
@@ -450,7 +450,7 @@ fn padded(name: &str) -> [u8; CC_NAME_BYTES] {
     bytes
 }
 
-/// `None` if the rule was replaced meanwhile.
+/// `None` if the rule has been replaced meanwhile.
 fn connection(record: &RoleRecord, slots: &[u16]) -> Option<Connection> {
     let [a, b, c, d, ..] = record.remote;
     let remote = match record.is_ipv6 {
@@ -498,7 +498,7 @@ const OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/sender.bpf.o"));
 const LOAD: &str = "load the congestion controls";
 /// Bytes of the name of a congestion control (TCP_CA_NAME_MAX).
 const CC_NAME_BYTES: usize = header::CC_NAME_BYTES as usize;
-/// Its maps that describe congestion controls, which are the names of these too.
+/// The object's maps that describe congestion controls; they are named like these.
 const MAPS: [&str; 2] = ["fw_reno", "fw_cubic"];
 
 #[cfg(test)]

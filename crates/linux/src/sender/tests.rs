@@ -1,4 +1,4 @@
-//! What the programs decide, beside what `core::delegate` decides on the same events.
+//! Compares the programs' decisions with those of `core::delegate` on the same events.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -17,7 +17,7 @@ use crate::bpf::tests::is_root;
 const FREE: usize = 3;
 const STUNTS: usize = 6;
 
-/// Names belong to the machine: tests of this process hold them one after the other.
+/// Names belong to the machine: tests of this process use them one after the other.
 static NAMES: Mutex<()> = Mutex::new(());
 
 fn attach() -> Sender {
@@ -41,7 +41,7 @@ fn congestion_controls_are_registered_until_the_end_under_names_that_are_free() 
     assert!(!names.iter().any(|name| available().contains(name)), "{names:?} stay registered");
 }
 
-/// What happens to a member: an ACK that tells its window, and then perhaps a signal; or a timeout.
+/// An event of a member: an ACK that tells its window, perhaps followed by a signal; or a timeout.
 #[derive(Clone, Debug)]
 struct Event {
     member: usize,
@@ -257,13 +257,13 @@ fn a_stunt_behind_another_bottleneck_is_not_asked_nor_answered_for() {
     for member in FREE..FREE + STUNTS {
         both.replay(at(1_000), &event(member), header::EVENT_SAMPLE);
     }
-    // Of the first free connection all stunts are apart; of the second none.
+    // All stunts are apart from the first free connection, and none from the second.
     apart(0);
     gain(0, 1.0);
     gain(1, 1.0);
     assert_eq!(signal(1_100, 0), 0, "no other connection answers for it");
     assert_eq!(signal(1_200, 1), 20, "a stunt answers for the other one");
-    // Above their targets, the second answers for a stunt and the first does not.
+    // Both are above their targets; the second answers for a stunt and the first does not.
     gain(0, -1.0);
     gain(1, 0.0);
     assert_eq!(signal(2_000, FREE + 5), 0, "the first does not answer for it");

@@ -1,4 +1,4 @@
-//! The classes of one device as they were last made.
+//! The classes of one device as they were last set.
 
 use std::collections::BTreeMap;
 
@@ -16,12 +16,12 @@ pub(crate) struct At<'d> {
     pub(crate) index: u32,
 }
 
-/// What was made, by the number of the class.
+/// The classes that were set, by number.
 #[derive(Debug, Default)]
 pub(crate) struct Classes(BTreeMap<u16, ClassSpec>);
 
 impl Classes {
-    /// Makes the classes of `slots` as allocated, all in one batch and only what differs.
+    /// Changes the classes of `slots` to the allocation, in one batch and only where they differ.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -39,9 +39,9 @@ impl Classes {
         Ok(())
     }
 
-    /// Deletes the classes of `slots`. Nothing is sent to them any more, so one that stays (or that
-    /// another process has deleted with all the rest) does no harm: the next group with this slot
-    /// sets its rate.
+    /// Deletes the classes of `slots`. They get no packets any more, so a class that stays (or that
+    /// another process has already deleted with all others) does no harm: the next group with this
+    /// slot sets its rate.
     pub(crate) fn delete(&mut self, netlink: &mut Netlink, at: At<'_>, slots: &[u16]) {
         let made = |slot: &&u16| self.0.contains_key(&htb::minor(**slot));
         let requests: Vec<_> =
@@ -54,17 +54,12 @@ impl Classes {
         }
     }
 
-    /// The device has lost its classes.
-    pub(crate) fn clear(&mut self) {
-        self.0.clear();
-    }
-
-    /// What the class of `slot` may carry.
+    /// The ceil of the class of `slot`.
     pub(crate) fn ceil(&self, slot: u16) -> Option<Rate> {
         self.0.get(&htb::minor(slot)).map(|class| class.ceil)
     }
 
-    /// What the kernel counts of each class, by slot.
+    /// The kernel's counts of each class, by slot.
     ///
     /// # Errors
     /// If the kernel does not answer.

@@ -4,7 +4,7 @@
 //! fa17: htb ── fa17:ffff (what all may carry together) ─┬─ fa17:1 (slot 0) ── bfifo
 //!                                                       └─ fa17:2 (slot 1) ── bfifo …
 //! ```
-//! What names no class that exists passes unshaped. Terms as in tc(8): rate, ceil, quantum, burst.
+//! A packet whose class does not exist passes unshaped. Terms as in tc(8): rate, ceil, quantum, burst.
 //! Source: tc-htb(8), linux/pkt_sched.h.
 
 use std::collections::BTreeMap;
@@ -16,14 +16,14 @@ use crate::Error;
 use crate::net::link::Link;
 use crate::net::netlink::{Nest, Netlink, Request, TCMSG_BYTES, attribute, tcmsg, text, u32_at};
 
-/// What the kernel counts of a class.
+/// The kernel's counts of a class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClassCount {
-    /// Since the class was made; wraps.
+    /// Packets dropped since the class was made; wraps.
     pub(crate) drops: u32,
-    /// What waits now.
+    /// The bytes that wait now.
     pub(crate) backlog: Bytes,
-    /// What it has sent since it was made.
+    /// The bytes that it has sent since it was made.
     pub(crate) sent: Bytes,
 }
 
@@ -69,12 +69,12 @@ pub(crate) fn root(device: u32) -> Request {
         .with_nest(libc::TCA_OPTIONS, Nest::default().with(TCA_HTB_INIT, &globals))
 }
 
-/// Deletes the qdisc with its classes and what waits there; the device has its default queue again.
+/// Deletes the qdisc with its classes and queued packets; the device has its default queue again.
 pub(crate) fn root_deletion(device: u32) -> Request {
     Request::new(libc::RTM_DELQDISC, 0, &tcmsg(device, ROOT, TC_H_ROOT))
 }
 
-/// Deletes the class of `slot`, its queue and what waits there.
+/// Deletes the class of `slot`, its queue and the queued packets.
 pub(crate) fn deletion(device: u32, slot: u16) -> Request {
     Request::new(libc::RTM_DELTCLASS, 0, &tcmsg(device, ROOT | u32::from(minor(slot)), 0))
 }
@@ -87,8 +87,8 @@ pub(crate) fn is_there(netlink: &mut Netlink, device: u32) -> Result<bool, Error
     Ok(root_of(netlink, device)?.is_some_and(|(kind, handle)| kind == "htb" && handle == ROOT))
 }
 
-/// Refuses if the device has a root qdisc of another program: those that the kernel chooses have no
-/// handle.
+/// Refuses if the device has a root qdisc of another program. Qdiscs that the kernel chooses itself
+/// have no handle.
 ///
 /// # Errors
 /// [`Error::Occupied`] says what was found and how to remove it.
@@ -103,7 +103,7 @@ pub(crate) fn refuse_if_occupied(netlink: &mut Netlink, device: &Link) -> Result
     }
 }
 
-/// Hands the root qdisc of each device to `take`: the device, the kind, and whether it is
+/// Passes the root qdisc of each device to `take`: the device, the kind, and whether it is
 /// fairweir's.
 ///
 /// # Errors
@@ -137,7 +137,7 @@ fn root_of(netlink: &mut Netlink, device: u32) -> Result<Option<(String, u32)>, 
     }
 }
 
-/// What the kernel counts of each class, by slot, in one request.
+/// The kernel's counts of each class, by slot, in one request.
 ///
 /// # Errors
 /// If the kernel does not answer.
@@ -148,7 +148,7 @@ pub(crate) fn counts(
     let request = Request::new(libc::RTM_GETTCLASS, 0, &tcmsg(device, 0, ROOT));
     let mut counts = BTreeMap::new();
     netlink.dump("read the classes", request, |payload| {
-        // The queues within the classes have classes of their own, with numbers that also start at 1.
+        // The queues within the classes have classes of their own, whose numbers also start at 1.
         let minor = match u32_at(payload, 8) {
             Some(handle) if handle & MAJOR == ROOT => handle as u16,
             _ => return,
@@ -170,8 +170,8 @@ pub(crate) fn counts(
     Ok(counts)
 }
 
-/// Makes or changes a class, whose number comes first, beneath the class whose number follows; `burst`
-/// is what it may send at once at a rate.
+/// Makes or changes a class. Its number comes first, then that of the class above it; `burst` is
+/// the volume that it may send at once at a rate.
 pub(crate) fn class_request(
     device: u32,
     (minor, above): (u16, u16),
@@ -181,7 +181,7 @@ pub(crate) fn class_request(
     let parent = if minor == PARENT { TC_H_ROOT } else { ROOT | u32::from(above) };
     let mut parameters = Vec::with_capacity(PARAMETERS_BYTES);
     for rate in [spec.rate, spec.ceil] {
-        // struct tc_ratespec: with a known link layer the kernel needs no rate table.
+        // `struct tc_ratespec`: with a known link layer the kernel needs no rate table.
         parameters.extend_from_slice(&[0, LINKLAYER_ETHERNET, 0, 0, 0, 0, 0, 0]);
         parameters.extend_from_slice(&bytes_per_second(rate).to_ne_bytes());
     }
@@ -202,7 +202,7 @@ pub(crate) fn class_request(
         .with_nest(libc::TCA_OPTIONS, Nest::default().with(TCA_HTB_PARMS, &parameters))
 }
 
-/// Makes the queue of a class or changes its limit, which loses no packet.
+/// Makes the queue of a class, or changes its limit without losing a packet.
 fn queue_request(device: u32, minor: u16, limit: Bytes) -> Request {
     let flags = (libc::NLM_F_CREATE | libc::NLM_F_REPLACE) as u16;
     let handle = (QUEUE_MAJOR + u32::from(minor)) << 16;
@@ -230,7 +230,7 @@ pub(crate) const ROOT: u32 = 0xfa17 << 16;
 const MAJOR: u32 = 0xffff << 16;
 /// `fa17:ffff`, the parent of all classes.
 pub(crate) const PARENT: u16 = 0xffff;
-/// Queues are `101:` to `200:`, below the numbers that the kernel gives by itself.
+/// Queues are `101:` to `200:`, below the numbers that the kernel assigns.
 pub(crate) const QUEUE_MAJOR: u32 = 0x100;
 
 /// Bytes of an Ethernet header.

@@ -16,7 +16,7 @@ pub(crate) struct Ifb {
 }
 
 impl Ifb {
-    /// Makes the intermediate device of `dev`, in place of what a killed daemon left.
+    /// Makes the intermediate device of `dev`, in place of one that a killed daemon left.
     ///
     /// # Errors
     /// [`Error::Occupied`] if a device of that name exists that is not fairweir's.
@@ -30,7 +30,7 @@ impl Ifb {
         let attempted = format!("prepare {name}");
         let made = link::find_with(netlink, &name)?.ok_or_else(|| Error::NoDevice(name.clone()))?;
         let ifb = Ifb { name, index: made.index };
-        // What passes unshaped waits in the device's own queue, which is 32 packets by default.
+        // Unshaped packets wait in the device's own queue, whose default is 32 packets.
         let requests = [
             link::queue_length(ifb.index, QUEUE_PACKETS),
             link::raising(ifb.index),
@@ -43,12 +43,12 @@ impl Ifb {
         Ok(ifb)
     }
 
-    /// Where its classes are.
+    /// The device with its classes.
     pub(crate) fn at(&self) -> At<'_> {
         At { name: &self.name, index: self.index }
     }
 
-    /// Deletes the device; one that is gone is fine.
+    /// Deletes the device, if it still exists.
     pub(crate) fn delete(&self, netlink: &mut Netlink) -> Result<(), Error> {
         match netlink.change(&format!("delete {}", self.name), link::deletion(self.index)) {
             Err(e) if e.errno() == Some(libc::ENODEV) => Ok(()),
@@ -93,12 +93,12 @@ pub(crate) fn refuse_if_foreign(found: &Link, dev: &str) -> Result<(), Error> {
     })
 }
 
-/// What a packet takes of a device with this MTU, without the Ethernet header.
+/// The maximum size of a packet on a device with this MTU, without the Ethernet header.
 pub(crate) fn mtu(device: &Link) -> Bytes {
     Bytes::new(device.mtu.max(MTU_MIN).into())
 }
 
-/// Whether it is the intermediate device of `dev`.
+/// Whether `link` is the intermediate device of `dev`.
 pub(crate) fn is_ours(link: &Link, dev: &str) -> bool {
     link.kind == "ifb" && link.alias == alias(dev)
 }
@@ -108,7 +108,7 @@ fn alias(dev: &str) -> String {
     format!("{ALIAS}{dev}")
 }
 
-/// The alias of an intermediate device is this and the name of its device.
+/// Prefix of the alias of an intermediate device; the name of its device follows.
 pub(crate) const ALIAS: &str = "fairweir ";
 /// IFNAMSIZ without the zero byte.
 const NAME_MAX: usize = 15;

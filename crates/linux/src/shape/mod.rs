@@ -1,4 +1,4 @@
-//! What holds packets back to a rate: classes at an intermediate device or at a root qdisc.
+//! Limits packets to a rate: classes at an intermediate device or at a root qdisc.
 
 pub(crate) mod classes;
 pub(crate) mod htb;

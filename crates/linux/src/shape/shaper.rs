@@ -1,24 +1,23 @@
-//! The part of a host and of a router that knows the groups: their classes, what they received, and
-//! the bounds of their connections' windows.
+//! The part of a host and of a router that handles the groups: their classes, what they received,
+//! and the bounds of their connections' windows.
 
 use std::collections::BTreeMap;
 
 use fairweir_core::policy::Policy;
 use fairweir_core::receiver::{Allocation, GroupSample};
-use fairweir_core::units::Bytes;
+use fairweir_core::units::{Bytes, Rate};
 
 use crate::Error;
-use crate::bpf::abi::{Counter, SLOTS_MAX};
+use crate::bpf::abi::{Counter, Marks, SLOTS_MAX};
 use crate::classify::rules::{self, Rules};
 use crate::net::link::Link;
 use crate::net::netlink::Netlink;
 use crate::shape::classes::{At, Classes};
 use crate::shape::htb::ClassCount;
-use crate::shape::ifb;
 use crate::shape::uplink::{Uplink, Upload};
 use crate::window::Bounds;
 
-/// See the module.
+/// The groups of a host or a router: see the module.
 pub(crate) struct Shaper {
     pub(crate) netlink: Netlink,
     pub(crate) policy: Policy,
@@ -28,22 +27,32 @@ pub(crate) struct Shaper {
     pub(crate) rules: Rules,
     /// Whether there may be classes; otherwise packets are only counted.
     pub(crate) shape: bool,
-    pub(crate) classes: Classes,
+    /// The classes at each place.
+    classes: Vec<Classes>,
     seen: Seen,
     /// The bounds in force.
     pub(crate) bounds: Bounds,
-    /// If the upload is shared.
+    /// Present if the upload is shared.
     pub(crate) uplink: Option<Uplink>,
 }
 
-/// The counters of groups when they were last read, by slot.
+/// The counters of groups at the last read, by slot.
 struct Seen {
     received: Box<[Counter; SLOTS_MAX]>,
     drops: BTreeMap<u16, u32>,
 }
 
 impl Shaper {
-    /// Before `policy` is in force ([`Shaper::take_over`]).
+    /// The mark of each class, from the marks of the groups in the policy's order.
+    pub(crate) fn marks_of(&self, of_groups: &[u8]) -> Marks {
+        let mut marks = Marks::default();
+        for (slot, mark) in self.slots.iter().zip(of_groups) {
+            marks.slots[usize::from(*slot)] = *mark;
+        }
+        marks
+    }
+
+    /// A shaper for `policy`, which is not yet in force ([`Shaper::take_over`]).
     pub(crate) fn new(netlink: Netlink, policy: &Policy, shape: bool) -> Shaper {
         Shaper {
             netlink,
@@ -51,7 +60,7 @@ impl Shaper {
             slots: Vec::new(),
             rules: Rules::default(),
             shape,
-            classes: Classes::default(),
+            classes: Vec::new(),
             seen: Seen {
                 received: Box::new([Counter::default(); SLOTS_MAX]),
                 drops: BTreeMap::new(),
@@ -66,10 +75,10 @@ impl Shaper {
         rules::assign_slots(policy, &self.slots_by_name())
     }
 
-    /// Puts `rules` in force by `put`, which replaces the first rules by the second ones.
+    /// Puts `rules` in force by `put`, which gets the old and the new rules.
     ///
     /// # Errors
-    /// That of `put`; then the old rules stay.
+    /// The error of `put`; then the old rules stay.
     pub(crate) fn put_rules(
         &mut self,
         rules: Rules,
@@ -83,14 +92,14 @@ impl Shaper {
         Ok(())
     }
 
-    /// Takes over a policy whose rules are in force, with the classes of its groups. The counters of
-    /// new groups begin at `counted`; classes of groups that are gone are deleted.
+    /// Takes over a policy whose rules are in force, with the classes of its groups. The counters
+    /// of new groups begin at `counted`; classes of removed groups are deleted.
     pub(crate) fn take_over(
         &mut self,
         policy: &Policy,
         slots: Vec<u16>,
         counted: &[Counter; SLOTS_MAX],
-        at: Option<At<'_>>,
+        places: &[At<'_>],
     ) {
         let mut old = self.slots_by_name();
         for (group, &slot) in policy.groups().iter().zip(&slots) {
@@ -101,28 +110,32 @@ impl Shaper {
         let gone: Vec<u16> = old.into_values().collect();
         self.policy = policy.clone();
         self.slots = slots;
-        if let Some(at) = at {
-            self.classes.delete(&mut self.netlink, at, &gone);
+        for (classes, at) in self.classes.iter_mut().zip(places) {
+            classes.delete(&mut self.netlink, *at, &gone);
         }
         for slot in gone {
             self.seen.drops.remove(&slot);
         }
     }
 
-    /// What each group received since the last call, in the policy's order, from what was `counted`
-    /// since the start.
+    /// What each group received since the last call, in the policy's order; `counted` are the
+    /// counters since the start.
     ///
     /// # Errors
     /// If the kernel does not answer.
     pub(crate) fn take_samples(
         &mut self,
         counted: &[Counter; SLOTS_MAX],
-        at: Option<At<'_>>,
+        places: &[At<'_>],
     ) -> Result<Vec<GroupSample>, Error> {
-        let classes = match at {
-            Some(at) => self.classes.counts(&mut self.netlink, at)?,
-            None => BTreeMap::new(),
-        };
+        let mut classes: BTreeMap<u16, ClassCount> = BTreeMap::new();
+        for (made, at) in self.classes.iter().zip(places) {
+            for (slot, count) in made.counts(&mut self.netlink, *at)? {
+                let all = classes.entry(slot).or_default();
+                all.drops = all.drops.wrapping_add(count.drops);
+                all.backlog += count.backlog;
+            }
+        }
         let sample = |&slot: &u16| {
             let class = classes.get(&slot).copied().unwrap_or_default();
             self.seen.take(slot, counted[usize::from(slot)], class)
@@ -130,8 +143,8 @@ impl Shaper {
         Ok(self.slots.iter().map(sample).collect())
     }
 
-    /// Makes the classes of what arrives at `device` those of `allocation`; returns whether packets
-    /// may have classes now.
+    /// Changes the classes at each of `places` to `allocation`; each place has its packet size. Returns
+    /// whether packets may have classes now. A group has the rate of its class at each place.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -140,25 +153,31 @@ impl Shaper {
     /// If the allocation has another number of classes than the policy has groups.
     pub(crate) fn apply(
         &mut self,
-        at: Option<At<'_>>,
-        device: &Link,
+        places: &[(At<'_>, Bytes)],
         allocation: &Allocation,
     ) -> Result<bool, Error> {
         assert_eq!(allocation.classes.len(), self.slots.len(), "each group has a class");
-        let Some(at) = at else { return Ok(false) };
+        self.classes.resize_with(places.len().max(self.classes.len()), Classes::default);
         let wanted = (allocation, self.slots.as_slice());
-        self.classes.apply(&mut self.netlink, at, wanted, ifb::mtu(device))?;
-        Ok(true)
+        for (classes, (at, mtu)) in self.classes.iter_mut().zip(places) {
+            classes.apply(&mut self.netlink, *at, wanted, *mtu)?;
+        }
+        Ok(!places.is_empty())
     }
 
-    /// The device has lost its classes.
+    /// The ceil of the class of `slot` at the first place.
+    pub(crate) fn ceil(&self, slot: u16) -> Option<Rate> {
+        self.classes.first()?.ceil(slot)
+    }
+
+    /// Forgets the classes, which the devices have lost.
     pub(crate) fn clear(&mut self) {
         self.classes.clear();
         self.seen.drops.clear();
     }
 
-    /// What leaves by `device`; `None` if it is not shared. `configure` tells the programs their
-    /// features.
+    /// The shaper of what leaves by `device`; `None` if the upload is not shared. `configure` tells
+    /// the programs their features.
     pub(crate) fn upload<'s>(
         &'s mut self,
         device: &'s Link,
@@ -176,7 +195,7 @@ impl Shaper {
         })
     }
 
-    /// What of the shared upload is no longer as it was made, in words.
+    /// The fault of the shared upload, in words; `None` if it is as it was created.
     ///
     /// # Errors
     /// If the kernel does not answer.
@@ -200,7 +219,7 @@ impl Seen {
         GroupSample {
             received: Bytes::new(now.bytes - before.bytes),
             packets: now.packets - before.packets,
-            // A class that was made anew starts at zero.
+            // The counter of a class that was created anew starts at zero.
             drops: class.drops.checked_sub(drops_before).unwrap_or(class.drops).into(),
             backlog: class.backlog,
         }

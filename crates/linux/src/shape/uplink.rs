@@ -10,12 +10,12 @@
 //! ```
 //! Groups of a device are beneath a class of the device, so that they borrow from each other first.
 //!
-//! TBF, at a rate that no packet waits for, cuts what is larger than a packet (GSO, GRO) into
-//! packets: at 10 Mbit/s one super-packet would delay the others by 50 ms. The queue is fq_codel where
-//! the kernel has it, otherwise a FIFO of 100 ms. That of acknowledgements drops the oldest.
+//! TBF, at a rate for which no packet waits, cuts super-packets (GSO, GRO) into packets: at 10
+//! Mbit/s one super-packet would delay the others by 50 ms. The queue is fq_codel where the kernel
+//! has it, otherwise a FIFO of 100 ms. The queue of acknowledgements drops the oldest.
 //!
-//! The qdisc exists only while something is enforced, so that a device that is not limited keeps the
-//! queue that it had. Source: tc-tbf(8), tc-fq_codel(8), linux/pkt_sched.h.
+//! The qdisc exists only while something is enforced, so that a device without limits keeps its
+//! previous queue. Source: tc-tbf(8), tc-fq_codel(8), linux/pkt_sched.h.
 
 use std::collections::BTreeMap;
 
@@ -40,15 +40,15 @@ use crate::shape::ifb;
 /// What left since the last look.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UploadSample {
-    /// What the groups had to send, in the policy's order, before their classes.
+    /// What the groups offered, in the policy's order, before their classes.
     pub groups: Vec<UploadGroup>,
-    /// What left by the device.
+    /// Bytes that left by the device.
     pub sent: Bytes,
-    /// What of it was neither an acknowledgement nor small ICMP.
+    /// The part of `sent` that was neither acknowledgements nor small ICMP.
     pub data: Bytes,
-    /// What of these came to the device, before their classes.
+    /// Acknowledgements and small ICMP that came to the device, before their classes.
     pub first: Bytes,
-    /// What waits in all classes.
+    /// Bytes that wait in all classes.
     pub backlog: Bytes,
 }
 
@@ -59,7 +59,7 @@ pub struct UploadGroup {
     pub offered: Bytes,
     /// Packets that its class dropped.
     pub drops: u64,
-    /// What waits in its class.
+    /// Bytes that wait in its class.
     pub backlog: Bytes,
 }
 
@@ -67,7 +67,7 @@ pub struct UploadGroup {
 pub struct Upload<'p> {
     pub(crate) uplink: &'p mut Uplink,
     pub(crate) netlink: &'p mut Netlink,
-    /// Which faces the Internet.
+    /// The device that faces the Internet.
     pub(crate) device: &'p Link,
     /// The class of each group, in the policy's order.
     pub(crate) slots: &'p [u16],
@@ -89,7 +89,7 @@ impl Upload<'_> {
         self.uplink.take(self.netlink, self.device, self.slots)
     }
 
-    /// Makes the classes so, and lets packets have them; nothing if no more is wanted than to count.
+    /// Sets the classes to `plan`, and lets packets have them; does nothing if packets are only counted.
     ///
     /// # Errors
     /// If the kernel refuses, or the device has another root qdisc now; then everything leaves
@@ -128,20 +128,20 @@ impl Upload<'_> {
     }
 }
 
-/// The classes, and what was seen of them.
+/// The classes, and their last counters.
 pub(crate) struct Uplink {
     counters: MapHandle,
     has_root: bool,
     has_fq: bool,
     packet: Bytes,
-    /// With the class that each is beneath.
+    /// The existing classes, each with the class above it.
     made: BTreeMap<u16, (ClassSpec, u16)>,
     counted: Box<UploadCounters>,
     classes: BTreeMap<u16, ClassCount>,
 }
 
 impl Uplink {
-    /// Nothing is made yet; `counters` is the map of what the programs count.
+    /// No class exists yet; `counters` is the map with the programs' counts.
     ///
     /// # Errors
     /// [`Error::Occupied`] if the device has a root qdisc of another program.
@@ -162,7 +162,7 @@ impl Uplink {
         })
     }
 
-    /// Makes the classes of `slots` so, and only what differs.
+    /// Sets the classes of `slots` to the plan, only where they differ.
     ///
     /// # Errors
     /// [`Error::Occupied`], or if the kernel refuses.
@@ -175,7 +175,7 @@ impl Uplink {
     ) -> Result<(), Error> {
         self.packet = ifb::mtu(device) + Bytes::new(FRAMING);
         let wanted = wanted(slots, plan);
-        // HTB moves no class beneath another one.
+        // HTB cannot move a class below another one.
         let moves = |(minor, (_, above)): (&u16, &(ClassSpec, u16))| {
             wanted.get(minor).is_some_and(|wanted| wanted.1 != *above)
         };
@@ -222,7 +222,7 @@ impl Uplink {
         Ok(())
     }
 
-    /// A TBF that only cuts, and in it a queue.
+    /// Makes a TBF that only cuts packets, with a queue in it.
     fn make_queue(
         &mut self,
         netlink: &mut Netlink,
@@ -248,7 +248,7 @@ impl Uplink {
         self.make_fq(netlink, device, at, Nest::default())
     }
 
-    /// A queue of at most `limit`, which drops the oldest: of the flow with most packets, where it can be.
+    /// Makes a queue of at most `limit`, which drops the oldest packet: where possible, of the flow with most packets.
     fn make_queue_of_acks(
         &mut self,
         netlink: &mut Netlink,
@@ -267,7 +267,7 @@ impl Uplink {
         netlink.change("make the queue of acknowledgements", request)
     }
 
-    /// An fq_codel of this handle beneath this parent, if the kernel has it.
+    /// Makes an fq_codel with this handle below this parent, if the kernel has it.
     fn make_fq(
         &mut self,
         netlink: &mut Netlink,
@@ -293,7 +293,7 @@ impl Uplink {
         }
     }
 
-    /// Gives the device its own queue back.
+    /// Gives the device its own queue again.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -307,7 +307,7 @@ impl Uplink {
         netlink.change(&attempted, htb::root_deletion(device.index))
     }
 
-    /// What is no longer as it was made, in words.
+    /// The fault, in words; `None` if everything is as it was created.
     pub(crate) fn fault(
         &self,
         netlink: &mut Netlink,
@@ -334,7 +334,7 @@ impl Uplink {
             true => BTreeMap::new(),
             false => htb::counts(netlink, device.index)?,
         };
-        // What passes a branch passes a leaf too.
+        // A packet that passes a branch also passes a leaf, so branches are not counted.
         let is_branch = |slot: &u16| (BRANCHES_END..ACKS - 1).contains(slot);
         let classes: BTreeMap<u16, ClassCount> =
             classes.into_iter().filter(|(slot, _)| !is_branch(slot)).collect();
@@ -350,7 +350,7 @@ impl Uplink {
             let i = usize::from(slot);
             UploadGroup {
                 offered: since(self.counted.slots[i], counted_before.slots[i]),
-                // A class that was made anew starts at zero.
+                // The counter of a class that was created anew starts at zero.
                 drops: now.drops.checked_sub(before.drops).unwrap_or(now.drops).into(),
                 backlog: now.backlog,
             }
@@ -380,16 +380,15 @@ impl Uplink {
     }
 }
 
-/// What the programs have counted at egress, summed over the CPUs.
+/// The programs' counts at egress, summed over the CPUs.
 fn counted(map: &MapHandle) -> Result<Box<UploadCounters>, Error> {
     let per_cpu = map.lookup_percpu(&KEY, MapFlags::ANY);
     let per_cpu = per_cpu.map_err(|e| bpf_error("read the counters", &e))?.unwrap_or_default();
     Ok(UploadCounters::sum(&per_cpu))
 }
 
-/// The classes that `plan` asks for, each with the class that it is beneath. Of two branches the one
-/// above has the greater number, so that from the greatest number on each class comes after what it is
-/// beneath.
+/// The classes that `plan` asks for, each with the class above it. Of two branches, the upper one
+/// has the greater number, so that in descending order each class comes after the one above it.
 fn wanted(slots: &[u16], plan: &UploadClasses) -> BTreeMap<u16, (ClassSpec, u16)> {
     let branch = |index: usize| BRANCHES - index as u16;
     let place = |class: &UploadClass| (class.spec, class.within.map_or(PARENT, branch));
@@ -402,16 +401,16 @@ fn wanted(slots: &[u16], plan: &UploadClasses) -> BTreeMap<u16, (ClassSpec, u16)
 
 const ICMP: u16 = ICMP_MINOR as u16;
 const ACKS: u16 = ACKS_MINOR as u16;
-/// The class of the first branch; the others have smaller numbers, all of them beyond those of slots.
+/// The class of the first branch; further branches have smaller numbers, all above those of slots.
 const BRANCHES: u16 = 0xfff0;
 const BRANCHES_END: u16 = BRANCHES - GROUPS_MAX as u16;
-/// Ethernet with two VLAN tags.
+/// Bytes of an Ethernet header with two VLAN tags.
 const FRAMING: u64 = 22;
-/// The queue within a TBF has this number plus that of its class.
+/// The number of the queue within a TBF is this plus the number of its class.
 const FQ_MAJOR: u32 = 0x300;
-/// The flows of a class that fq_codel distinguishes; 20 kB.
+/// The flows of a class that fq_codel distinguishes; they take 20 kB.
 const FLOWS: u32 = 256;
-/// The most that waits in a class.
+/// The maximum bytes that wait in a class.
 const MEMORY_BYTES_MAX: u32 = 1 << 20;
 /// At this rate a packet takes less than a nanosecond, which the kernel rounds to 0.
 const NO_WAIT_BYTES_PER_S: u64 = 1 << 50;

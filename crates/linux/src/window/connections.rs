@@ -1,7 +1,7 @@
-//! Passes over the TCP connections of a network namespace, and what they tell.
+//! Passes over the TCP connections of a network namespace, and the resulting records.
 //!
-//! An iterator of the kernel walks the connections of the namespace in which it is opened, so it is
-//! opened in the device's. What it writes are [`ConnectionRecord`]s, one for each connection that
+//! A kernel iterator walks the connections of the namespace in which it is opened, so it is opened
+//! in the device's namespace. It writes [`ConnectionRecord`]s, one for each connection that
 //! received something since the last pass or has a bound.
 
 use std::collections::BTreeMap;
@@ -18,7 +18,7 @@ use crate::bpf::abi::{ConnectionRecord, Plain};
 use crate::bpf::bpf_error;
 use crate::net::netns::Netns;
 
-/// An iterator over connections, to be run as often as wanted.
+/// An iterator over connections, which can be run repeatedly.
 pub(crate) struct Pass {
     link: Link,
     attempted: String,
@@ -35,7 +35,7 @@ impl Pass {
         Ok(Pass { link, attempted })
     }
 
-    /// A pass that runs `program` over the sockets that `map` knows, in all namespaces.
+    /// A pass that runs `program` over the sockets in `map`, in all namespaces.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -46,7 +46,7 @@ impl Pass {
         Ok(Pass { link, attempted })
     }
 
-    /// Goes over the connections of `netns`, and leaves in `output` what the program wrote.
+    /// Walks the connections of `netns`, and leaves in `output` what the program wrote.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -59,17 +59,17 @@ impl Pass {
             // SAFETY: the descriptor is new and nothing else owns it.
             (descriptor >= 0).then(|| unsafe { File::from_raw_fd(descriptor) })
         };
-        // To enter a namespace takes a thread, and privileges that a service does without.
+        // Entering a namespace requires a thread, and privileges that a service may not have.
         let opened = if netns.is_current() { open() } else { netns.run(open) };
         let mut pass = opened.ok_or_else(|| Error::last_os(self.attempted.as_str()))?;
-        // The program runs while it is read.
+        // Reading runs the program.
         let read = pass.read_to_end(output);
         read.map(drop).map_err(|e| Error::refused(self.attempted.as_str(), e))
     }
 }
 
 /// The records in `output` as samples, sorted by id; `slots` are the classes of the groups. Of more
-/// than [`CONNECTIONS_MAX`] those that received most are kept.
+/// than [`CONNECTIONS_MAX`], the connections that received most are kept.
 pub(crate) fn samples(output: &[u8], slots: &[u16]) -> Vec<ConnectionSample> {
     let records = output.chunks_exact(size_of::<ConnectionRecord>());
     let mut samples: Vec<ConnectionSample> = records
@@ -84,14 +84,14 @@ pub(crate) fn samples(output: &[u8], slots: &[u16]) -> Vec<ConnectionSample> {
     samples
 }
 
-/// By which evidence connections have their class, by cookie: those that have one.
+/// The number of the evidence that decided each connection's class, by cookie, if any.
 pub(crate) fn evidence(output: &[u8]) -> BTreeMap<u64, u64> {
     let records = output.chunks_exact(size_of::<ConnectionRecord>());
     let records = records.filter_map(ConnectionRecord::from_bytes);
     records.filter(|record| record.number > 0).map(|r| (r.cookie, r.number)).collect()
 }
 
-/// `None` if the class is no longer any group's: the policy has changed meanwhile.
+/// `None` if the class no longer belongs to a group, because the policy has changed meanwhile.
 fn sample(record: &ConnectionRecord, slots: &[u16]) -> Option<ConnectionSample> {
     let group = slots.iter().position(|&slot| slot == record.slot)?;
     let mean = |sum: i64| sum.checked_div(record.transit_samples.into());
@@ -149,7 +149,7 @@ mod tests {
     #[test]
     fn the_busiest_connections_are_kept_in_the_order_of_their_ids() {
         let many = CONNECTIONS_MAX as u64 + 10;
-        // The later, the busier.
+        // Later connections are busier.
         let output: Vec<u8> = (0..many).rev().flat_map(|i| record(i, 1_000 + i)).collect();
         let samples = samples(&output, &[3, 4]);
         assert_eq!(samples.len(), CONNECTIONS_MAX);

@@ -1,11 +1,11 @@
 //! The program that lifts bounds of windows when the processes that set them are gone
 //! (`bpf/expire.h`).
 //!
-//! It is attached to the root cgroup without a link, so it outlives the process that attached it. It
-//! is attached while bounds are in force, and detached with the last. If the process is killed, the
-//! guard detaches it by its descriptor ([`detach_expiry`]). If both are killed it stays until
-//! [`sweep`] finds it, by its name and by the configuration that it reads, which tells it apart from
-//! programs of other daemons. To open a program that another process loaded takes CAP_SYS_ADMIN.
+//! It is attached to the root cgroup without a link, so it outlives the process that attached it. It is
+//! attached while bounds are in force, and detached with the last bound. If the process is killed, the
+//! guard detaches it by its descriptor ([`detach_expiry`]). If both are killed it stays until [`sweep`]
+//! finds it by its name and by the configuration that it reads, which distinguishes it from programs of
+//! other daemons. Opening a program that another process loaded requires CAP_SYS_ADMIN.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -59,12 +59,12 @@ impl Drop for Expiry {
     }
 }
 
-/// The program of a [`crate::Host`], by which a process that outlives the host can detach it.
+/// The program of a [`crate::Host`]; a process that outlives the host can detach it by this.
 #[derive(Debug)]
 pub struct ExpiryProgram {
     /// The kernel's number for it.
     pub id: u32,
-    /// For [`detach_expiry`].
+    /// The descriptor for [`detach_expiry`].
     pub descriptor: OwnedFd,
 }
 
@@ -76,26 +76,26 @@ impl ExpiryProgram {
     }
 }
 
-/// Whether the program also lifts the bounds of connections that are open already: an iterator can
-/// set a socket's callbacks (`hold` in `bpf/expire.h`).
+/// Whether the program also lifts the bounds of connections that are already open: this requires an
+/// iterator that can set a socket's callbacks (`hold` in `bpf/expire.h`).
 pub(crate) fn reaches_open_connections() -> bool {
-    // The name of the option is in the kernel's type information, which has no other trace of it.
+    // Only the kernel's type information shows whether it has the option: it contains the name.
     let types = std::fs::read(BTF).unwrap_or_default();
     types.windows(CALLBACKS_OPTION.len()).any(|part| part == CALLBACKS_OPTION)
 }
 
-/// Detaches the program behind `descriptor` after its host was killed. Nothing happens if it is not
+/// Detaches the program behind `descriptor` after its host was killed. Does nothing if it is not
 /// attached.
 ///
 /// # Errors
-/// If the descriptor is not that of a program, or the kernel refuses.
+/// If the descriptor does not belong to a program, or the kernel refuses.
 pub fn detach_expiry(descriptor: &impl AsFd) -> Result<(), Error> {
     detach(&cgroup::open_root()?, descriptor)
 }
 
-/// Detaches what killed daemons of the device number `device` in the calling thread's network
-/// namespace left, and what nothing has written to for [`ABANDONED_AFTER`]; returns how many programs
-/// that were. No daemon of this device may be running.
+/// Detaches the programs that killed daemons left for the device number `device` in the calling
+/// thread's network namespace, and programs without a heartbeat for [`ABANDONED_AFTER`]. Returns
+/// the number of these programs. No daemon of this device may be running.
 ///
 /// # Errors
 /// If the kernel refuses.
@@ -104,7 +104,7 @@ pub(crate) fn sweep(device: Option<u32>) -> Result<usize, Error> {
     let netns = Netns::current_cookie().unwrap_or(0);
     let mut swept = 0;
     for id in attached(&cgroup)? {
-        // One that another process has detached meanwhile is fine.
+        // A program that another process has detached meanwhile is skipped.
         let Ok(program) = ProgramHandle::from_prog_id(id) else { continue };
         if program.name() != NAME {
             continue;
@@ -141,7 +141,7 @@ fn attached(cgroup: &File) -> Result<Vec<u32>, Error> {
     Ok(ids[..count as usize].to_vec())
 }
 
-/// The configuration that a program reads, if it reads one.
+/// The configuration that a program reads, if there is one.
 fn config_of(program: &ProgramHandle) -> Result<Option<Config>, Error> {
     let attempted = "read what a program uses";
     let mut maps = [0_u32; MAPS_MAX];
@@ -150,7 +150,7 @@ fn config_of(program: &ProgramHandle) -> Result<Option<Config>, Error> {
         map_ids: maps.as_mut_ptr() as u64,
         ..Default::default()
     };
-    // SAFETY: the one array is `maps`, with its length.
+    // SAFETY: `maps` is the only array, and its length is given.
     let answer = unsafe { program_info(program.as_fd(), &mut info) };
     answer.map_err(|e| Error::refused(attempted, e))?;
     for &id in maps.iter().take(info.nr_map_ids as usize) {
@@ -163,7 +163,7 @@ fn config_of(program: &ProgramHandle) -> Result<Option<Config>, Error> {
     Ok(None)
 }
 
-/// One that is not attached is fine.
+/// Detaches a program; does nothing if it is not attached.
 fn detach(cgroup: &File, program: &impl AsFd) -> Result<(), Error> {
     let program = program.as_fd().as_raw_fd();
     let kind = libbpf_sys::BPF_CGROUP_SOCK_OPS;
@@ -178,12 +178,12 @@ fn detach(cgroup: &File, program: &impl AsFd) -> Result<(), Error> {
 
 /// An option of bpf_setsockopt since Linux 6.12.
 const CALLBACKS_OPTION: &[u8] = b"\0TCP_BPF_SOCK_OPS_CB_FLAGS\0";
-/// In `bpf/expire.h`.
+/// The program's name in `bpf/expire.h`.
 pub(crate) const NAME: &str = "fairweir_expire";
-/// The most programs that a cgroup has of a kind. Source: BPF_CGROUP_MAX_PROGS of Linux.
+/// The maximum number of programs of one kind in a cgroup. Source: BPF_CGROUP_MAX_PROGS of Linux.
 const PROGRAMS_MAX: usize = 64;
-/// Maps of a program that are looked at; [`NAME`] has two.
+/// Maximum number of a program's maps that are examined; [`NAME`] has two.
 const MAPS_MAX: usize = 8;
-/// The silence after which a program is abandoned: a daemon writes several times a second. One that a
-/// debugger stopped for longer goes on without this program, and its guard still lifts the bounds.
+/// The silence after which a program is abandoned: a daemon writes several times a second. A daemon that
+/// a debugger stopped for longer continues without this program, and its guard still lifts the bounds.
 const ABANDONED_AFTER: Span = Span::secs(60);

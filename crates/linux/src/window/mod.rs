@@ -1,10 +1,10 @@
 //! Bounds of receive windows in the kernel, and what connections received.
 //!
-//! Each bound is in a map by the connection's number; connections that open begin with the bound of
-//! their class. A host's programs bring its sockets to the bounds (`bpf/connection.h`); a router's
+//! A map contains each bound by the connection's number; connections that open begin with the bound
+//! of their class. A host's programs set the bounds of its sockets (`bpf/connection.h`); a router's
 //! lower the windows of acknowledgements that pass (`bpf/router_flow.h`). A host's bounds are
-//! recognised by their lowest bits, so a process that has never seen the one that set them can
-//! lift them ([`lift`]).
+//! recognised by their lowest bits, so any process can lift them, even one that did not see the
+//! process that set them ([`lift`]).
 
 use std::collections::BTreeMap;
 
@@ -21,12 +21,12 @@ use crate::window::connections::Pass;
 pub(crate) mod connections;
 pub(crate) mod expiry;
 
-/// Bounds of receive windows as the maps have them.
+/// Bounds of receive windows in the form of the maps.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Bounds {
-    /// Of connections, by id.
+    /// Bounds of connections, by id.
     pub(crate) connections: BTreeMap<u64, u32>,
-    /// Of connections that open, by slot.
+    /// Bounds of connections that open, by slot.
     initial: InitialWindows,
 }
 
@@ -56,7 +56,7 @@ impl Bounds {
         bounds
     }
 
-    /// Turns the bounds in `maps`, which are these, into `new`; writes what differs.
+    /// Replaces the bounds in `maps`, which equal `self`, by `new`; writes only differences.
     ///
     /// # Errors
     /// If the kernel refuses.
@@ -87,7 +87,7 @@ impl Bounds {
     }
 }
 
-/// A window as the kernel has it, where 0 means no bound: at least 1 byte.
+/// A window in the kernel's form, where 0 means no bound: at least 1 byte.
 pub(crate) fn number(window: Bytes) -> u32 {
     u32::try_from(window.as_u64()).unwrap_or(u32::MAX).max(1)
 }
@@ -97,8 +97,8 @@ pub(crate) fn is_marked(clamp: u32) -> bool {
     clamp & CLAMP_MARK_MASK == CLAMP_MARK
 }
 
-/// Lifts the bounds that a killed process left in the calling thread's network namespace, and says
-/// of how many connections. Bounds of a process that lives are set again by its next pass.
+/// Lifts the bounds that a killed process left in the calling thread's network namespace, and
+/// returns the number of connections. The next pass of a living process sets its bounds again.
 ///
 /// # Errors
 /// If the kernel refuses.

@@ -1,4 +1,4 @@
-//! What a divider's socket gets: in a flood, and of hosts without global addresses.
+//! What a divider's socket receives: in a flood, and from hosts without global addresses.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::process::Command;
@@ -12,7 +12,7 @@ use fairweir_testing::privileged;
 
 use crate::common::Pair;
 
-/// How many datagrams a socket has got.
+/// Number of datagrams that a socket has received.
 fn read_all(socket: &UdpSocket) -> u32 {
     let mut bytes = [0; 16];
     std::iter::from_fn(|| datagram::receive(socket, &mut bytes).ok()).count() as u32
@@ -35,7 +35,7 @@ fn a_flood_of_strangers_is_bounded_and_displaces_no_client() {
         let [stranger, client] = [0, 0].map(|port| UdpSocket::bind(at(port)).unwrap());
         admission.know(client.local_addr().unwrap()).unwrap();
         let (mut of_strangers, mut of_client) = (0, 0);
-        // Read between, since few wait at a time.
+        // Reads in between, since the socket queues only few datagrams.
         for _ in 0..300 {
             for _ in 0..100 {
                 stranger.send_to(&[1], at(port)).unwrap();
@@ -44,7 +44,7 @@ fn a_flood_of_strangers_is_bounded_and_displaces_no_client() {
         }
         client.send_to(&[1], at(port)).unwrap();
         of_client += read_all(&socket);
-        // The flood takes well less than a second, which may be a part of two.
+        // The flood takes much less than a second, but may span two seconds of the clock.
         assert!((1..=2 * STRANGERS_MAX).contains(&of_strangers), "{of_strangers} by {ip}");
         assert_eq!(of_client, 1, "by {ip}");
         for _ in 0..1_000 {
@@ -101,7 +101,7 @@ fn what_is_said_on_a_link_is_heard_as_such_alone() {
     ip(&pair.home, "addr add 2001:db8:7::2/64 dev wan nodad");
     let (group, port) = PEERS;
     let (hears, _) = pair.home.run(|| datagram::join_at("wan", group, port)).unwrap();
-    // As a router does, as a host does to one that it has heard, from far away, and from a global address.
+    // In this order: as a router sends, as a host sends to a known one, from far away, and from a global address.
     let near = |to: SocketAddr| pair.internet.run(|| datagram::connect_over("far", to)).unwrap();
     near(SocketAddr::from(PEERS)).send(&[1]).unwrap();
     let (says, all) = pair.internet.run(|| datagram::join_at("far", group, port)).unwrap();

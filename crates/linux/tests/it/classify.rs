@@ -35,7 +35,7 @@ fn ip4(source: [u8; 4], transport: u8, fragment: u16, rest: &[u8]) -> Vec<u8> {
     packet
 }
 
-/// `extensions` as (type, content without its first byte).
+/// Each of `extensions` is a type, and the content without its first byte.
 fn ip6(extensions: &[(u8, &[u8])], transport: u8, rest: &[u8]) -> Vec<u8> {
     let mut chain = Vec::new();
     for (i, (_, content)) in extensions.iter().enumerate() {
@@ -158,7 +158,7 @@ fn a_flow_that_is_bound_has_its_group_until_udp_is_silent() {
     assert_eq!(group(&trial, tcp4(REMOTE, 443, 8)), "rest", "another port of this host");
     assert_eq!(group(&trial, tcp4(REMOTE, 5000, 9)), "first");
     assert_eq!(group(&trial, ethernet(0x86dd, &ip6(&[], TCP, &segment(TCP, 443, 9)))), "site");
-    // What is remembered of a flow is of that flow alone, and until it is bound anew.
+    // What is remembered of a flow applies only to that flow, and only until it is bound anew.
     let other =
         Flow { local: "192.0.2.1:73".parse().unwrap(), ..flow(Transport::Tcp, "203.0.113.7:443") };
     trial.bind(&other, 2).unwrap();
@@ -175,7 +175,7 @@ fn a_flow_that_is_bound_has_its_group_until_udp_is_silent() {
     }
     trial.bind_anew(&other, 1).unwrap();
     assert_eq!(group(&trial, tcp4(REMOTE, 443, 73)), "site");
-    // Each packet prolongs a UDP flow.
+    // Each packet extends the life of a UDP flow.
     for seconds in [0, 119, 238] {
         trial.enforce(begin + Span::secs(seconds)).unwrap();
         assert_eq!(group(&trial, udp4(REMOTE, 443, 9)), "site", "after {seconds} s");
@@ -185,7 +185,7 @@ fn a_flow_that_is_bound_has_its_group_until_udp_is_silent() {
     assert_eq!(group(&trial, tcp4(REMOTE, 443, 9)), "site");
 }
 
-/// Connections of 192.0.2.1, each with a packet of it that arrives, by turns of IPv4 and IPv6, TCP and UDP.
+/// Connections of 192.0.2.1, each with an arriving packet, alternating between IPv4 and IPv6, TCP and UDP.
 fn flows(count: u16) -> Vec<(Flow, Vec<u8>)> {
     let flow = |number: u16| {
         let (local, remote) = match number % 2 {
@@ -232,7 +232,7 @@ fn flows_for_which_there_is_no_place_have_their_groups_too() {
             }
         }
         assert_eq!(trial.remembered().unwrap().len(), 8, "a set is full");
-        // The next packet has another group, whether its flow is remembered or not.
+        // The next packet has the new group, whether its flow is remembered or not.
         for (number, (flow, bytes)) in flows.iter().enumerate() {
             run(&trial, bytes);
             trial.bind_anew(flow, (number + round + 1) % 3).unwrap();
@@ -270,7 +270,7 @@ fn a_connection_that_opens_on_the_ports_of_a_remembered_one_has_no_group_yet() {
     trial.run_sent(&leaves, 1).unwrap();
     assert_eq!(trial.remembered().unwrap(), [0_u64; 0]);
     assert_eq!(name(&policy, &run(&trial, &bytes)), Some("default"));
-    // That a flow is not known is forgotten too when it opens.
+    // When a flow opens, it is also forgotten that the flow was unknown.
     assert_eq!(name(&policy, &run(&trial, &tcp4(REMOTE, 444, 9))), Some("default"));
     assert_eq!(trial.remembered().unwrap().len(), 1);
     leaves[36..38].copy_from_slice(&444_u16.to_be_bytes());
@@ -278,8 +278,8 @@ fn a_connection_that_opens_on_the_ports_of_a_remembered_one_has_no_group_yet() {
     assert_eq!(trial.remembered().unwrap(), [0_u64; 0]);
 }
 
-/// That two flows have the same set and the same 38 bits has a probability of 2^-52, and of 2^-38 if there is but
-/// one set: see `bpf/recent.h`.
+/// Two flows have the same set and the same 38 bits with a probability of 2^-52, and of 2^-38 if
+/// there is only one set: see `bpf/recent.h`.
 #[test]
 fn a_packet_is_hardly_ever_taken_for_that_of_another_flow() {
     if !privileged() {
@@ -288,7 +288,7 @@ fn a_packet_is_hardly_ever_taken_for_that_of_another_flow() {
     let policy = policy(&[("site", &["web:example.com"])]);
     let mut trial = trial(&policy);
     trial.enforce(monotonic_now()).unwrap();
-    // Of flows that are counted up the hashes are more even than chance.
+    // Consecutive flows would have hashes that are more even than random ones.
     let mut random = 1_u64;
     for _ in 0..8_000 {
         random ^= random << 13;
@@ -303,14 +303,14 @@ fn a_packet_is_hardly_ever_taken_for_that_of_another_flow() {
     }
     let words = trial.remembered().unwrap();
     assert!(words.len() > 7_900, "{} of 8,000", words.len());
-    // Of each 19 of the 38 bits 61 pairs of equal ones are expected.
+    // For each 19 of the 38 bits, 61 pairs of equal values are expected.
     for at in [26, 45] {
         let mut parts: Vec<u64> = words.iter().map(|word| word >> at & 0x7_ffff).collect();
         parts.sort_unstable();
         let equal = parts.windows(2).filter(|two| two[0] == two[1]).count();
         assert!((15..240).contains(&equal), "{equal} from bit {at} on");
     }
-    // Every bit of the addresses and ports, and the transport, tells flows apart.
+    // Every bit of the addresses and ports, and the transport, distinguishes flows.
     trial.remember_little().unwrap();
     for (flow, bytes) in flows(4) {
         trial.bind(&flow, 0).unwrap();
@@ -446,7 +446,7 @@ fn a_super_packet_counts_as_on_the_wire() {
     let tcp = tcp4(REMOTE, 80, 1);
     let length = tcp.len() as u64;
     assert_eq!(count(&tcp, 0, 0), (Bytes::new(length), 1));
-    // 14 + 20 + 32 of headers, 100 of payload in 4 segments.
+    // Headers of 14 + 20 + 32 bytes, and 100 bytes of payload in 4 segments.
     assert_eq!(count(&tcp, 4, 25), (Bytes::new(length + 3 * 66), 4));
     assert_eq!(count(&tcp, 0, 25), (Bytes::new(length + 3 * 66), 4), "segments left out");
     assert_eq!(count(&tcp, 0, 30), (Bytes::new(length + 3 * 66), 4), "rounded up");
@@ -480,14 +480,14 @@ fn no_packet_whatever_is_dropped() {
         tagged(0x86dd, &six),
     ];
     let run = |packet: Packet, what: &dyn Fn() -> String| {
-        // The kernel's test runner itself refuses untagged IP headers that are cut.
+        // The kernel's test runner itself refuses truncated untagged IP headers.
         let least = match packet.bytes[12..14] {
             [0x08, 0] => 34,
             [0x86, 0xdd] => 54,
             _ => 15,
         };
         if packet.bytes.len() >= least {
-            // This asserts that the verdict is to pass or to redirect.
+            // `run` itself asserts that the verdict is to pass or to redirect.
             let result = trial.run(&packet, 1);
             assert!(result.is_ok(), "{}: {result:?} {packet:02x?}", what());
         }

@@ -1,4 +1,4 @@
-//! What is said about the kernel and the network.
+//! The doctor's findings about the kernel and the network.
 
 use std::net::UdpSocket;
 

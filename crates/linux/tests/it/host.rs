@@ -1,4 +1,4 @@
-//! A host's life: refusals, faults, kills, reloads; and that nothing is left behind.
+//! A host's life: refusals, faults, kills, reloads; and nothing is left behind.
 
 use std::io::Write;
 use std::net::UdpSocket;
@@ -23,7 +23,7 @@ fn spec(groups: &[(&str, &[&str])]) -> HostSpec {
     }
 }
 
-/// What tc prints, as an oracle beside our own netlink.
+/// The output of tc, as an oracle independent of our own netlink code.
 fn tc(netns: &Netns, arguments: &str) -> String {
     let output =
         netns.run(|| Command::new("tc").args(arguments.split(' ')).output().expect("tc is there"));
@@ -31,7 +31,7 @@ fn tc(netns: &Netns, arguments: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Received in half a second at `wan`, in Mbit/s.
+/// The rate received at `wan` in half a second, Mbit/s.
 fn rate_of(pair: &Pair, stream: &mut std::net::TcpStream) -> f64 {
     let before = traffic(&pair.home, "wan").received;
     let start = std::time::Instant::now();
@@ -328,7 +328,7 @@ fn a_device_without_ethernet_is_shaped_too() {
     for _ in 0..10 {
         (&tun).write_all(&packet).unwrap();
     }
-    // Cut in the middle of its headers: it is dropped by the stack, not before.
+    // A packet truncated in its headers is dropped by the stack, not before.
     (&tun).write_all(&packet[..10]).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
     for _ in 0..10 {
@@ -348,7 +348,7 @@ fn four_capabilities_suffice() {
     let pair = Pair::new(false);
     let capabilities = ["net_admin", "net_raw", "bpf", "perfmon"];
     let mut agent = Agent::start_with(&pair.home, "daemon", &capabilities, "host wan");
-    // It also asserts that this kernel then has no limits.
+    // The agent also asserts that this kernel then has no limits.
     agent.go();
     let mut stream = pair.download("192.0.2.2");
     read_for(&mut stream, Duration::from_millis(500));

@@ -1,4 +1,4 @@
-//! Whose traffic is it: real sockets of processes with different executables, users and cgroups.
+//! Owners of traffic: real sockets of processes with different executables, users and cgroups.
 
 use std::fs;
 use std::io::Write;
@@ -165,7 +165,7 @@ fn the_first_policy_that_asks_for_applications_finds_older_sockets() {
     assert_all_for(&received(&mut host), 1);
 }
 
-/// A folder below the root of the cgroups that goes with its owner.
+/// A folder below the root of the cgroups; it is removed when this drops.
 struct Cgroup(PathBuf);
 
 impl Cgroup {
@@ -201,7 +201,7 @@ fn units_that_start_later_are_found_with_all_below_them() {
     let by_unit = format!("unit:{unit}");
     let groups = [("backup", &[by_unit.as_str()][..])];
     let mut host = pair.host(&policy(&groups), Mode::Count);
-    // It is longer than the interval between two looks since the host began.
+    // This is longer than the interval between two reads of the cgroups since the host began.
     std::thread::sleep(Duration::from_millis(1_100));
 
     let cgroup = Cgroup::new(&format!("fairweir-test.slice/{unit}/payload")).expect("a cgroup2");

@@ -1,5 +1,5 @@
-//! The policer by test runs in the real kernel: whose a frame is, how large it counts, what becomes of
-//! it; and subscribers that come, change and go.
+//! The policer by test runs in the real kernel: the subscriber of a frame, its counted size and its
+//! verdict; and subscribers that come, change and go.
 
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,9 +20,9 @@ use ipnet::IpNet;
 use crate::common::flat;
 use crate::common::frames::{Random, TCP, UDP, Wire, checksum};
 
-/// Drops everything, so that a drop shows whose a frame is.
+/// A plan that drops everything, so that a drop shows the subscriber of a frame.
 const NOTHING: PlanId = PlanId(1);
-/// Passes everything.
+/// A plan that passes everything.
 const PLENTY: PlanId = PlanId(2);
 const HOOKS: [Hook; 2] = [Hook::Xdp, Hook::TcxEgress];
 const NOW: Time = Time::from_nanos(5_000_000_000);
@@ -211,8 +211,8 @@ fn a_mark_changes_nothing_but_the_mark_and_the_checksum() {
     assert!(marks > 100);
 }
 
-/// A frame that is marked, and what it is then. Each time a new subscriber sends until its queue is
-/// full.
+/// A frame that is marked, before and after. Each call uses a new subscriber, which sends until its
+/// queue is full.
 fn marked(
     police: &mut Police,
     trial: &Trial,
@@ -236,7 +236,7 @@ fn marked(
     panic!("{hook:?} {wire:?}: no packet was ever marked");
 }
 
-/// The address of the subscriber to whom a frame goes, by the headers' own rules.
+/// The address of the subscriber to whom a frame goes, by an independent reading of the headers.
 fn destination_of(bytes: &[u8]) -> Option<IpAddr> {
     let half = |at: usize| Some(u16::from_be_bytes(bytes.get(at..at + 2)?.try_into().ok()?));
     let mut at = 12;
@@ -418,14 +418,14 @@ fn room_for_addresses_grows_and_no_packet_misses_its_subscriber_meanwhile() {
     assert_eq!(police.unknown(Direction::Download).unwrap().passed_packets, 0);
 }
 
-/// Runs a frame at a time, ns.
+/// Runs a frame at the time `at`, ns.
 fn run_at(trial: &Trial, bytes: &[u8], at: u64) -> Verdict {
     let frame = Frame { bytes, ..Frame::default() };
     trial.run(Hook::Xdp, &frame, Time::from_nanos(at), 1).unwrap().verdict
 }
 
-/// Sends `count` packets of 1514 bytes in 7 flows at intervals of 20 µs from `start` on; returns how
-/// many passed.
+/// Sends `count` packets of 1514 bytes in 7 flows at intervals of 20 µs from `start` on; returns
+/// the number that passed.
 fn burst(trial: &Trial, address: &str, start: u64, count: u64) -> u64 {
     let mut passed = 0;
     for n in 0..count {
@@ -464,7 +464,7 @@ fn a_changed_plan_keeps_the_state_of_the_same_tree_and_counters_in_any_case() {
     assert_eq!((state(&police), counters(&police)), (full.clone(), counted), "another plan");
     assert!(burst(&trial, "192.0.2.1", start + 4_000_000, 10) == 0, "it is still full");
 
-    // Three queues fit the same slot, but are another tree; sixteen need another slot.
+    // Three queues fit the same slot, but form another tree; sixteen need another slot.
     for (plan, size) in [(&three, full.len()), (&sixteen, 768), (&slow, full.len())] {
         let before = counters(&police);
         police.set_plan(PlanId(3), &Algorithm::Phantom(plan)).unwrap();
@@ -569,7 +569,7 @@ fn packets_on_two_cpus_get_no_more_than_one_subscriber_has() {
         police.set_plan(PlanId(2), &Algorithm::Phantom(&plan)).unwrap();
         let trials = [0, 1].map(|_| police.trial(Direction::Download, true, 0).unwrap());
         let bytes = Wire { protocol: UDP, ..Wire::udp("203.0.113.7", "192.0.2.1") }.bytes();
-        // Time does not advance, so that what passes is known exactly.
+        // Time does not advance, so the number of passed packets is known exactly.
         let mut model = BcPqp::new(plan.clone());
         let flow = Flow {
             remote: "203.0.113.7".parse().unwrap(),

@@ -1,5 +1,5 @@
-//! A bundle in the kernel's policer with real, unmodified TCP: a free class holds its target, stunts pay,
-//! no other class does.
+//! A bundle in the kernel's policer with real, unmodified TCP: a free class holds its target,
+//! stunts pay, and no other class pays.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -22,10 +22,10 @@ use crate::common::set_congestion_control;
 
 const PLAN: PlanId = PlanId(1);
 const RATE: Rate = Rate::mbit(40);
-/// Connections of the stream, of the stunts and of all others; a port of the servers each.
+/// Number of connections of the stream, of the stunts and of all others, and the port of their servers.
 const CLASSES: [(&str, u8, u16); 3] =
     [("stream", 1, 5_001), ("backup", 7, 5_002), ("others", 8, 5_003)];
-/// What each of the sixteen connections has without a bundle, Mbit/s.
+/// The rate of each of the sixteen connections without a bundle, Mbit/s.
 const SHARE: f64 = 2.5;
 /// Bytes of a full frame.
 const FRAME: f64 = 1_514.0;
@@ -52,13 +52,13 @@ fn spec() -> PlanSpec {
 /// Sixteen downloads, half of them by IPv6, through a policer.
 struct Home {
     police: Police,
-    /// What each class received, in bytes as the policer counts them.
+    /// Bytes that each class received, as the policer counts them.
     received: [Arc<AtomicU64>; 3],
     _path: Path,
 }
 
 impl Home {
-    /// Each sender has the congestion control of its turn.
+    /// Senders take the congestion controls in turn.
     fn new(rtt: Duration, controls: &'static [&'static str]) -> Home {
         let path = Path::new(PathSpec { rtt, rate: Rate::mbit(500), queue_bytes: 2_000_000 });
         let mut police = Police::load(&PoliceSpec::default()).unwrap();
@@ -71,7 +71,7 @@ impl Home {
             let received = Arc::new(AtomicU64::new(0));
             for (address, payload) in [("192.0.2.2", 1_448.0), ("2001:db8::2", 1_428.0)] {
                 serve(&path, (address, port), controls);
-                // Of an odd number, one more by IPv4.
+                // If the number is odd, one more uses IPv4.
                 let count = if payload > 1_430.0 { count.div_ceil(2) } else { count / 2 };
                 for _ in 0..count {
                     let server = (address, port);
@@ -85,7 +85,7 @@ impl Home {
         Home { police, received, _path: path }
     }
 
-    /// Sets what the stream is to have, by its share; `None` has no bundle.
+    /// Sets the target of the stream, as a multiple of its share; `None` removes the bundle.
     fn aim(&mut self, times: Option<f64>) {
         let plan = Plan::new(&spec()).unwrap();
         let bundle = times.map(|times| {
@@ -100,7 +100,7 @@ impl Home {
         self.police.set_plan(PLAN, &algorithm).unwrap();
     }
 
-    /// What the classes received, and what passed in all, in Mbit/s.
+    /// The rates of the classes, and of all that passed, in Mbit/s.
     fn measure(&self, span: Duration) -> [f64; 4] {
         let look = || {
             let passed = self.police.totals(PLAN, Direction::Download).unwrap().passed.as_u64();
@@ -153,8 +153,8 @@ fn real_tcp_in_a_bundle_holds_its_target_at_the_cost_of_its_stunts_alone() {
     });
 }
 
-/// `cargo test -p fairweir-linux --test it police_bundle:: -- --ignored --nocapture`: the table in
-/// docs/research/papers/free-and-stunts.md.
+/// `cargo test -p fairweir-linux --test it police_bundle:: -- --ignored --nocapture` prints the
+/// table in docs/research/papers/free-and-stunts.md.
 #[test]
 #[ignore = "long: 9 min"]
 fn each_target_with_real_tcp() {

@@ -1,5 +1,5 @@
-//! What a subscriber used of each class of its plan, counted in the real kernel: exact to the byte whatever
-//! becomes of its plan.
+//! What a subscriber used of each class of its plan, counted in the real kernel: exact to the byte,
+//! whatever happens to its plan.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -19,12 +19,12 @@ use fairweir_testing::privileged;
 use crate::common::flat;
 use crate::common::frames::{Random, Wire};
 
-/// Remote ports: those of the first classes, and one of no class.
+/// Remote ports: of the first classes, and one that belongs to no class.
 const PORTS: [u16; 3] = [5_001, 5_002, 7_000];
 const DOWN: Direction = Direction::Download;
 const ID: PlanId = PlanId(1);
 
-/// A plan of 2 Mbit/s with a class for each of the first `ports`, and one for the rest.
+/// A plan of 2 Mbit/s with a class for each of the first `ports` ports, and one for other packets.
 fn divided(ports: usize, queues: u8) -> PlanSpec {
     let class = |(at, port): (usize, Option<u16>)| {
         let (transport, side) = (None, Side::Remote);
@@ -45,7 +45,7 @@ fn divided(ports: usize, queues: u8) -> PlanSpec {
     }
 }
 
-/// What plans can be, with the number of their classes.
+/// All kinds of plans, with the number of their classes.
 fn plans() -> Vec<(Plan, Option<Bundle>, usize)> {
     let of = |ports, queues| (Plan::new(&divided(ports, queues)).unwrap(), None, ports + 1);
     let spec = divided(2, 4);
@@ -78,7 +78,7 @@ fn alice(plan: PlanId) -> SubscriberSpec {
     SubscriberSpec { addresses, download: Some(plan), upload: None }
 }
 
-/// Sends a packet of the class, and counts it as the verdict says.
+/// Sends a packet of the class, and counts it by its verdict.
 fn send(trial: &Trial, random: &mut Random, now: u64, class: usize, counted: &mut Counters) {
     let ports = (PORTS[class], 6_000 + random.below(40) as u16);
     let length = 60 + random.below(1_455) as usize;
@@ -122,14 +122,14 @@ fn classes_are_counted_to_the_byte_whatever_becomes_of_the_plan() {
         let classes = plans[at].2;
         for _ in 0..400 {
             now += random.below(4_000_000);
-            // The first class of a plan is that of the first port.
+            // The first class of a plan belongs to the first port.
             let class = random.below(3) as usize;
             let counted = &mut wanted[class.min(classes - 1)];
             send(&trial, &mut random, now, class, counted);
         }
         assert_eq!(by_class(&police, id), wanted, "round {round}, plan {at}");
         at = random.below(plans.len() as u64) as usize;
-        // The plan itself becomes another, or the subscriber gets another.
+        // Either the plan itself changes, or the subscriber gets another plan.
         let next = PlanId(if round % 2 == 0 { 1 } else { 2 + at as u16 });
         set(&mut police, next, &plans[at]);
         police.change(id, &alice(next)).unwrap();
@@ -147,7 +147,7 @@ fn classes_are_counted_to_the_byte_whatever_becomes_of_the_plan() {
     let mut left = police.remove(id).unwrap();
     left[0].resize(64, Counters::default());
     assert_eq!(left, [wanted, Vec::new()]);
-    // Its slots, tallies included, are empty for who comes next.
+    // The removed subscriber's slots, tallies included, are empty for the next one.
     thread::sleep(std::time::Duration::from_millis(1_100));
     for plan in &plans {
         set(&mut police, ID, plan);
@@ -200,7 +200,7 @@ fn two_cpus_and_a_plan_that_changes_lose_no_packet_of_a_class() {
     let counters = by_class(&police, id);
     let kept = counters.iter().fold(Counters::default(), |sum, one| sum + *one);
     assert_eq!(kept.dropped_packets, sum.dropped_packets);
-    // A packet that meets another change on its second try passes and is counted for no subscriber.
+    // A packet that meets another change on its second try passes, and counts for no subscriber.
     let missing = sum.passed.as_u64() - kept.passed.as_u64();
     assert!(missing <= 10 * 1_514, "{missing} bytes of {}", sum.passed);
     assert!(counters[..3].iter().all(|one| one.passed > Bytes::new(1_000_000)), "{counters:?}");

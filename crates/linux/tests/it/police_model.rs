@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use fairweir_core::agreement::bindings::Bindings;
-use fairweir_core::agreement::{Classes, class_of};
+use fairweir_core::agreement::{Classes, Together, class_of};
 use fairweir_core::packet::{Side, Transport};
 use fairweir_core::phantom::aggregate::{
     Aggregate, BundleState, Counts, State, decide, decide_in_bundle,
@@ -32,7 +32,7 @@ use crate::common::path::{Path, PathSpec, packet_socket, receive};
 const HEAD_BYTES: usize = 32;
 const SUBSCRIBER: &str = "192.0.2.1";
 const SUBSCRIBER_6: &str = "2001:db8::1";
-/// Of a bundle's free class.
+/// The DSCP of a bundle's free class.
 const FREE_DSCP: u8 = 46;
 const PLAN: PlanId = PlanId(1);
 
@@ -44,7 +44,7 @@ fn port(first: u16, last: u16) -> Criterion {
     Criterion::Port(PortMatch { transport: Some(Transport::Udp), side: Side::Remote, first, last })
 }
 
-/// Flat, weighted, by priority, and both in each other, three deep.
+/// Trees: flat, weighted, by priority, and nested combinations, three deep.
 fn shares() -> Vec<(&'static str, Share)> {
     let voice = || vec![Criterion::Dscp(46), port(5_060, 5_063)];
     let far = || vec![Criterion::Ip("198.51.100.0/25".parse().unwrap())];
@@ -102,7 +102,7 @@ struct Kernel {
     trial: Trial,
 }
 
-/// A subscriber of the kernel's policer and the model of it.
+/// A subscriber of the kernel's policer, with its model.
 struct Pair<'k> {
     kernel: &'k mut Kernel,
     plan: Plan,
@@ -118,7 +118,7 @@ impl Kernel {
         Kernel { police, trial }
     }
 
-    /// The only subscriber, with an empty state.
+    /// A new subscriber, the only one, with an empty state.
     fn subscriber(&mut self, plan: Plan, bundle: Option<Bundle>) -> Pair<'_> {
         self.police.remove_all().unwrap();
         let algorithm = match &bundle {
@@ -138,7 +138,7 @@ impl Kernel {
 }
 
 impl Pair<'_> {
-    /// The verdicts of both.
+    /// The verdicts of the kernel and of the model.
     fn judge(&mut self, hook: Hook, bytes: &[u8], flow: &Flow, ecn: u8, now: Time) -> [Verdict; 2] {
         let frame = Frame { bytes, ..Frame::default() };
         let kernel = self.kernel.trial.run(hook, &frame, now, 1).unwrap().verdict;
@@ -155,7 +155,7 @@ impl Pair<'_> {
             }
             None => decide(plan, &mut model.state(), now, arrival),
         };
-        // What is marked already does not change.
+        // A packet that is already marked does not change.
         let seen = if model == Verdict::Mark && ecn == 3 { Verdict::Pass } else { model };
         [kernel, seen]
     }
@@ -177,7 +177,7 @@ impl Pair<'_> {
     }
 }
 
-/// The model's state as it lies in a slot.
+/// The model's state in the form of a slot.
 fn state_bytes(state: &State<'_>, inners: usize, leaves: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     bytes.extend(state.head.at.to_ne_bytes());
@@ -205,7 +205,7 @@ fn state_bytes(state: &State<'_>, inners: usize, leaves: usize) -> Vec<u8> {
     bytes
 }
 
-/// What is known of a bundle as it lies in a slot.
+/// The state of a bundle in the form of a slot.
 fn lent_bytes(lent: &mut BundleState) -> Vec<u8> {
     let mut bytes = lent.window_at.to_ne_bytes().to_vec();
     bytes.extend((lent.turn as u64).to_ne_bytes());
@@ -230,7 +230,7 @@ fn flow_of(wire: &Wire) -> Flow {
     }
 }
 
-/// Packets of up to forty flows, some of them more often than others.
+/// A packet of one of forty flows, some of which are more frequent.
 fn packet(random: &mut Random) -> Wire {
     let flow = random.below(40) * random.below(40) / 40;
     let remote = match flow % 3 {
@@ -248,7 +248,7 @@ fn packet(random: &mut Random) -> Wire {
     wire
 }
 
-/// How long until the next packet, at `load` thirds of the rate on average; sometimes a pause.
+/// The time until the next packet, at `load` thirds of the rate on average; sometimes a pause.
 fn gap(random: &mut Random, rate: Rate, load: u64) -> u64 {
     let packet = rate.time_to_send(Bytes::new(1_200)).as_nanos();
     match random.below(8_000) {
@@ -266,7 +266,7 @@ fn play(kernel: &mut Kernel, name: &str, spec: PlanSpec, seed: u64, packets: u64
     play_on(&mut kernel.subscriber(plan, None), &context, spec.rate, seed, packets)
 }
 
-/// The same with a subscriber of whom nothing has arrived since 2⁴² · (seed / 100) ns.
+/// As `play`, for a subscriber without packets since 2⁴² · (seed / 100) ns.
 fn play_on(pair: &mut Pair<'_>, context: &str, rate: Rate, seed: u64, packets: u64) -> [u64; 3] {
     let mut random = Random(seed);
     let mut now = ((seed / 100) << 42) + 1_000_000_000 + random.below(1 << 40);
@@ -277,7 +277,7 @@ fn play_on(pair: &mut Pair<'_>, context: &str, rate: Rate, seed: u64, packets: u
             load = [1, 4, 6, 9, 30][random.below(5) as usize];
         }
         now += gap(&mut random, rate, load);
-        // Another CPU's packet may have read the clock before.
+        // Another CPU's packet may have read the clock earlier.
         let at = if random.one_in(20) { now - random.below(3_000) } else { now };
         let hook = if random.one_in(2) { Hook::Xdp } else { Hook::TcxEgress };
         let mut wire = packet(&mut random);
@@ -343,10 +343,10 @@ fn random_packets_of_bundles_get_the_specifications_verdicts() {
             let before = kernel.police.totals(PLAN, Direction::Download).unwrap_or_default();
             let mut pair = kernel.subscriber(plan, Some(bundle));
             let seen = play_on(&mut pair, &context, rate, 70 + nth as u64, 20_000);
-            // The same in a segment that gives less than the plan.
+            // Repeats this in a segment that gives less than the plan.
             let slower = PlanSpec { rate: rate.scale(2, 3), ..spec.clone() };
             pair.plan.pace = Plan::new(&slower).unwrap().pace;
-            // Of a segment whose clock has not run.
+            // Repeats this in a segment whose clock has not run.
             let id = SegmentId(2 * nth as u16 + u16::from(signal == Signal::Soft));
             let pace = pair.plan.pace;
             let police = &mut pair.kernel.police;
@@ -421,7 +421,7 @@ fn a_bundle_that_changes_often_takes_no_places() {
     police.remove_plan(PLAN).unwrap();
 }
 
-/// A TCP segment with a plain header to the home, as it is on Ethernet: its flow and its ECN bits.
+/// The flow and ECN bits of a TCP segment with a plain header to the home, as on Ethernet.
 fn parse(bytes: &[u8]) -> Option<(Flow, u8)> {
     let octets = |at: usize| <[u8; 4]>::try_from(&bytes[at..at + 4]).unwrap();
     let long = |at: usize| <[u8; 16]>::try_from(&bytes[at..at + 16]).unwrap();
@@ -439,13 +439,13 @@ fn parse(bytes: &[u8]) -> Option<(Flow, u8)> {
     is_home.then_some((flow, class & 3))
 }
 
-/// What arrives at the home, with times, while four downloads run through the policer.
+/// The frames that arrive at the home, with times, while four downloads run through the policer.
 fn record() -> Vec<(Time, Vec<u8>)> {
     let rtt = Duration::from_millis(20);
     let path = Path::new(PathSpec { rtt, rate: Rate::mbit(200), queue_bytes: 500_000 });
     let pair = &path.pair;
     let _police = pair.home.run(|| crate::common::police("wan", Hook::TcxIngress));
-    // Frames come here before they come to the policer.
+    // The tap sees frames before the policer does.
     let tap = pair.home.run(|| packet_socket(link::index("wan").unwrap()));
     let is_done = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -495,7 +495,7 @@ fn packets_of_real_tcp_get_the_specifications_verdicts() {
     }
 }
 
-/// Floods of members with and without guarantees; after the last division paces end.
+/// Floods of members with and without guarantees; after the last division the paces expire.
 #[test]
 fn members_of_a_segment_get_the_specifications_verdicts() {
     if !privileged() {
@@ -539,7 +539,7 @@ fn members_of_a_segment_get_the_specifications_verdicts() {
                 police.extend(id, until);
             }
         }
-        // The last is idle for a while.
+        // The last member is idle for a while.
         let at = random.below(if nth < 10_000 { 3 } else { 4 }) as usize;
         let (member, address) = &members[at];
         let wire = Wire { destination: *address, ..packet(&mut random) };
@@ -573,8 +573,8 @@ fn members_of_a_segment_get_the_specifications_verdicts() {
     assert_eq!(police.used(member, Direction::Download).unwrap(), None);
 }
 
-/// Uploads with and without marks, and downloads: the same flows are bound to the same classes, and marks are
-/// gone from what passes. Weights change, and the agreement ends, while packets flow.
+/// Uploads with and without marks, and downloads: the same flows are bound to the same classes, and
+/// passed packets have no marks. Weights change, and the agreement ends, while packets flow.
 #[test]
 fn clients_get_the_specifications_verdicts_and_bindings() {
     if !privileged() {
@@ -601,6 +601,10 @@ fn clients_get_the_specifications_verdicts_and_bindings() {
         [&[5, 1][..], &[5, 1], &[1; 16], &[256, 3, 90, 1, 7], &[2], &[]].iter().enumerate()
     {
         let classes = Classes::new(weights.to_vec(), weights.len().saturating_sub(1) as u8);
+        let classes = classes.and_then(|classes| match nth {
+            3 => classes.with(vec![Together { weight: 5, first: 1, count: 2 }]),
+            _ => Some(classes),
+        });
         let plan = classes.as_ref().map_or(base.clone(), |classes| base.divided(classes));
         let mut bindings = Bindings::default();
         match &classes {
@@ -608,7 +612,7 @@ fn clients_get_the_specifications_verdicts_and_bindings() {
             Some(_) => police.divide(id, &plan).unwrap(),
             None => police.undivide(id).unwrap(),
         }
-        // What was bound before is not known here: another client begins with nothing bound.
+        // The model does not know earlier bindings: another client begins without bindings.
         if nth > 0 {
             police.undivide(id).unwrap();
             if classes.is_some() {
@@ -616,14 +620,14 @@ fn clients_get_the_specifications_verdicts_and_bindings() {
             }
         }
         let mut models = [Aggregate::new(&plan), Aggregate::new(&base)];
-        // So that both begin with an empty state.
+        // A pause, after which both begin with an empty state.
         now += 1 << 42;
         for packet_nth in 0..8_000 {
             now += gap(&mut random, rate, 9);
             let at = Time::from_nanos(now);
             let mut wire = packet(&mut random);
             wire.fragment = 0;
-            // Some more flows than there is room for in some sets.
+            // Somewhat more flows than some sets have room for.
             wire.ports = (wire.ports.0, 30_000 + random.below(3_000) as u16);
             let is_upload = random.one_in(3);
             let mut flow = flow_of(&wire);

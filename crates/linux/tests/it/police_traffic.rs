@@ -1,4 +1,4 @@
-//! The policer with real packets between namespaces: rates, live changes, and its end.
+//! The policer with real packets between namespaces: rates, live changes, and its removal.
 
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -17,17 +17,17 @@ use crate::common::{Pair, flat, plan, read_for};
 
 const PLAN: PlanId = PlanId(1);
 const RATE: Rate = Rate::mbit(20);
-/// Of a full segment, payload and frame.
+/// Bytes of a full segment: payload and frame.
 const PAYLOAD: f64 = 1_448.0;
 const FRAME: f64 = 1_514.0;
 
-/// A way on which TCP can fill far more than any plan here.
+/// A path on which TCP can fill far more than any plan here.
 fn way() -> Path {
     let rtt = Duration::from_millis(20);
     Path::new(PathSpec { rtt, rate: Rate::mbit(200), queue_bytes: 500_000 })
 }
 
-/// What a stream brings in two seconds, as L2 bytes, in Mbit/s.
+/// The rate of a stream over two seconds, as L2 bytes, in Mbit/s.
 fn rate_of(stream: &mut TcpStream) -> f64 {
     let start = Instant::now();
     let bytes = read_for(stream, Duration::from_secs(2)) as f64;
@@ -99,7 +99,7 @@ fn what_is_changed_live_holds_for_connections_that_are_open() {
     assert!(free > 1.5 * forty, "{free:.1} Mbit/s once the address is unknown");
 }
 
-/// What decides by slots of a size is loaded when the first plan needs it.
+/// The program code for slots of a size is loaded when the first plan needs it.
 #[test]
 fn a_plan_of_another_size_holds_where_programs_are_attached() {
     if !privileged() {

@@ -1,4 +1,4 @@
-//! The probe on the real kernel: what it measures, and what does not deceive it.
+//! The probe on the real kernel: what it measures, and attempts to deceive it.
 
 use std::net::IpAddr;
 use std::os::fd::AsRawFd;
@@ -83,11 +83,11 @@ fn it_measures_the_queue_in_front_of_the_device_and_not_the_one_behind_it() {
         read_for(&mut stream, Duration::from_secs(1));
         let loaded = probe.take_sample();
         assert!(idle.answered > 0 && loaded.answered > 0, "{idle:?} {loaded:?}");
-        // 150 kB at 20 Mbit/s are 60 ms, which one cubic flow keeps more than half full.
+        // 150 kB at 20 Mbit/s are 60 ms; one cubic flow keeps this queue more than half full.
         assert!(loaded.rtt_mean > idle.rtt_mean + Span::millis(25), "{idle:?} {loaded:?}");
         assert!(loaded.rtt_mean < Span::millis(75), "{loaded:?}");
-        // A class of half the link: the queue moves behind the device, where the probe waits too, but
-        // not its measurement.
+        // A class of half the link: the queue moves behind the device. The probe's thread waits
+        // there too, but its measurement does not.
         let mut host = pair.host(&policy(&[]), Mode::Shape);
         host.apply(&allocation(&[Rate::mbit(10)])).unwrap();
         host.beat().unwrap();
@@ -189,8 +189,8 @@ struct Row {
 }
 
 impl Row {
-    /// `prefixes` are those of the three cables; the address of each end is .1 towards the home,
-    /// and .2.
+    /// `prefixes` are those of the three cables; the addresses of a cable end in .1 towards the
+    /// home, and in .2 at the other end.
     fn new(prefixes: [&str; 3], server: &str) -> Row {
         let new = || Netns::new().unwrap();
         let row = Row { home: new(), routers: [new(), new()], server: new() };
@@ -222,7 +222,7 @@ impl Row {
         row
     }
 
-    /// Lets the server send for this time.
+    /// Makes the server send for this time.
     fn send(&self, server: &str, home: &str, span: Duration) -> thread::JoinHandle<()> {
         let socket = self.server.run(|| std::net::UdpSocket::bind((server, 0)).unwrap());
         let to = (home.to_owned(), 9);
@@ -258,7 +258,7 @@ fn the_second_hop_is_found_without_a_word_to_the_server() {
     assert_eq!(state.reflector, second, "found while the link is idle");
     assert!((1..6).contains(&state.sent), "an idle link is asked rarely: {state:?}");
     drop(idle);
-    // Where that fails, it goes towards the host from which most comes.
+    // Where there is no route, requests go towards the host from which most is received.
     row.home.run(|| {
         let route = "route add blackhole 198.41.0.4".split(' ');
         assert!(Command::new("ip").args(route).status().unwrap().success());
@@ -320,7 +320,7 @@ fn a_router_behind_a_router_at_home_is_passed_over_and_an_isp_s_gateway_is_the_l
     };
     let row = Row::new(["192.168.7", "192.168.8", "198.51.100"], "198.18.0.1/32");
     assert_eq!(found(&row, "192.168.7.1"), Some("198.18.0.1".parse().unwrap()));
-    // The second router forwards but says nothing itself, and the server answers nothing.
+    // The second router forwards but sends nothing itself, and the server answers nothing.
     let row = Row::new(["203.0.113", "198.51.100", "198.51.101"], "198.18.0.1/32");
     row.server.run(|| {
         std::fs::write("/proc/sys/net/ipv4/icmp_echo_ignore_all", "1").unwrap();

@@ -40,7 +40,7 @@ fn a_class_limits_a_download_to_its_rate() {
     });
 }
 
-/// The queues within the classes have classes of their own, whose numbers are those of groups.
+/// The queues within the classes have classes of their own, with the same numbers as those of groups.
 #[test]
 fn what_leaves_through_the_classes_of_an_upload_is_counted_once() {
     judged(|| {
@@ -69,7 +69,7 @@ fn what_leaves_through_the_classes_of_an_upload_is_counted_once() {
     });
 }
 
-/// Of acknowledgements that exceed their class the oldest are dropped, and the download goes on.
+/// When acknowledgements exceed their class, the oldest are dropped, and the download goes on.
 #[test]
 fn acknowledgements_do_not_wait_for_each_other_at_a_slow_uplink() {
     judged(|| {
@@ -114,7 +114,7 @@ fn stack_count(netns: &Netns, file: &str, table: &str, name: &str) -> u64 {
     values.split(' ').nth(at).unwrap().parse().unwrap()
 }
 
-/// The receive queue puts packets together whose headers alone are in the linear part.
+/// The receive queue coalesces only packets with nothing but headers in the linear part.
 #[test]
 fn the_classifier_moves_no_payload_beside_the_headers() {
     judged(|| {
@@ -158,8 +158,8 @@ fn super_packets_are_counted_as_on_the_wire() {
             let ratio = sample.packets as f64 / segments as f64;
             assert!((ratio - 1.0).abs() < 0.01, "{} of {segments} packets", sample.packets);
             let counted = sample.received.as_u64();
-            // What was in flight at the end, or dropped by the class, is on the wire but never read; and
-            // at tens of Gbit/s not every segment is full.
+            // Data in flight at the end, or dropped by the class, is on the wire but never read;
+            // and at tens of Gbit/s not every segment is full.
             let wire_most = segments * 1514;
             let bounds = wire_least..=wire_most;
             assert!(bounds.contains(&counted), "{wire_least} {counted} {wire_most}");
@@ -177,8 +177,8 @@ fn super_packets_are_counted_as_on_the_wire() {
     });
 }
 
-/// What a daemon does in a tick of 200 ms, with windows of 50 kB: 20 Mbit/s at 20 ms. Returns what
-/// the first group received, and how many segments came out of order.
+/// Acts like a daemon in a tick of 200 ms, with windows of 50 kB: 20 Mbit/s at 20 ms. Returns what
+/// the first group received, and the number of segments out of order.
 fn tick(host: &mut Host, stream: &mut TcpStream, ceil: Rate) -> (GroupSample, u64) {
     read_for(stream, TICK);
     let group = host.take_samples().unwrap()[0];
@@ -222,14 +222,14 @@ fn tcp_whose_windows_hold_passes_beside_a_class_that_changes_nothing() {
         let (first, _) = ticks(&mut host, &mut stream, 3, loose);
         assert!(shaped() > first * 9 / 10, "the class was not calm for a second");
 
-        // A calm class is passed, but for what is not TCP.
+        // TCP bypasses a calm class; other packets do not.
         ticks(&mut host, &mut stream, 8, loose);
         let before = shaped();
         for _ in 0..20 {
             sender.send_to(&[7; 458], "192.0.2.1:9").unwrap();
         }
         let (passed, mut holes) = ticks(&mut host, &mut stream, 5, loose);
-        // A packet of neighbour discovery may be beside them, and not one full packet of TCP.
+        // A packet of neighbour discovery may be among them, but not one full packet of TCP.
         let through_class = shaped() - before;
         assert!(
             (10_000..11_000).contains(&through_class),
@@ -237,14 +237,14 @@ fn tcp_whose_windows_hold_passes_beside_a_class_that_changes_nothing() {
         );
         assert!(passed > 1_500_000, "{passed}");
 
-        // A tight class takes all of it.
+        // A tight class takes all TCP packets.
         holes += ticks(&mut host, &mut stream, 3, tight).1;
         let before = shaped();
         holes += ticks(&mut host, &mut stream, 5, tight).1;
         let mbit = (shaped() - before) as f64 * 8e-6;
         assert!((8.0..11.0).contains(&mbit), "{mbit} of 10 Mbit/s");
 
-        // Without ticks it passes only as long as the class would carry for one, and then on no CPU.
+        // Without ticks TCP passes only up to what the class would carry in one tick, and after that on no CPU.
         path.pin(0);
         holes += ticks(&mut host, &mut stream, 15, loose).1;
         let before = shaped();

@@ -1,6 +1,7 @@
 //! Receive windows of real connections.
 
-use std::net::TcpStream;
+use std::io::Read;
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsRawFd;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -9,6 +10,10 @@ use fairweir_core::receiver::{ConnectionSample, ConnectionWindow, Windows};
 use fairweir_core::units::{Bytes, Rate};
 use fairweir_linux::{Attached, Host, Mode, lift, sweep};
 use fairweir_testing::{alone, judged, once, privileged};
+use nix::sys::socket::sockopt::RcvBuf;
+use nix::sys::socket::{
+    AddressFamily, SockFlag, SockType, SockaddrStorage, connect, setsockopt, socket,
+};
 
 use crate::common::agent::Agent;
 use crate::common::path::{Path, PathSpec};
@@ -25,7 +30,7 @@ fn windows(connections: &[(u64, u64)], initial: &[Option<u64>]) -> Windows {
     }
 }
 
-/// The most that the connection's window may be, as the kernel tells its owner.
+/// The connection's maximum window, as the kernel tells its owner.
 fn clamp(stream: &TcpStream) -> u64 {
     let mut value: libc::c_int = 0;
     let mut length = size_of::<libc::c_int>() as libc::socklen_t;
@@ -57,7 +62,7 @@ fn set_clamp(stream: &TcpStream, window: libc::c_int) {
     assert_eq!(answer, 0);
 }
 
-/// Reads all for `span` and returns what each received in Mbit/s.
+/// Reads all streams for `span` and returns the rate of each in Mbit/s.
 fn rates(streams: &mut [TcpStream], span: Duration) -> Vec<f64> {
     let start = Instant::now();
     thread::scope(|scope| {
@@ -135,7 +140,7 @@ fn the_group_of_a_connection_is_found_by_prefix_port_and_application() {
     assert_eq!(samples.iter().map(|s| s.group).collect::<Vec<_>>(), [0, 1, 2, 3], "{samples:?}");
     assert!(samples.iter().all(|s| s.received > Bytes::new(100_000)), "{samples:?}");
     assert_eq!(samples[1].port, by_port.port());
-    // A bound for one of them leaves the others alone.
+    // A bound for one connection leaves the others alone.
     host.apply_windows(&windows(&[(samples[1].id, 40_000)], &[None; 4])).unwrap();
     assert!((39_800..=40_128).contains(&clamp(&streams[0])), "{}", clamp(&streams[0]));
     assert!(clamp(&streams[1]) > 60_000 && clamp(&streams[2]) > 60_000);
@@ -183,15 +188,15 @@ fn a_connection_begins_with_the_bound_of_its_group() {
         // 30 kB per round trip are 6 Mbit/s.
         assert!((4.0..6.6).contains(&received[0]), "{received:?}");
         assert!(received[1] > 15.0, "{received:?}");
-        // Once it was told of, the connection is free unless user space says otherwise.
+        // Once the connection has been reported, it is free unless user space sets a bound.
         host.take_connections().unwrap();
         host.apply_windows(&windows(&[], &[Some(30_000), None])).unwrap();
         assert!(clamp(&streams[0]) > 60_000, "{}", clamp(&streams[0]));
     });
 }
 
-/// The kernel raises the clamp when it lets the buffer grow, which a busy machine can put off until after any tick.
-/// The owner of the socket does the same here.
+/// The kernel raises the clamp when it lets the buffer grow, which a busy machine can delay until
+/// after any tick. The owner of the socket raises it here instead.
 #[test]
 fn a_bound_that_is_raised_is_set_again_before_the_next_tick() {
     if !privileged() {
@@ -242,13 +247,13 @@ fn bounds_of_a_process_that_is_gone_can_be_lifted() {
             "another namespace is another's business"
         );
         assert_eq!(pair.home.run(|| lift().unwrap()), 2);
-        // The host is still there: with a packet that is sent between the two the bound is set again.
+        // The host is still running: a packet sent between the two calls sets the bound again.
         let are_lifted = || {
             pair.home.run(|| lift().unwrap());
             streams.iter().zip(&before).all(|(s, &before)| clamp(s) >= before)
         };
         assert!((0..100).any(|_| are_lifted()), "{before:?}");
-        // Who is still there has set them again after the next pass, and lifts them at the end.
+        // A running host has set its bounds again after the next pass, and lifts them at the end.
         rates(&mut streams, Duration::from_millis(100));
         host.take_connections().unwrap();
         host.apply_windows(&windows(&bounds, &[None])).unwrap();
@@ -258,7 +263,37 @@ fn bounds_of_a_process_that_is_gone_can_be_lifted() {
     });
 }
 
-/// The process that sets the bounds is killed, and nothing else is there to lift them.
+/// The mark is 7 bits, so one in 128 of the kernel's own bounds has it by chance.
+#[test]
+fn a_bound_that_the_kernel_has_set_is_not_lifted() {
+    if !privileged() {
+        return;
+    }
+    let pair = Pair::new(false);
+    let servers: Vec<SocketAddr> = (0..128).map(|_| pair.serve("192.0.2.2")).collect();
+    let lifted = pair.home.run(|| {
+        let mut streams: Vec<TcpStream> = (20_000..)
+            .zip(&servers)
+            .map(|(buffer, server)| connect_with_buffer(buffer, *server))
+            .collect();
+        let at_first = lift().unwrap();
+        // The kernel learns from the first packets how much of the buffer a packet takes.
+        let mut some = vec![0; 100_000];
+        streams.iter_mut().for_each(|stream| stream.read_exact(&mut some).unwrap());
+        (at_first, lift().unwrap())
+    });
+    assert_eq!(lifted, (0, 0));
+}
+
+fn connect_with_buffer(bytes: usize, server: SocketAddr) -> TcpStream {
+    let (family, kind) = (AddressFamily::Inet, SockType::Stream);
+    let socket = socket(family, kind, SockFlag::empty(), None).unwrap();
+    setsockopt(&socket, RcvBuf, &bytes).unwrap();
+    connect(socket.as_raw_fd(), &SockaddrStorage::from(server)).unwrap();
+    TcpStream::from(socket)
+}
+
+/// The process that sets the bounds is killed, and no other process lifts them.
 #[test]
 fn bounds_of_a_killed_process_expire_and_downloads_are_fast_again_within_5_s() {
     judged(|| {
@@ -287,7 +322,7 @@ fn bounds_of_a_killed_process_expire_and_downloads_are_fast_again_within_5_s() {
         }
         assert!(killed.elapsed() < Duration::from_secs(5));
         let last = after.last().unwrap();
-        // How they share the link is up to the senders.
+        // The senders determine how they share the link.
         assert!(
             last.iter().all(|&rate| rate > 13.0) && last.iter().sum::<f64>() > 120.0,
             "{after:?}"
@@ -303,7 +338,7 @@ fn bounds_of_a_killed_process_expire_and_downloads_are_fast_again_within_5_s() {
 fn transit_follows_the_queue_of_the_bottleneck() {
     judged(|| {
         let _alone = alone();
-        // 50 ms of queue at most.
+        // A queue of at most 50 ms.
         let rate = Rate::mbit(20);
         let path =
             Path::new(PathSpec { rtt: Duration::from_millis(20), rate, queue_bytes: 125_000 });
@@ -316,7 +351,7 @@ fn transit_follows_the_queue_of_the_bottleneck() {
             let sample = host.take_connections().unwrap()[0];
             host.apply_windows(&windows(&[(sample.id, window)], &[Some(30_000)])).unwrap();
             host.beat().unwrap();
-            // It opened without a queue, but the address of the other end was asked for first.
+            // It opened without a queue, but after resolving the address of the other end.
             let sent = sample.rtt_sent.unwrap();
             assert!((19.0..45.0).contains(&sent.as_millis_f64()), "{sent}");
             (sample.transit, path.take_queue().as_secs_f64() * 1e3)
@@ -326,7 +361,7 @@ fn transit_follows_the_queue_of_the_bottleneck() {
         assert_eq!(empty[0].0, None, "the period is not known yet");
         assert!(empty[3..].iter().all(|(transit, _)| transit.is_some()), "{empty:?}");
         let base = empty.iter().filter_map(|(transit, _)| transit.map(|t| t.min_ns)).min().unwrap();
-        // 100 kB are 50 kB more than the way holds: 20 ms of queue.
+        // 100 kB are 50 kB more than the path holds: 20 ms of queue.
         let full: Vec<_> = (0..15).map(|_| tick(&mut host, 100_000)).collect();
         let delays: Vec<_> = full[5..]
             .iter()
@@ -350,7 +385,7 @@ fn losses_of_a_download_are_told_as_holes_and_a_clean_one_has_none() {
             Path::new(PathSpec { rtt: Duration::from_millis(20), rate, queue_bytes: 40_000 });
         let groups: [(&str, &[&str]); 1] = [("clean", &["ip:192.0.2.2"])];
         let mut host = path.pair.host(&policy(&groups), Mode::Count);
-        // 40 kB per round trip are 16 Mbit/s, which fit.
+        // 40 kB per round trip are 16 Mbit/s, which the link carries.
         host.apply_windows(&windows(&[], &[Some(40_000), None])).unwrap();
         let mut holes = |address: &str, bound: Option<u64>| {
             let mut streams = [path.pair.download(address)];
@@ -373,13 +408,13 @@ fn losses_of_a_download_are_told_as_holes_and_a_clean_one_has_none() {
     });
 }
 
-/// Slow start fills the queue while the clock's period is sought.
+/// Slow start fills the queue while the clock's period is being determined.
 #[test]
 fn packets_are_timed_within_half_a_second_although_the_queue_grows() {
     judged(|| {
         let _alone = alone();
         let rate = Rate::mbit(20);
-        // 200 ms of queue at most.
+        // A queue of at most 200 ms.
         let path =
             Path::new(PathSpec { rtt: Duration::from_millis(20), rate, queue_bytes: 500_000 });
         let mut host = path.pair.host(&policy(&[]), Mode::Count);

@@ -1,11 +1,11 @@
-//! What a household's agent bids, and why.
+//! Decides what a household's agent bids, and explains why.
 //!
-//! Problem: decide from what the household wants by time of the week, its balance and what slots have
-//! cost, which bids there should be now; say it in words; go on after a crash of either side. Method:
-//! the server's answers go in ([`Household::handle_answers`]); the bids that differ from the server's
-//! come out ([`Household::bids`]). What is bid stands at the server, sequences included, so the agent
-//! cannot bid twice by forgetting. What it has learned, and what the household has asked for, is
-//! [`Memory`], which the caller keeps on disk.
+//! Problem: from what the household wants by time of the week, its balance and past prices, decide which
+//! bids to place now; explain them in words; and recover from a crash of agent or server. Method: the
+//! server's answers go in ([`Household::handle_answers`]); the bids that differ from those on the server
+//! come out ([`Household::bids`]). The server stores the bids and their sequence numbers, so an agent that
+//! forgets cannot bid twice. [`Memory`] holds what the agent has learned and what the household has asked
+//! for; the caller keeps it on disk.
 //!
 //! Time is the server's, in seconds of Unix time; local time is the caller's [`Calendar`].
 
@@ -23,21 +23,21 @@ use serde::{Deserialize, Serialize};
 use crate::book::Closed;
 use crate::messages::{Account, Bid, Clock, Leased, Prices};
 
-/// Slots that are planned, and bid for ahead: half a day of half hours.
+/// Number of slots that are planned and bid for: with slots of half an hour, half a day.
 pub const HORIZON: usize = 24;
 
-/// Bids for slots beyond the next two are changed only by more than this, in percent of the credits
-/// per gateway: they only matter if the agent is away.
+/// A bid beyond the next two slots is only changed if it differs by more than this percentage of the credits
+/// per gateway. Such bids only matter while the agent is unavailable.
 const CHANGE_MIN_PERCENT: u64 = 5;
 
-/// How long a rate stays in force that other daemons were told, in milliseconds: also after the agent died.
+/// How long a rate stays in force after it was sent to other daemons, in milliseconds, even if the agent dies.
 const TOLD_MS: u64 = 3_000;
 
-/// For how long after its slot a rate stays in force, in milliseconds, until the next one is told: a gateway
-/// is not without a rate for the moment in which the agent asks for it.
+/// How long a rate stays in force after its slot has ended, in milliseconds, until the next rate is sent: so a
+/// gateway keeps a rate during the moment in which the agent asks for the next one.
 pub const GRACE_MS: u64 = 1_000;
 
-/// How slots lie in the days of the household.
+/// How slots map to the household's days.
 #[derive(Clone, Copy)]
 pub enum Calendar {
     /// The local time of an instant, in seconds of Unix time.
@@ -49,58 +49,58 @@ pub enum Calendar {
     },
 }
 
-/// What the server answered at one time.
+/// The server's answers at one time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answers {
-    /// The clock.
+    /// The answer about the clock.
     pub clock: Clock,
-    /// The account.
+    /// The answer about the account.
     pub account: Account,
-    /// Prices.
+    /// The published prices.
     pub prices: Prices,
-    /// `None` before the first slot was closed.
+    /// The lease; `None` before the first slot was closed.
     pub lease: Option<Leased>,
 }
 
-/// What has to survive a restart.
+/// State that has to survive a restart.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Memory {
-    /// Of which market; what was learned from another one is forgotten.
+    /// Identifies the market by its epoch; anything learned from another market is forgotten.
     epoch_s: u64,
     slot_s: u64,
-    /// The slots before this one were learned from.
+    /// All slots before this one have been learned from.
     learned_until: u64,
-    /// By slot of day.
+    /// What was learned, by slot of the day.
     learned: Vec<Option<Seen>>,
     /// The leases of the last two closed slots.
     leases: Vec<Leased>,
-    /// Without any lease.
+    /// The rate without any lease.
     floor: Rate,
-    /// Of the market's link.
+    /// The equal share of the market's link.
     #[serde(default)]
     equal: Rate,
-    /// Until when each kind is boosted.
+    /// Until when each kind of use is boosted, in seconds of Unix time.
     boosted_until_s: [u64; 4],
     holiday_until_s: u64,
 }
 
-/// A slot to come, as it is planned.
+/// The plan for a future slot.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Planned {
-    /// Which.
+    /// The slot's number.
     pub slot: u64,
     /// When it begins, in seconds of Unix time.
     pub begins_s: u64,
-    /// The same in local time.
+    /// The same time in words, in local time.
     pub begins: String,
-    /// What is bid.
+    /// The amount of the bid.
     pub spend: Credits,
-    /// What that should buy.
+    /// The rate that the bid is expected to buy.
     pub rate_bps: Rate,
-    /// What each Mbit/s beyond the floor should cost, in credits.
+    /// The expected price of each Mbit/s beyond the floor, in credits.
     pub price: f64,
-    /// For which use, in words.
+    /// For which uses, in words.
     pub wanted: String,
 }
 
@@ -109,13 +109,13 @@ pub struct Planned {
 pub struct Now {
     /// The rate.
     pub rate_bps: Rate,
-    /// When it ends; `None` for the floor.
+    /// When the rate ends, in seconds of Unix time; `None` for the floor.
     pub until_s: Option<u64>,
-    /// The operator's policer does not guarantee it.
+    /// Whether the operator's policer has refused the rate, so that it is not guaranteed.
     pub is_refused: bool,
 }
 
-/// See the module.
+/// A household's agent; see the module.
 pub struct Household {
     preferences: Preferences,
     calendar: Calendar,
@@ -126,62 +126,62 @@ pub struct Household {
 }
 
 impl Household {
-    /// A household that remembers.
+    /// A household with the stored memory of an earlier run.
     pub fn new(preferences: Preferences, calendar: Calendar, memory: Memory) -> Household {
         Household { preferences, calendar, memory, agent: None, answers: None, plan: Vec::new() }
     }
 
-    /// Other preferences count from now on.
+    /// Replaces the preferences, with immediate effect.
     pub fn set_preferences(&mut self, preferences: Preferences) {
         self.preferences = preferences;
         self.decide();
     }
 
-    /// What is wanted.
+    /// The household's preferences.
     pub fn preferences(&self) -> &Preferences {
         &self.preferences
     }
 
-    /// Until when each kind is boosted, and until when there is a holiday; times that have passed are over.
+    /// Until when each kind is boosted, and until when the holiday lasts; times in the past have no effect.
     pub fn wishes(&self) -> ([u64; 4], u64) {
         (self.memory.boosted_until_s, self.memory.holiday_until_s)
     }
 
-    /// A kind of use is above all that was stated ahead, until a time; zero ends that. Returns until when
-    /// it was before.
+    /// Gives a kind of use priority over all stated preferences until a time; zero ends the boost. Returns the
+    /// previous end.
     pub fn boost(&mut self, kind: Kind, until_s: u64) -> u64 {
         let before = std::mem::replace(&mut self.memory.boosted_until_s[kind as usize], until_s);
         self.decide();
         before
     }
 
-    /// Nothing is wanted until a time, except what is boosted; zero ends that. Returns until when it was
-    /// before.
+    /// Drops all wishes until a time, except for boosted kinds of use; zero ends the holiday. Returns the
+    /// previous end.
     pub fn set_holiday(&mut self, until_s: u64) -> u64 {
         let before = std::mem::replace(&mut self.memory.holiday_until_s, until_s);
         self.decide();
         before
     }
 
-    /// What has to survive a restart.
+    /// The state that has to survive a restart.
     pub fn memory(&self) -> &Memory {
         &self.memory
     }
 
-    /// What was last heard of the market.
+    /// The server's latest answers.
     pub fn answers(&self) -> Option<&Answers> {
         self.answers.as_ref()
     }
 
-    /// The open slot and those after it.
+    /// The plan for the open slot and those after it.
     pub fn plan(&self) -> &[Planned] {
         &self.plan
     }
 
-    /// The server has answered.
+    /// Takes the server's answers.
     ///
     /// # Errors
-    /// If no market can have these rules; then nothing has changed.
+    /// If the market's rules are invalid; the household is then unchanged.
     pub fn handle_answers(&mut self, answers: Answers) -> Result<(), String> {
         let rules = &answers.clock.rules;
         rules.check().map_err(|e| e.to_string())?;
@@ -214,7 +214,7 @@ impl Household {
             memory.leases.drain(..old);
         }
         for dated in &answers.account.statements {
-            // A slot beyond the open one is none that was closed.
+            // A slot that is open or lies ahead cannot have been closed.
             if dated.slot < memory.learned_until || dated.slot >= answers.clock.open_slot {
                 continue;
             }
@@ -230,7 +230,7 @@ impl Household {
         Ok(())
     }
 
-    /// The bids that should stand at the server and do not, in rising order of slots.
+    /// The bids that should be on the server but are not, in rising order of slots.
     pub fn bids(&self) -> Vec<Bid> {
         let Some(Answers { clock, account, .. }) = &self.answers else { return Vec::new() };
         if clock.paused {
@@ -244,14 +244,14 @@ impl Household {
             let change = known.as_micro().abs_diff(spend.as_micro());
             let change_max = if ahead < 2 { 0 } else { far };
             let sequence = there.map_or(1, |bid| bid.sequence.saturating_add(1));
-            // To spend nothing has to be said: who is silent is taken to be away.
+            // A bid of zero has to be sent: a gateway without a bid is taken to be away.
             let is_silent = ahead < 2 && there.is_none();
             (change > change_max || is_silent).then_some(Bid { slot, spend, sequence })
         };
         self.plan.iter().enumerate().filter_map(bid).collect()
     }
 
-    /// The server has taken bids.
+    /// Notes the bids that the server has accepted.
     pub fn handle_placed(&mut self, bids: &[Bid]) {
         let Some(answers) = &mut self.answers else { return };
         let there = &mut answers.account.bids;
@@ -259,7 +259,7 @@ impl Household {
         there.extend(bids);
     }
 
-    /// What the household may use: its lease, or the floor if no lease includes the time.
+    /// What the household may use at `now_s`: its lease, or the floor if no lease covers that time.
     pub fn now(&self, now_s: u64) -> Now {
         match self.lease_at(now_s) {
             Some(lease) => Now {
@@ -271,9 +271,9 @@ impl Household {
         }
     }
 
-    /// What the daemons that shape at home are told at a time in milliseconds, if a lease includes it that is
-    /// not refused: its rate until [`GRACE_MS`] after the slot. If the next slot has begun without a known
-    /// lease, it is no more than the equal share until then. A bound is never below the floor.
+    /// What the home's shaping daemons are told at `now_ms`, if an unrefused lease covers that time: its rate,
+    /// until [`GRACE_MS`] after the slot. If the next slot has begun but its lease is not known, the rate is at most
+    /// the equal share until then. A rate that gateways must hold themselves is never below the floor.
     pub fn guarantee(&self, now_ms: u64) -> Option<Guarantee> {
         let lease = self.lease_at(now_ms / 1_000).map(|lease| (lease, lease.rate_bps));
         let ended = || {
@@ -304,7 +304,7 @@ impl Household {
         self.memory.leases.iter().find(is_running)
     }
 
-    /// Whether the policer has refused the rates of a lease's slot, as was heard last.
+    /// Whether the policer has refused the rates of the lease's slot, according to the latest answer.
     fn is_refused(&self, lease: &Leased) -> bool {
         self.memory.leases.last().is_some_and(|last| last.refused_slot == Some(lease.slot))
     }
@@ -376,7 +376,7 @@ impl Household {
         self.plan = wanted.iter().zip(&spends).map(planned).collect();
     }
 
-    /// "streaming 3 and web 1 (film night)".
+    /// What is wanted, in words, such as "streaming 3 and web 1 (film night)".
     fn words(&self, wanted: &Wanted) -> String {
         let most = wanted.importance.iter().max().copied().unwrap_or_default();
         let mut kinds: Vec<(Importance, &str)> = wanted.importance.into_iter().zip(KINDS).collect();
@@ -398,7 +398,7 @@ impl Household {
         text
     }
 
-    /// Why it bids what it bids, in sentences.
+    /// Why the household bids as it does, in sentences.
     pub fn reasons(&self) -> Vec<String> {
         let (Some(answers), Some(next)) = (&self.answers, self.plan.first()) else {
             return vec!["The market has not answered yet, so nothing is decided.".to_owned()];
@@ -455,7 +455,7 @@ impl Household {
     }
 }
 
-/// What a slot cost: as published, or as the gateway found by paying.
+/// The price of a slot: as published, or as derived from what the gateway paid and got.
 fn price_of(slot: u64, answers: &Answers, floor: Rate, peak: Rate) -> Option<f64> {
     let published = answers.prices.slots.iter().find(|closed| closed.slot == slot);
     if let Some(Closed { price, .. }) = published {
@@ -472,20 +472,20 @@ fn mbit(mbit: f64) -> Rate {
     Rate::bps((mbit * 1e6) as u64)
 }
 
-/// A rate for people.
+/// A rate as text for people.
 fn in_mbit(rate: Rate) -> String {
     format!("{:.1} Mbit/s", rate.as_mbit_f64())
 }
 
-/// Credits to two decimals.
+/// Credits as text with two decimals.
 fn credits(amount: Credits) -> String {
     format!("{:.2}", amount.as_f64())
 }
 
-/// The running slot's lease and the next one's.
+/// Number of leases kept: for the running slot and the next one.
 const LEASES: usize = 2;
 
-/// For people, as [`Kind::ALL`].
+/// Names for people, in the order of [`Kind::ALL`].
 const KINDS: [&str; 4] = ["streaming", "social networks", "downloads", "web"];
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ use fairweir_core::calendar::Window;
 use fairweir_core::market::preferences::Time;
 use fairweir_core::market::rates::{Mode, Terms};
 
-/// Half hours from Thursday, 1 January 1970, 0:00.
+/// Slots of half an hour from Thursday, 1 January 1970, 0:00.
 fn rules() -> Rules {
     Rules {
         terms: Terms { mode: Mode::Float, capacity: Rate::mbit(40), floor_percent: 10 },
@@ -31,7 +31,7 @@ fn household() -> Household {
     Household::new(preferences(), Calendar::Compressed { day_s: 86_400 }, Memory::default())
 }
 
-/// A market whose gateways all have the same agent, as the server keeps it.
+/// A market as the server keeps it, whose gateways all have the same agent.
 struct Market {
     book: Book,
     names: Vec<String>,
@@ -108,7 +108,7 @@ fn what_the_policer_refuses_is_told_to_no_daemon() {
     let mut home = household();
     market.close();
     let mut answers = market.answers(0);
-    // Of another slot than the one that runs.
+    // A refusal of another slot than the running one.
     for (refused_slot, is_refused) in [(Some(0), true), (None, false), (Some(7), false)] {
         answers.lease.as_mut().unwrap().refused_slot = refused_slot;
         home.handle_answers(answers.clone()).unwrap();
@@ -124,7 +124,7 @@ fn it_saves_for_the_film_bids_ahead_and_says_why() {
     assert!(home.bids().is_empty());
     home.handle_answers(market.answers(0)).unwrap();
     let bids = home.bids();
-    // At 4:00 and 4:30 the film is worth more than pages are in each other half hour.
+    // At 4:00 and 4:30 the film is worth more than web pages are in any other half hour.
     let spend =
         |slot: u64| bids.iter().find(|bid| bid.slot == slot).map_or(0, |b| b.spend.as_micro());
     assert!(spend(8) > 3 * spend(0) && spend(9) > 3 * spend(0), "{bids:?}");
@@ -135,14 +135,14 @@ fn it_saves_for_the_film_bids_ahead_and_says_why() {
     {
         assert!(said.contains(part), "{part}: {said}");
     }
-    // What stands at the server is not bid again, also by an agent that remembers nothing.
+    // Bids that are on the server are not placed again, even by an agent that remembers nothing.
     market.place(0, &bids);
     home.handle_answers(market.answers(0)).unwrap();
     assert!(home.bids().is_empty());
     let mut forgetful = household();
     forgetful.handle_answers(market.answers(0)).unwrap();
     assert!(forgetful.bids().is_empty());
-    // A boost counts from the next slot on, with the next sequences.
+    // A boost takes effect from the next slot on, with the next sequence numbers.
     forgetful.boost(Kind::Downloads, 1_800);
     let boosted = forgetful.bids();
     assert_eq!((boosted[0].slot, boosted[0].sequence), (0, 2));
@@ -150,7 +150,7 @@ fn it_saves_for_the_film_bids_ahead_and_says_why() {
     assert!(forgetful.reasons().join(" ").contains("downloads now"));
     forgetful.boost(Kind::Downloads, 0);
     assert!(forgetful.bids().is_empty());
-    // On holiday all bids are withdrawn.
+    // During a holiday all bids are withdrawn.
     forgetful.set_holiday(u64::MAX);
     let withdrawn = forgetful.bids();
     assert!(!withdrawn.is_empty() && withdrawn.iter().all(|bid| bid.spend == Credits::ZERO));
@@ -169,7 +169,7 @@ fn a_lease_counts_in_its_slot_and_the_floor_outside_of_all() {
     assert_eq!(home.now(1_799).until_s, Some(1_800));
     assert_eq!(home.now(1_800).until_s, Some(3_600));
     assert_eq!(home.now(3_600), Now { rate_bps: Rate::mbit(2), until_s: None, is_refused: false });
-    // The others are told of it for three seconds.
+    // Other daemons are told the rate for three seconds.
     let equal_bps = Rate::mbit(20);
     let rate_bps = home.now(1_800).rate_bps;
     let told = |for_ms| {
@@ -178,12 +178,12 @@ fn a_lease_counts_in_its_slot_and_the_floor_outside_of_all() {
         Guarantee { rate_bps, equal_bps, for_ms, hold: false, importance }
     };
     assert_eq!(home.guarantee(1_800_000), Some(told(3_000)));
-    // It is known a second beyond its slot, so that none is without a rate until the next one is told.
+    // The rate stays known for a second after its slot, so that there is no gap until the next one is told.
     assert_eq!(home.guarantee(3_599_400), Some(told(1_600)));
     assert_eq!(home.guarantee(3_600_000), Some(told(1_000)));
     assert_eq!(home.guarantee(3_600_999), Some(told(1)));
     assert_eq!(home.guarantee(3_601_000), None);
-    // It is known after a restart without the server.
+    // The rate is known after a restart, without asking the server.
     let memory = serde_json::to_string(home.memory()).unwrap();
     let memory = serde_json::from_str(&memory).unwrap();
     let again = Household::new(preferences(), Calendar::Compressed { day_s: 86_400 }, memory);
@@ -207,7 +207,7 @@ fn a_bound_is_the_lease_but_not_below_the_floor_nor_above_the_equal_share_once_i
         assert_eq!(at(&home, 1_800_500), bound(after), "{leased}");
         assert_eq!(at(&home, 1_801_000), None, "the market is away: nothing is held");
     }
-    // A server without a policer says so; an earlier version said nothing, and nothing is held.
+    // A server without a policer says so. An earlier version did not, and then no rate has to be held.
     let said = r#"{"slot":0,"until_s":1800,"rate_bps":1}"#;
     assert!(!serde_json::from_str::<Leased>(said).unwrap().hold);
 }
@@ -233,7 +233,7 @@ fn a_paused_market_gets_no_bids_and_goes_on_later() {
     assert_eq!(market.book.closing().err(), paused.err());
     market.book.apply(&Event::Resume { open: 0 }).unwrap();
     [soon, later].iter().for_each(|bid| assert_eq!(market.book.apply(bid), Ok(true)));
-    // Slots that pass meanwhile are not closed; what was bid for later ones stands.
+    // Slots that pass during the pause are not closed; bids for later slots stay.
     market.book.apply(&Event::Pause).unwrap();
     let before = market.book.balances().to_vec();
     market.book.apply(&Event::Resume { open: 10 }).unwrap();
@@ -264,7 +264,7 @@ fn what_slots_cost_is_learned_by_paying_and_remembered() {
     }
     homes[0].handle_answers(market.answers(0)).unwrap();
     let price = |home: &Household, slot: usize| home.plan()[slot].price;
-    // All want the film, so its half hours are dear.
+    // All households want the film, so its half hours are expensive.
     assert!(price(&homes[0], 8) > 2.0 * price(&homes[0], 2), "{:?}", homes[0].plan());
     let memory = homes[0].memory().clone();
     let mut again = Household::new(preferences(), Calendar::Compressed { day_s: 86_400 }, memory);
@@ -272,7 +272,7 @@ fn what_slots_cost_is_learned_by_paying_and_remembered() {
     assert_eq!(again.plan(), homes[0].plan());
 }
 
-/// One home has no agent, and that of another one dies with its bids placed ahead.
+/// One home has no agent; the agent of another one dies after it has placed bids ahead.
 #[test]
 fn a_home_whose_agent_is_dead_has_an_equal_share() {
     const HOMES: usize = 8;
@@ -300,11 +300,11 @@ fn a_home_whose_agent_is_dead_has_an_equal_share() {
     }
 }
 
-/// When a household stops its agent: what it would bid, what the others bid on average, whether it watches.
+/// When a household stops its agent, given its own bid, the others' average bid and whether it watches.
 type Stops = fn(f64, f64, bool) -> bool;
 
-/// The value of its rates to a household in two days; it bids for one slot at a time, and for those for
-/// which its agent is stopped the market bids as for one that is away.
+/// The value of a household's rates over two days. It bids for one slot at a time; while its agent is
+/// stopped, the market bids for it as for any absent gateway.
 fn value_with(seed: u64, stops: Stops) -> f64 {
     const HOMES: usize = 8;
     let mut state = seed;

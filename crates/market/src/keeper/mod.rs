@@ -1,8 +1,8 @@
-//! One thread owns the book and commits every change before it is answered.
+//! One thread owns the book and commits every change before it is acknowledged.
 //!
-//! Other threads send it [`Task`]s. It applies those that wait, commits them in one transaction
+//! Other threads send [`Task`]s to it. It applies the waiting tasks, commits them in one transaction
 //! ([`crate::store`]) and then answers them. If the database fails, no task is answered and the book is read
-//! again, because the book in memory may be ahead of the database.
+//! again, because the book in memory may contain changes that are not in the database.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -15,40 +15,40 @@ use tracing::{debug, info, warn};
 use crate::book::{Book, Event, Refused};
 use crate::store::{Database, Settled, Store, StoreError, Written};
 
-/// The most tasks that wait; sending another one blocks.
+/// Maximum number of waiting tasks; sending a further one blocks.
 const WAITING_MAX: usize = 4_096;
 
-/// The most tasks in one transaction.
+/// Maximum number of tasks in one transaction.
 const BATCH_MAX: usize = 1_024;
 
 /// Time between two attempts to open the database after a failure.
 const RETRY: Duration = Duration::from_millis(200);
 
-/// Something to do with the book.
+/// A task that reads or changes the book.
 pub type Task = Box<dyn FnOnce(&mut Session<'_>) -> Answer + Send>;
 
-/// Sends the answer, once what was done is committed.
+/// Sends the answer; called after the changes are committed.
 pub type Answer = Box<dyn FnOnce() + Send>;
 
-/// What a server knows now. It is not kept.
+/// What a server knows at present; not stored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Present {
-    /// Why the host's time is not believed: no slot is closed and nothing changes meanwhile.
+    /// Why the host's clock is not trusted; while set, no slot is closed and no change is taken.
     pub clock: Option<String>,
     /// The slot whose rates the policer refused last.
     pub leases: Option<u64>,
-    /// Whether gateways are to hold themselves to their rates, because no policer enforces them.
+    /// Whether gateways have to limit themselves to their rates, because no policer enforces them.
     pub hold: bool,
-    /// When each gateway was heard last, in seconds of Unix time.
+    /// When each gateway last sent a request, in seconds of Unix time.
     pub heard: BTreeMap<String, u64>,
 }
 
-/// The book during a task.
+/// Access to the book during a task.
 pub struct Session<'k> {
     book: &'k mut Book,
     written: &'k mut Written,
     store: &'k mut Store,
-    /// Of this server.
+    /// What this server knows at present.
     pub present: &'k mut Present,
 }
 
@@ -61,23 +61,23 @@ impl Session<'_> {
     /// The database's time, in seconds of Unix time, if it has a clock of its own.
     ///
     /// # Errors
-    /// If it does not say it; then nothing of this transaction is committed.
+    /// If the database does not report its time; then nothing in this transaction is committed.
     pub fn database_s(&mut self) -> Result<Option<u64>, StoreError> {
         self.store.now_s()
     }
 
-    /// Whether changes are taken.
+    /// Checks that changes are allowed.
     ///
     /// # Errors
-    /// If the host's time is not believed.
+    /// If the host's clock is not trusted.
     pub fn check_clock(&self) -> Result<(), Refused> {
         self.present.clock.clone().map_or(Ok(()), |doubt| Err(Refused::Clock(doubt)))
     }
 
-    /// Closes the open slot. Gateways without a bid have the floor, or with `equal` an equal share.
+    /// Closes the open slot. Gateways without a bid get the floor, or an equal share if `equal` is set.
     ///
     /// # Errors
-    /// If there is no market, the ledger refuses the amounts, or the clock is in doubt.
+    /// If there is no market, the ledger refuses the amounts, or the host's clock is not trusted.
     pub fn close(&mut self, equal: bool) -> Result<(), Refused> {
         if let Some(absent) = self.book.absent().filter(|_| equal) {
             self.apply(absent)?;
@@ -85,10 +85,10 @@ impl Session<'_> {
         self.apply(self.book.closing()?)
     }
 
-    /// Applies an event, and adds it to what is committed.
+    /// Applies an event and adds it to the transaction.
     ///
     /// # Errors
-    /// Why it is refused; then nothing has changed.
+    /// Why the event is refused; the book is then unchanged.
     pub fn apply(&mut self, event: Event) -> Result<(), Refused> {
         self.check_clock()?;
         if !self.book.apply(&event)? {
@@ -103,7 +103,7 @@ impl Session<'_> {
     }
 }
 
-/// Where tasks are sent; all clones share one thread.
+/// Handle for sending tasks; all clones share one thread.
 #[derive(Clone)]
 pub struct Keeper {
     tasks: SyncSender<Task>,
@@ -112,7 +112,7 @@ pub struct Keeper {
 /// Why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Gone {
-    /// The database refuses, or does not answer; it is tried again.
+    /// The database refuses or does not answer; the keeper tries again.
     #[error("the database cannot be used")]
     Database,
     /// The keeper has ended, and only a new start helps.
@@ -121,17 +121,17 @@ pub enum Gone {
 }
 
 impl Keeper {
-    /// Opens the database, or makes it, and starts the thread, which ends when the last clone drops. A file
-    /// that is removed later is not made again.
+    /// Opens the database, creating it if necessary, and starts the thread, which ends when the last clone is
+    /// dropped. A file that is removed later is not created again.
     ///
     /// # Errors
-    /// If the database cannot be read or written, or what it has did not happen.
+    /// If the database cannot be read or written, or its contents are not valid.
     pub fn start(database: Database) -> Result<(Keeper, JoinHandle<()>), StoreError> {
         let is_first = Cell::new(true);
         Keeper::of(move || Store::open(&database, is_first.replace(false)))
     }
 
-    /// The same with another way to open the database.
+    /// As [`Keeper::start`], with a given way to open the database.
     pub(crate) fn of(
         open: impl Fn() -> Result<(Store, Book), StoreError> + Send + 'static,
     ) -> Result<(Keeper, JoinHandle<()>), StoreError> {
@@ -142,10 +142,10 @@ impl Keeper {
         Ok((Keeper { tasks }, thread.map_err(StoreError::Thread)?))
     }
 
-    /// Has something done, and waits until it is committed.
+    /// Runs `of` on the keeper's thread, and waits until its changes are committed.
     ///
     /// # Errors
-    /// If the database fails; then it may or may not have been done.
+    /// If the database fails; the changes may or may not have been committed.
     pub fn ask<T: Send + 'static>(
         &self,
         of: impl FnOnce(&mut Session<'_>) -> T + Send + 'static,
@@ -168,7 +168,7 @@ fn keep(
     let (mut opened, mut present) = (Some(opened), Present::default());
     while let Ok(first) = waiting.recv() {
         let Some((store, book)) = &mut opened else {
-            // All that wait are told at once that the database is away.
+            // All waiting tasks fail at once, because the database is unavailable.
             drop(first);
             while waiting.try_recv().is_ok() {}
             match open() {

@@ -98,12 +98,12 @@ fn how_long_a_close_and_bids_take() {
     }
 }
 
-/// Without the table's own checks, and without a program that sends the rows.
+/// A table without the market's checks, to which the server copies rows without a client that sends them.
 const COPY: &str = "create table copied (slot bigint, seat bigint, gateway text, opening bigint, \
     spent bigint, received bigint, moved bigint, closing bigint, primary key (slot, gateway)); \
     insert into copied select * from statement";
 
-/// A database of its own, because the events are of no market that was founded there.
+/// A separate database, because the events belong to a market that was not founded in it.
 struct Fresh {
     name: &'static str,
     store: Store,
@@ -124,8 +124,8 @@ impl Fresh {
     }
 }
 
-/// How long bids of some clients took, each client's `every` so long or as soon as the one before is answered;
-/// and how long each waited, in rising order.
+/// Total time for the bids of `clients`, and the waiting time of each bid in rising order. A client bids `each`
+/// times, once per `every`, or as soon as its previous bid is answered if that is later.
 fn bids(is_postgres: bool, clients: u64, each: u64, every: Duration) -> (Duration, Vec<Duration>) {
     let Fresh { store, database, _dir, _server, .. } = Fresh::new(is_postgres);
     let (tasks, waiting) = sync_channel(WAITING_MAX);
@@ -139,7 +139,7 @@ fn bids(is_postgres: bool, clients: u64, each: u64, every: Duration) -> (Duratio
         for client in 0..clients {
             let (keeper, waits) = (keeper.clone(), &waits);
             scope.spawn(move || {
-                // Clients that wait between bids begin one after the other.
+                // Clients that pause between bids start one after the other.
                 let first = begun + every * client as u32 / clients as u32;
                 for i in 0..each {
                     let due = first + every * i as u32;

@@ -1,16 +1,16 @@
 //! The market's database: SQLite in the state directory, or PostgreSQL by its URL.
 //!
-//! Method: the table `event` is the market, in order; each server has the book that it leads to. To change
-//! it a server opens a transaction that excludes all other writers, reads the events that others have
-//! added since, applies its own to the book, adds them and commits. So any number of servers agree, and
-//! a slot is closed once. A closed slot is also written as rows that the database itself checks: a
-//! settlement, and a statement of each gateway.
+//! Method: the rows of table `event`, in order, define the market; each server has the book to which they lead.
+//! To change it, a server opens a transaction that excludes all other writers, reads the events that others have
+//! added, applies its own events to the book, adds them and commits. So any number of servers agree, and each
+//! slot is closed only once. A closed slot is also written as rows that the database itself checks: a
+//! settlement, and a statement for each gateway.
 //!
-//! Old slots can be pruned: the book before some close is then the *base*, and the events before it and the
-//! statements of earlier slots are gone. Settlements stay, whose roots are the hash chain.
+//! Old slots can be pruned. The book before a certain close then becomes the *base*; earlier events and the
+//! statements of earlier slots are removed. Settlements, whose roots form the hash chain, stay.
 //!
-//! After an error it is not known whether a transaction was committed: the caller drops store and book
-//! and opens them again.
+//! After an error it is unknown whether the transaction was committed: the caller drops the store and the
+//! book, and opens them again.
 
 use std::error::Error;
 use std::fs;
@@ -33,82 +33,82 @@ mod postgres;
 mod rows;
 mod sqlite;
 
-/// Where a market is kept.
+/// Where a market is stored.
 #[derive(Clone, Debug)]
 pub enum Database {
     /// In a file of a state directory. Several servers of one host may use it.
     Sqlite(StateDir),
-    /// At a URL as `postgres:///market?host=/run/postgresql`.
+    /// At a URL such as `postgres:///market?host=/run/postgresql`.
     Postgres(String),
 }
 
-/// What can go wrong.
+/// Errors of the store.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
-    /// The database refuses.
+    /// The database refuses a statement.
     #[error("cannot {attempted}: {source}")]
     Sql {
-        /// What was tried.
+        /// What was attempted.
         attempted: &'static str,
-        /// Why not.
+        /// The database's error.
         source: Box<dyn Error + Send + Sync>,
     },
-    /// It does not answer.
+    /// The database does not answer in time.
     #[error("cannot {}: no answer from the database within {} s", .0, PATIENCE.as_secs())]
     Late(&'static str),
-    /// The state directory.
+    /// The state directory cannot be used.
     #[error(transparent)]
     State(#[from] fairweir_daemon::Error),
-    /// The kernel gives no thread.
+    /// The kernel cannot start a thread.
     #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),
-    /// PostgreSQL, without the feature of that name.
+    /// PostgreSQL is wanted, but the program was built without that feature.
     #[error(
         "this program was built without PostgreSQL; `cargo build --release -p fairweir --features postgres` \
          builds one with it"
     )]
     NoPostgres,
-    /// Not a URL of a database that is known.
+    /// The URL is not that of a supported database.
     #[error("the database must be a URL that begins with postgres://")]
     Url,
     /// Slots that cannot be pruned.
     #[error("slot {before} is not a closed slot whose events are kept: {kept}")]
     NotKept {
-        /// Everything before this slot was to go.
+        /// The slot before which everything was to be removed.
         before: u64,
-        /// Which slots could be said.
+        /// Which slots are allowed.
         kept: String,
     },
-    /// Not a file, which alone can be copied.
+    /// A database at a URL cannot be copied; only a file can.
     #[error("a database at a URL is copied by its own tools, such as pg_dump")]
     AtUrl,
     /// The file was removed or replaced while it was open.
     #[error("{} was removed or replaced", .0.display())]
     Removed(PathBuf),
-    /// A version of the tables that this program does not know.
+    /// The tables have a version that this program does not know.
     #[error("the tables have version {0}, and this program knows {VERSION}")]
     Version(i64),
-    /// The events or rows contradict each other, or the rules of the market.
+    /// The events or rows contradict each other, or violate the market's rules.
     #[error("event {number}: {why}")]
     Invalid {
-        /// Which one.
+        /// The number of the event.
         number: i64,
         /// What is wrong with it.
         why: String,
     },
 }
 
-/// A closed slot, as its rows say.
+/// A closed slot, as stored in its rows.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Settled {
     slot: u64,
     root: String,
     credits: u64,
-    /// By seat.
+    /// Names and statements of gateways, by seat.
     statements: Vec<(String, Statement)>,
 }
 
-/// What a batch adds.
+/// The events and closed slots that a batch adds.
 #[derive(Debug, Default)]
 pub(crate) struct Written {
     pub(crate) events: Vec<String>,
@@ -118,38 +118,38 @@ pub(crate) struct Written {
 /// An open database.
 pub(crate) struct Store {
     rows: Box<dyn Rows>,
-    /// The file and its number, to see when it is removed.
+    /// The file and its inode number, to detect when it is removed or replaced.
     file: Option<(PathBuf, u64)>,
-    /// The last event that the book has.
+    /// Number of the last event that the book contains.
     seen: i64,
-    /// The event after which the whole book was last written.
+    /// Number of the event after which the whole book was last written.
     kept: i64,
 }
 
-/// In the state directory.
+/// The database's file in the state directory.
 const FILE: &str = "market.db";
 
-/// Of the tables.
+/// Version of the tables.
 const VERSION: i64 = 1;
 const SCHEMA: &str = include_str!("schema.sql");
 
-/// How long a step may take, such as writing 10,000 rows or reading a book.
+/// Time limit of a step, such as writing 10,000 rows or reading a book.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The first event that is kept.
+/// Query for the number of the first event that is kept.
 const FIRST: &str = "select coalesce(min(number), 1) from event";
 
-/// The most events that are read at a time.
+/// Maximum number of events read at a time.
 const PAGE: i64 = 10_000;
 
-/// The most rows that are written at a time.
+/// Maximum number of rows written at a time.
 const ROWS_MAX: usize = 10_000;
 
-/// Events after which the whole book is written.
+/// Number of events after which the whole book is written again.
 const KEEP_AFTER: i64 = 50_000;
 
 impl Database {
-    /// The file, if it is one.
+    /// The path of the database, if it is a file.
     fn path(&self) -> Option<PathBuf> {
         match self {
             Database::Sqlite(dir) => Some(dir.path_of(FILE)),
@@ -157,7 +157,7 @@ impl Database {
         }
     }
 
-    /// Removes its file; nothing is done to a database at a URL.
+    /// Removes the database's file; does nothing to a database at a URL.
     ///
     /// # Errors
     /// If the file system refuses.
@@ -167,16 +167,16 @@ impl Database {
         Ok(files.iter().try_for_each(|name| dir.remove(name))?)
     }
 
-    /// Copies the database as it is at one moment into another directory, also while servers run, and verifies
-    /// the copy.
+    /// Copies the database as of one moment into another directory, even while servers run, and verifies the
+    /// copy.
     ///
     /// # Errors
-    /// If it is at a URL, a file cannot be read or written, or the copy is not valid.
+    /// If the database is at a URL, a file cannot be read or written, or the copy is not valid.
     pub fn copy_to(&self, dir: &StateDir) -> Result<Book, StoreError> {
         if self.path().is_none() {
             return Err(StoreError::AtUrl);
         }
-        // For this user alone; SQLite fills a file that is empty, and leaves it to others that it is on the disk.
+        // Creates the file for this user alone. SQLite fills an empty file, but leaves syncing it to the caller.
         let file = dir.append(FILE)?;
         let path = dir.path_of(FILE).to_string_lossy().into_owned();
         let mut store = Store::connect(self, false)?;
@@ -188,10 +188,10 @@ impl Database {
         verify(&Database::Sqlite(dir.clone()))
     }
 
-    /// SQLite in a state directory, or the database at `url`.
+    /// The SQLite database in a state directory, or the database at `url` if given.
     ///
     /// # Errors
-    /// If the URL is of neither.
+    /// If the URL is not that of a PostgreSQL database.
     pub fn of(dir: &StateDir, url: Option<&str>) -> Result<Database, StoreError> {
         match url {
             None => Ok(Database::Sqlite(dir.clone())),
@@ -202,14 +202,14 @@ impl Database {
         }
     }
 
-    /// Whether a file is known not to be there.
+    /// Whether the database is a file that certainly does not exist.
     pub fn is_missing(&self) -> bool {
         self.path().is_some_and(|path| path.try_exists().is_ok_and(|exists| !exists))
     }
 }
 
 impl Settled {
-    /// Of the slot that a book has just closed.
+    /// The rows of the slot that a book has just closed.
     pub(crate) fn last_of(book: &Book) -> Option<Settled> {
         let closed = book.closed().last()?;
         let row = |gateway: &crate::book::Gateway| {
@@ -230,8 +230,8 @@ impl Settled {
 }
 
 impl Store {
-    /// Opens a database and reads the book; makes the tables if there are none. A file that does not exist
-    /// is made if `creates`.
+    /// Opens a database and reads the book; creates the tables if there are none. A file that does not exist is
+    /// created if `creates` is set.
     pub(crate) fn open(database: &Database, creates: bool) -> Result<(Store, Book), StoreError> {
         if !creates && database.is_missing() {
             return Err(StoreError::Removed(database.path().unwrap_or_default()));
@@ -244,13 +244,13 @@ impl Store {
         Store { rows, file: None, seen: 0, kept: 0 }
     }
 
-    /// Reads the book; makes the tables if there are none.
+    /// Reads the book; creates the tables if there are none.
     pub(crate) fn read(mut self) -> Result<(Store, Book), StoreError> {
         self.migrate()?;
         let (number, mut book) = match self.snapshot() {
             Ok(Some(snapshot)) => snapshot,
             Ok(None) => self.base()?,
-            // All that it says follows from the events.
+            // The snapshot can be dropped, because everything in it follows from the events.
             Err(StoreError::Invalid { number, why }) => {
                 warn!("the book after event {number} is not used, but all events: {why}");
                 self.base()?
@@ -274,8 +274,8 @@ impl Store {
             Database::Postgres(_) => Err(StoreError::NoPostgres),
             Database::Sqlite(dir) => {
                 let path = dir.path_of(FILE);
-                // Makes it and the directory for this user alone. One that exists is not opened here:
-                // closing it would drop the locks that SQLite has on it in this process.
+                // Creates the file and its directory for this user alone. An existing file is not opened here: closing
+                // it would release the locks that SQLite has on it in this process.
                 if writes && !path.exists() {
                     drop(dir.append(FILE)?);
                 }
@@ -333,7 +333,7 @@ impl Store {
         rows.first().map(|row| book_of(row)).transpose()
     }
 
-    /// The book before the first event that is kept, and the number of the event before that.
+    /// The book before the first event that is kept, and the number of the last event in that book.
     fn base(&mut self) -> Result<(i64, Book), StoreError> {
         let before = self.count(FIRST, &[])? - 1;
         if before < 1 {
@@ -347,14 +347,14 @@ impl Store {
         book_of(row?)
     }
 
-    /// Some of the events after a number, in order.
+    /// At most [`PAGE`] events after the given number, in order.
     fn page(&mut self, after: i64) -> Result<Vec<(i64, String)>, StoreError> {
         let sql = "select number, body from event where number > $1 order by number limit $2";
         let rows = self.query("read events", sql, &[after.into(), PAGE.into()])?;
         rows.iter().map(|row| Ok((number(row, 0)?, text(row, 1)?.to_owned()))).collect()
     }
 
-    /// Applies what others have added.
+    /// Applies the events that other servers have added.
     pub(crate) fn catch_up(&mut self, book: &mut Book) -> Result<(), StoreError> {
         loop {
             let page = self.page(self.seen)?;
@@ -368,7 +368,7 @@ impl Store {
         }
     }
 
-    /// What is read from a file that was removed or replaced is old, and what is written is lost.
+    /// Checks for a removed or replaced file: data read from it are outdated, and data written to it are lost.
     fn check_file(&self) -> Result<(), StoreError> {
         match &self.file {
             Some((path, number)) if number_of(path) != Some(*number) => {
@@ -384,10 +384,10 @@ impl Store {
         self.execute("begin", self.rows.dialect().begin_write)
     }
 
-    /// Ends the transaction; what was written is on the disk.
+    /// Ends the transaction; all that was written is then on the disk.
     pub(crate) fn commit(&mut self, written: &Written) -> Result<(), StoreError> {
         if !written.events.is_empty() {
-            // It may have been removed meanwhile.
+            // The file may have been removed since the transaction began.
             self.check_file()?;
             self.add(written)?;
         }
@@ -429,7 +429,7 @@ impl Store {
         Ok(())
     }
 
-    /// Writes the whole book if many events were added since the last time. It must be up to date.
+    /// Writes the whole book if many events were added since it was last written. `book` must be up to date.
     pub(crate) fn keep(&mut self, book: &Book) -> Result<(), StoreError> {
         if self.seen - self.kept < KEEP_AFTER {
             return Ok(());
@@ -440,7 +440,7 @@ impl Store {
     pub(crate) fn keep_now(&mut self, book: &Book) -> Result<(), StoreError> {
         let text = serde_json::to_string(book).expect("invariant: a book is JSON");
         self.begin()?;
-        // Another server may have written it.
+        // Another server may have written the same snapshot.
         let sql = "delete from snapshot where number <= $1 \
                    and number >= (select coalesce(min(number), 1) from event)";
         self.query("write the book", sql, &[self.seen.into()])?;
@@ -451,7 +451,7 @@ impl Store {
         Ok(())
     }
 
-    /// Whether the roots in a book are those of the settlements that were written.
+    /// Checks that the roots in a book are those in the settlements.
     fn check_roots(&mut self, number: i64, book: &Book) -> Result<(), StoreError> {
         for closed in book.closed() {
             let sql = "select root from settlement where slot = $1";
@@ -493,23 +493,23 @@ impl Store {
     }
 }
 
-/// What pruning removed.
+/// What a prune removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Pruned {
-    /// Events.
+    /// Number of events removed.
     pub events: i64,
-    /// Statements.
+    /// Number of statements removed.
     pub statements: i64,
-    /// The first slot that is kept.
+    /// The first slot that is still kept.
     pub first_slot: u64,
 }
 
-/// Removes what led to the slots before a closed one, also while servers run: their events and statements.
-/// Their settlements stay, and the book before that slot was closed, from which the rest is computed.
+/// Removes the history before a closed slot, even while servers run: its events and the statements of earlier
+/// slots. Their settlements stay, and so does the book before that slot was closed, on which later events build.
 ///
 /// # Errors
-/// If the slot is not a closed one whose events are kept, the database is not valid, or another prune came
-/// first. Then nothing is removed.
+/// If the slot is not a closed one whose events are kept, the database is not valid, or another prune was
+/// faster. Then nothing is removed.
 pub fn prune(database: &Database, before: u64) -> Result<Pruned, StoreError> {
     let kept = verify(database)?;
     let mut store = Store::connect(database, true)?;
@@ -565,7 +565,7 @@ pub fn prune(database: &Database, before: u64) -> Result<Pruned, StoreError> {
     Ok(pruned)
 }
 
-/// Gives each event to `each`, in order, touching nothing.
+/// Passes each event to `each`, in order, without changing the database.
 ///
 /// # Errors
 /// If the database cannot be read.
@@ -580,14 +580,14 @@ pub fn events(database: &Database, mut each: impl FnMut(&str)) -> Result<(), Sto
     }
 }
 
-/// Computes the book from all events that are kept, touching nothing, and compares it with what the tables
-/// say of each slot, and with the book that was written last.
+/// Computes the book from all events that are kept, without changing the database, and compares it with the
+/// rows of each slot and with the book that was written last.
 ///
 /// # Errors
 /// The first difference, or why the database cannot be read.
 pub fn verify(database: &Database) -> Result<Book, StoreError> {
     let mut store = Store::connect(database, false)?;
-    // All of one moment, while servers go on.
+    // Read everything as of one moment, while servers continue.
     store.execute("begin", store.rows.dialect().begin_read)?;
     match store.version()? {
         Some(VERSION) => {}
@@ -642,7 +642,7 @@ fn read(number: i64, body: &str) -> Result<Event, StoreError> {
     serde_json::from_str(body).map_err(|e| StoreError::Invalid { number, why: e.to_string() })
 }
 
-/// The number and the book in a row of `snapshot`.
+/// The event number and the book in a row of `snapshot`.
 fn book_of(row: &[Value]) -> Result<(i64, Book), StoreError> {
     let number = number(row, 0)?;
     let book = Book::read(text(row, 1)?);
@@ -675,12 +675,12 @@ fn not_of_type(column: usize, wanted: &str) -> StoreError {
     StoreError::Sql { attempted: "read a row", source }
 }
 
-/// Rows as a dialect's statements take them.
+/// Encodes rows in the form that a dialect's statements take.
 fn json(rows: &[impl Serialize]) -> String {
     serde_json::to_string(rows).expect("invariant: rows are JSON")
 }
 
-/// At most [`Credits::MAX`], so it fits.
+/// The amount fits, because it is at most [`Credits::MAX`].
 fn micro(amount: Credits) -> i64 {
     amount.as_micro() as i64
 }

@@ -1,8 +1,8 @@
-//! A market in PostgreSQL, by its URL.
+//! A market in a PostgreSQL database, given by its URL.
 //!
-//! By `tokio-postgres` on an event loop of its own and not by `postgres`, which has no bound on how long a
-//! step takes: a server behind a broken network would hold the keeper for ever. What the URL leaves open is
-//! taken from `PGHOST`, `PGPORT`, `PGUSER`, `PGDATABASE`, `PGPASSWORD` and `~/.pgpass`, as libpq does.
+//! Uses `tokio-postgres` on its own event loop rather than `postgres`, which does not bound the time of a step: a
+//! server behind a broken network would block the keeper for ever. As with libpq, settings that the URL leaves
+//! out come from `PGHOST`, `PGPORT`, `PGUSER`, `PGDATABASE`, `PGPASSWORD` and `~/.pgpass`.
 
 use std::env;
 use std::error::Error;
@@ -21,11 +21,11 @@ use tracing::warn;
 
 use super::rows::{Dialect, Failed, Rows, Value};
 
-/// A connection.
+/// A connection to PostgreSQL.
 pub(super) struct Postgres {
     runtime: Runtime,
     client: Client,
-    /// How long a step may take.
+    /// Time limit of a step.
     patience: Duration,
 }
 
@@ -36,7 +36,7 @@ impl Postgres {
         let mut config: Config = url.parse()?;
         complete(&mut config);
         let (client, connection) = wait(&runtime, patience, config.connect(NoTls))?;
-        // It runs while a step is waited for, and ends when the client drops.
+        // This task runs whenever a step is waited for, and ends when the client is dropped.
         runtime.spawn(connection);
         let mut postgres = Postgres { runtime, client, patience };
         postgres.execute(SETTINGS)?;
@@ -72,7 +72,7 @@ impl Rows for Postgres {
     }
 }
 
-/// Runs a step, at most as long as it may take.
+/// Runs a step until it ends or exceeds its time limit.
 fn wait<T>(
     runtime: &Runtime,
     patience: Duration,
@@ -84,7 +84,7 @@ fn wait<T>(
 
 impl From<tokio_postgres::Error> for Failed {
     fn from(error: tokio_postgres::Error) -> Failed {
-        // The error itself says only of which kind it is.
+        // The error's own text states only its kind.
         let mut text = error.to_string();
         let mut cause = error.source();
         while let Some(error) = cause {
@@ -95,7 +95,7 @@ impl From<tokio_postgres::Error> for Failed {
     }
 }
 
-/// Adds what the URL leaves open.
+/// Adds the settings that the URL leaves out.
 fn complete(config: &mut Config) {
     let said = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
     if config.get_ports().is_empty()
@@ -124,14 +124,14 @@ fn complete(config: &mut Config) {
     }
 }
 
-/// The directory of the socket of this machine's server.
+/// The directory with the socket of a server on this machine.
 fn usual_host(port: u16) -> String {
     let is_there = |dir: &&&str| Path::new(dir).join(format!(".s.PGSQL.{port}")).exists();
     let dir = ["/run/postgresql", "/tmp"].iter().find(is_there);
     dir.map_or_else(|| "localhost".to_owned(), |dir| (*dir).to_owned())
 }
 
-/// The password in `~/.pgpass`, or the file that `PGPASSFILE` names.
+/// The password in `~/.pgpass`, or in the file that `PGPASSFILE` names.
 fn stored_password(config: &Config, port: u16) -> Option<String> {
     let usual = || env::home_dir().map(|home| home.join(".pgpass"));
     let path = env::var_os("PGPASSFILE").map(PathBuf::from).or_else(usual)?;
@@ -155,7 +155,7 @@ fn stored_password(config: &Config, port: u16) -> Option<String> {
 
 /// The password of the first line of a pgpass file that matches host, port, database and user.
 ///
-/// Fields are separated by colons, `*` matches all, `\` takes the next character as it is. Source: the manual
+/// Fields are separated by colons, `*` matches anything, `\` escapes the next character. Source: the manual
 /// of libpq, "The Password File".
 fn password_in(text: &str, wanted: [&str; 4]) -> Option<String> {
     text.lines().filter(|line| !line.starts_with('#')).find_map(|line| {
@@ -177,17 +177,17 @@ fn password_in(text: &str, wanted: [&str; 4]) -> Option<String> {
 /// PostgreSQL's usual port.
 const PORT: u16 = 5_432;
 
-/// A server that is stopped while it holds the lock loses it. A commit is on the disk when it returns.
+/// A server that is stopped while it holds the lock loses the lock. A commit is on the disk when it returns.
 const SETTINGS: &str = "set idle_in_transaction_session_timeout = '10s'; set synchronous_commit = on; \
                         set client_min_messages = warning";
 
 static DIALECT: Dialect = Dialect {
-    // The number is this program's own, and has no meaning.
+    // An arbitrary number that identifies this program's lock.
     begin_schema: "begin; do $$ begin perform pg_advisory_xact_lock(7204513866); end $$",
-    // Readers go on meanwhile.
+    // Readers are not blocked.
     begin_write: "begin; lock table event in exclusive mode",
     begin_read: "begin transaction isolation level repeatable read read only",
-    // Not that of the beginning of the transaction, which waited for the lock.
+    // Not the time at which the transaction began, because it may have waited for the lock.
     now_s: Some("select extract(epoch from clock_timestamp())::bigint"),
     add_events: "insert into event select $1 + n, body \
         from json_array_elements_text($2::json) with ordinality as row (body, n)",

@@ -1,16 +1,16 @@
-//! One connection to a database, and what the rest of the store needs of it.
+//! A connection to a database: the operations that the store needs from it.
 
 use std::error::Error;
 
 /// A connection to a database.
 pub(crate) trait Rows: Send {
-    /// The statements in which this database differs from others.
+    /// The SQL statements that differ between databases.
     fn dialect(&self) -> &'static Dialect;
 
     /// Runs statements that have no values and return no rows.
     ///
     /// # Errors
-    /// If the database refuses or is late; it is then unknown which of them took effect.
+    /// If the database refuses or is late; it is then unknown which statements took effect.
     fn execute(&mut self, sql: &str) -> Result<(), Failed>;
 
     /// Runs one statement and returns all its rows; `$1` stands for the first of `values`.
@@ -42,22 +42,22 @@ impl From<String> for Value {
 /// Why a statement failed.
 #[derive(Debug)]
 pub(crate) enum Failed {
-    /// It took longer than a step may take.
+    /// The statement exceeded the time limit of a step.
     Late,
     /// The database refused it, or the connection was lost.
     Refused(Box<dyn Error + Send + Sync>),
 }
 
-/// The statements that are not the same text in SQLite and PostgreSQL.
+/// The statements whose text differs between SQLite and PostgreSQL.
 #[derive(Debug)]
 pub(crate) struct Dialect {
-    /// Begins a transaction in which no other connection makes the tables.
+    /// Begins a transaction that keeps other connections from creating the tables.
     pub(crate) begin_schema: &'static str,
     /// Begins a transaction that excludes other writers.
     pub(crate) begin_write: &'static str,
     /// Begins a transaction that sees the database at one moment.
     pub(crate) begin_read: &'static str,
-    /// The time of the database in seconds of Unix time, if it may run on another host.
+    /// Query for the database's Unix time in seconds, if the database may run on another host.
     pub(crate) now_s: Option<&'static str>,
     /// Adds events after event `$1`, from `$2`, a JSON list of texts. Rows go in as one value because binding
     /// each column took more than ten times as long.

@@ -1,4 +1,4 @@
-//! A market in a file, by SQLite.
+//! A market in an SQLite file.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use super::rows::{Dialect, Failed, Rows, Value};
 /// An open file.
 pub(super) struct Sqlite {
     connection: Connection,
-    /// How long a step may take.
+    /// Time limit of a step.
     patience: Duration,
 }
 
@@ -31,7 +31,7 @@ impl Sqlite {
         Ok(Sqlite { connection, patience })
     }
 
-    /// Has the next step interrupted when it takes too long.
+    /// Arranges for the next step to be interrupted when it takes too long.
     fn begin_step(&self) -> rusqlite::Result<()> {
         let until = Instant::now() + self.patience;
         self.connection.progress_handler(OPERATIONS, Some(move || Instant::now() > until))
@@ -86,10 +86,10 @@ impl From<rusqlite::Error> for Failed {
     }
 }
 
-/// How long another writer is waited for.
+/// How long to wait for another writer.
 const BUSY: Duration = Duration::from_secs(20);
 
-/// Operations of SQLite's virtual machine between two looks at the clock: about a millisecond.
+/// Operations of SQLite's virtual machine between two checks of the clock: about a millisecond.
 const OPERATIONS: i32 = 100_000;
 
 /// A commit is on the disk when it returns.
@@ -118,7 +118,7 @@ mod tests {
         let begun = Instant::now();
         assert!(matches!(sqlite.query(endless, &[]), Err(Failed::Late)));
         assert!(begun.elapsed() < Duration::from_secs(10), "{:?}", begun.elapsed());
-        // The connection goes on.
+        // The connection is still usable.
         let one = sqlite.query("select $1", &[Value::Number(1)]).unwrap();
         assert_eq!(one, [[Value::Number(1)]]);
     }

@@ -1,4 +1,4 @@
-//! The market's database: the same tests on SQLite and on a PostgreSQL server of their own.
+//! The market's database: the same tests on SQLite and on a dedicated PostgreSQL server.
 
 use std::collections::BTreeSet;
 use std::io::Write as _;
@@ -19,7 +19,7 @@ use fairweir_market::store::{Database, events, prune, verify};
 use fairweir_testing::{Postgres, can_run};
 use tempfile::TempDir;
 
-/// A database that can be tampered with.
+/// A database with which a test can tamper.
 struct Place {
     database: Database,
     dir: TempDir,
@@ -51,12 +51,12 @@ impl Place {
         [Some(Place::sqlite()), Place::postgres()].into_iter().flatten()
     }
 
-    /// The file, of SQLite.
+    /// The path of the SQLite file.
     fn file(&self) -> PathBuf {
         self.dir.path().join("market.db")
     }
 
-    /// Does what no server does.
+    /// Executes a statement that no server would execute.
     fn tamper(&self, sql: &str) -> Result<(), String> {
         match &self.server {
             Some(server) => server.sql(sql).map(drop),
@@ -67,7 +67,7 @@ impl Place {
         }
     }
 
-    /// All columns that the database has, as `table.column`.
+    /// All columns in the database, as `table.column`.
     fn columns(&self) -> BTreeSet<String> {
         match &self.server {
             Some(server) => {
@@ -128,7 +128,7 @@ fn bid(keeper: &Keeper, gateway: usize, slot: u64, sequence: u64) -> Result<bool
     keeper.ask(move |session| session.apply(event).is_ok())
 }
 
-/// Closes a slot unless another server has.
+/// Closes a slot unless another server has closed it.
 fn close(keeper: &Keeper, slot: u64) -> Result<bool, Gone> {
     keeper.ask(move |session| {
         let is_open = session.book().open_slot() == slot;
@@ -140,7 +140,7 @@ fn close(keeper: &Keeper, slot: u64) -> Result<bool, Gone> {
     })
 }
 
-/// Every key in a document, but for those that are data: hashes of codes, and contracts.
+/// Collects every key in a document, except for keys that are data: hashes of codes, and contracts.
 fn keys(value: &serde_json::Value, found: &mut BTreeSet<String>) {
     match value {
         serde_json::Value::Object(members) => {
@@ -159,8 +159,8 @@ fn keys(value: &serde_json::Value, found: &mut BTreeSet<String>) {
     }
 }
 
-/// All that can be stored is listed here: no address, no application, no name of a person. `contract` is the
-/// operator's word for a household, `name` and `gateway` are its pseudonym, `certificate` is a hash.
+/// This list is everything that can be stored: no address, application or personal name. `contract` is the
+/// operator's name for a household, `name` and `gateway` are its pseudonym, `certificate` is a hash.
 #[test]
 fn tables_have_no_place_for_addresses_applications_and_names() {
     let columns = [
@@ -309,7 +309,7 @@ fn old_slots_are_pruned_and_the_rest_is_verified() {
             assert!(error.ends_with("1 to 5 are"), "{error}");
         }
         let all = count(&place);
-        // While a server runs, which goes on.
+        // Prunes while a server is running, which continues afterwards.
         let pruned = prune(&place.database, 3).unwrap();
         assert_eq!((pruned.statements, pruned.first_slot), (12, 3));
         assert_eq!(count(&place), all - pruned.events);
@@ -331,7 +331,7 @@ fn old_slots_are_pruned_and_the_rest_is_verified() {
             let copied = StateDir::new(&place.dir.path().join("copy"));
             assert_eq!(place.database.copy_to(&copied).unwrap(), book);
         }
-        // The hash of each slot is there, and what comes after the base must fit to it.
+        // The hash of each slot is still stored, and everything after the base must be consistent with it.
         let root = "update settlement set root = 'x' || root where slot = 2";
         let back = "update settlement set root = substr(root, 2) where slot = 2";
         for (wrong, right) in [
@@ -359,7 +359,7 @@ fn what_happened_is_there_again_and_verified() {
         for slot in 0..5 {
             for gateway in 0..4 {
                 assert_eq!(bid(&server.0, gateway, slot, 1 + gateway as u64), Ok(true));
-                // Once more is no other bid, and is not written.
+                // A repeated bid is not a new bid, and is not written.
                 assert_eq!(bid(&server.0, gateway, slot, 1 + gateway as u64), Ok(true));
             }
             assert_eq!(close(&server.0, slot), Ok(true));
@@ -380,7 +380,7 @@ fn what_happened_is_there_again_and_verified() {
     }
 }
 
-/// The tables that a version with another driver wrote are read, verified and added to.
+/// Tables written by the previous version, which used another database driver, are read, verified and extended.
 #[test]
 fn a_market_of_the_version_before_goes_on() {
     for place in Place::all() {
@@ -399,7 +399,7 @@ fn a_market_of_the_version_before_goes_on() {
     }
 }
 
-/// Four threads at two servers bid and close as fast as they can.
+/// Four threads on two servers bid and close slots as fast as they can.
 #[test]
 fn two_servers_close_each_slot_once_and_agree() {
     const SLOTS: u64 = 40;
@@ -412,7 +412,7 @@ fn two_servers_close_each_slot_once_and_agree() {
                 let (keeper, closed) = (&servers[i % 2].0, &closed);
                 scope.spawn(move || {
                     for slot in 0..SLOTS {
-                        // Refused where another thread has closed the slot.
+                        // The bid is refused if another thread has closed the slot.
                         bid(keeper, i, slot, 1).unwrap();
                         closed.fetch_add(close(keeper, slot).unwrap().into(), Ordering::Relaxed);
                     }
@@ -438,7 +438,7 @@ fn what_is_changed_in_the_tables_is_refused_or_found() {
             close(&server.0, slot).unwrap();
         }
         stop(server);
-        // The database itself refuses these.
+        // The database itself refuses these statements.
         for sql in [
             "update statement set closing = closing + 1 where slot = 1 and seat = 0",
             "update statement set spent = opening + 1 where slot = 1 and seat = 0",
@@ -450,7 +450,7 @@ fn what_is_changed_in_the_tables_is_refused_or_found() {
             assert!(place.tamper(sql).is_err(), "{sql}");
         }
         let whole = verify(&place.database).unwrap();
-        // These are found; each is undone by the next line.
+        // The server detects these changes; each is undone by the next line.
         for (sql, undo) in [
             (
                 "update statement set received = received + 1, closing = closing + 1 where slot = 1 and seat = 2",
@@ -490,7 +490,7 @@ fn a_file_that_is_removed_acknowledges_nothing() {
     let (keeper, _thread) = start(&place);
     found(&keeper, 1);
     std::fs::remove_file(place.dir.path().join("market.db")).unwrap();
-    // Also what is only read is noticed, and no empty file takes its place.
+    // Reading also detects the removal, and no empty file replaces the database.
     assert_eq!(keeper.ask(|session| session.book().open_slot()), Err(Gone::Database));
     for _ in 0..3 {
         assert_eq!(bid(&keeper, 0, 0, 1), Err(Gone::Database));
@@ -499,7 +499,7 @@ fn a_file_that_is_removed_acknowledges_nothing() {
     assert!(!place.file().exists());
 }
 
-/// All that a snapshot says follows from the events.
+/// A snapshot contains nothing that does not follow from the events.
 #[test]
 fn a_snapshot_that_cannot_be_read_is_not_used() {
     for place in Place::all() {
@@ -518,8 +518,8 @@ fn a_snapshot_that_cannot_be_read_is_not_used() {
     }
 }
 
-/// The database is killed while two servers bid: what was acknowledged is there, and the servers go on
-/// by themselves.
+/// The database is killed while two servers bid. Everything that was acknowledged is there, and the servers
+/// recover by themselves.
 #[test]
 fn a_database_that_is_killed_loses_nothing_that_was_acknowledged() {
     const KILLS: usize = 5;
@@ -545,7 +545,7 @@ fn a_database_that_is_killed_loses_nothing_that_was_acknowledged() {
         for kill in 0..KILLS {
             thread::sleep(Duration::from_millis(150 + 97 * kill as u64 % 200));
             let before = [0, 1].map(|i| sequences[i].load(Ordering::Relaxed));
-            // Bids count anew.
+            // Closing the slot resets the count of bids.
             close(&servers[1].0, kill as u64).unwrap();
             let server = place.server.as_mut().unwrap();
             server.kill();
@@ -568,11 +568,11 @@ fn a_database_that_is_killed_loses_nothing_that_was_acknowledged() {
     assert_eq!(verify(&place.database).unwrap().credits(), 20_000_000);
 }
 
-/// A disk of some MiB; gone when it drops.
+/// A disk of a few MiB; unmounted when dropped.
 struct Disk(TempDir);
 
 impl Disk {
-    /// `None` without the right to mount.
+    /// `None` if the test may not mount file systems.
     fn new(mib: u32) -> Option<Disk> {
         let dir = tempfile::tempdir().unwrap();
         let mut mount = Command::new("mount");
@@ -587,7 +587,7 @@ impl Disk {
         dir
     }
 
-    /// Leaves no room.
+    /// Fills the disk completely.
     fn fill(&self) -> PathBuf {
         let path = self.0.path().join("ballast");
         let mut file = std::fs::File::create(&path).unwrap();
@@ -615,8 +615,8 @@ fn a_full_disk_of_postgres_loses_nothing_that_was_acknowledged() {
     survives_a_full_disk(Place::postgres_at(server), &disk);
 }
 
-/// Two gateways bid and slots are closed while the disk is filled, and go on when there is room again. What
-/// was acknowledged is there, each slot was closed whole, and all is as it is computed anew.
+/// Two gateways bid and slots are closed while the disk fills up; they continue when there is space again. All
+/// acknowledged changes are there, each slot was closed completely, and recomputing gives the same state.
 fn survives_a_full_disk(mut place: Place, disk: &Disk) {
     let server = start(&place);
     found(&server.0, 2);
@@ -633,7 +633,7 @@ fn survives_a_full_disk(mut place: Place, disk: &Disk) {
                 Err(_) => refused += 1,
             }
         }
-        // Bids are limited by slot; who asked and heard nothing asks again.
+        // The number of bids per slot is limited; a client without an answer asks again.
         if sequence % 50 == 0 {
             match close(&server.0, closed) {
                 Ok(_) => (closed, stands) = (closed + 1, [0; 2]),

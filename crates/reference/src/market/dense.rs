@@ -1,13 +1,13 @@
 //! Dense systems of linear equations.
 
-/// A factored dense matrix, with the rows exchanged for the largest pivots.
+/// A factored dense matrix whose rows were exchanged for the largest pivots.
 pub(super) struct Dense {
     rows: Vec<Vec<f64>>,
     order: Vec<usize>,
 }
 
 impl Dense {
-    /// Factors a square matrix of these rows.
+    /// Factors a square matrix that has these rows.
     pub(super) fn factor(mut rows: Vec<Vec<f64>>) -> Dense {
         let size = rows.len();
         let mut order: Vec<usize> = (0..size).collect();

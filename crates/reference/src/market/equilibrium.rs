@@ -1,11 +1,11 @@
 //! Rounds of best responses until no household wants to change.
 //!
-//! Method: all households plan against the prices and receipts of the round before; their spends are
-//! settled in the ledger, slot by slot; expectations move a part of the way to what came out. Ended by
-//! the *regret*: by how much the household that could gain most would gain by another plan against
-//! the same prices and receipts. Every household takes prices as given, so this is an equilibrium of
-//! price-takers, which in a market of n misses a Nash equilibrium by what one household moves prices.
-//! Convergence is not proven; the result says how far it came.
+//! Method: all households plan with the prices and receipts of the round before; their spends are
+//! settled in the ledger, slot by slot; expectations move a part of the way to the results. The
+//! rounds end by the *regret*: how much the household that could gain most would gain by another
+//! plan with the same prices and receipts. Every household takes prices as given, so this is an
+//! equilibrium of price-takers, which in a market of n differs from a Nash equilibrium by one
+//! household's effect on prices. Convergence is not proven; the result says how far it came.
 
 use fairweir_core::market::ledger::{Credits, LedgerError, close};
 use fairweir_core::market::rates::{Mode, Terms};
@@ -13,31 +13,31 @@ use fairweir_core::market::spending::{self, Slot};
 use fairweir_core::market::utility::Utility;
 use fairweir_core::units::Rate;
 
-/// A household with its future.
+/// A household whose future is known.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Player {
-    /// Before the first slot.
+    /// Its balance before the first slot.
     pub balance: Credits,
-    /// What rates are worth to it, by slot.
+    /// Its utility of rates, by slot.
     pub utilities: Vec<Utility>,
     /// Its plan's rate.
     pub peak: Option<Rate>,
 }
 
-/// What the rounds came to.
+/// The result of the rounds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Equilibrium {
-    /// By slot and seat.
+    /// Rates, by slot and seat.
     pub rates: Vec<Vec<Rate>>,
-    /// By slot and seat.
+    /// Spends, by slot and seat.
     pub spends: Vec<Vec<Credits>>,
-    /// By slot, in credits per Mbit/s.
+    /// Prices by slot, in credits per Mbit/s.
     pub prices: Vec<f64>,
-    /// By seat.
+    /// Values that the households reach, by seat.
     pub values: Vec<f64>,
-    /// How many rounds it took.
+    /// Number of rounds.
     pub rounds: usize,
-    /// By what part of its value the household that could gain most would gain.
+    /// The largest possible gain of a household by another plan, as a part of its value.
     pub regret: f64,
 }
 
@@ -73,21 +73,21 @@ pub fn equilibrium(
         if best.as_ref().is_some_and(|best| best.regret <= regret_max) {
             break;
         }
-        // Ever smaller steps end cycles.
+        // Decreasing steps end cycles.
         believed.move_to(&seen, 1.0 / (2.0 + round as f64 / 8.0));
     }
     Ok(best.expect("invariant: at least one round is played"))
 }
 
-/// What households expect.
+/// Expectations of the households.
 struct Belief {
     prices: Vec<f64>,
-    /// By slot and seat.
+    /// Receipts by slot and seat.
     receives: Vec<Vec<f64>>,
 }
 
 impl Belief {
-    /// The slots of a household.
+    /// The slots as a household expects them.
     fn slots(&self, players: &[Player], i: usize, terms: &Terms, slots: usize) -> Vec<Slot> {
         let player = &players[i];
         let slot = |t: usize| Slot {
@@ -129,7 +129,7 @@ impl Belief {
     }
 }
 
-/// Settles what the households planned, as far as their balances go.
+/// Settles the households' plans, as far as their balances allow.
 fn play(
     players: &[Player],
     plans: &[Vec<f64>],
@@ -148,7 +148,7 @@ fn play(
         let rates = terms.rates(&spends, &peaks);
         let statements = close(&balances, &spends, cap, t as u64)?;
         balances = statements.iter().map(|s| s.closing).collect();
-        // What the cap gives or takes is received as well.
+        // Credits that the cap gives or takes count as received, too.
         let received = statements.iter().map(|s| s.received.as_f64() + s.moved as f64 / 1e6);
         seen.receives.push(received.collect());
         seen.prices.push(rates.price);
@@ -170,7 +170,7 @@ fn play(
     Ok((played, seen))
 }
 
-/// What the household that could gain most would gain by another plan.
+/// The largest gain that a household could have by another plan.
 fn regret(
     players: &[Player],
     played: &Equilibrium,
@@ -192,7 +192,7 @@ fn regret(
     (0..players.len()).map(one).fold(0.0, f64::max)
 }
 
-/// As in [`fairweir_core::market::agent`].
+/// The smallest price, as in [`fairweir_core::market::agent`].
 const PRICE_MIN: f64 = 1e-3;
 
 #[cfg(test)]

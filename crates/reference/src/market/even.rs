@@ -1,22 +1,22 @@
-//! The rates that maximise the sum of all utilities if what is not spent is divided evenly
-//! ([`Mode::Even`](fairweir_core::market::rates::Mode::Even)), every future known.
+//! The rates that maximise the sum of all utilities if unspent credits are divided evenly
+//! ([`Mode::Even`](fairweir_core::market::rates::Mode::Even)), with every future known.
 //!
-//! Model: the households of a link of n shares begin with a share of credits each. A rate is rᵢ = xᵢ + m, with
-//! m = (n·share − Σx)/n. Then a balance changes by −n/(n−1)·(rᵢ − share) whatever m is, so the unknowns are the
+//! Model: the households of a link of n shares begin with one share of credits each. A rate is rᵢ = xᵢ + m, with
+//! m = (n·share − Σx)/n. A balance then changes by −n/(n−1)·(rᵢ − share) whatever m is. So the unknowns are the
 //! cumulative rates Rₜ of each household and the even part mₜ of each slot, and all constraints of a household
 //! couple neighbouring slots: mₜ ≤ rₜ, rₜ − mₜ ≤ balance ≤ cap; and Σr = n·share in every slot.
 //!
-//! Method: a barrier. Newton's steps on the sum of the utilities and `barrier` × the logarithms of all slacks, by
-//! a tridiagonal system per household and one dense system of twice the slots, for ever smaller barriers. At the
-//! end the value is within `barrier` × the number of constraints of the best.
+//! Method: a barrier. Newton's method is applied to the sum of the utilities plus `barrier` × the logarithms of
+//! all slacks, with a tridiagonal system per household and one dense system of twice the slots, for ever smaller
+//! barriers. At the end the value is within `barrier` × the number of constraints of the optimum.
 
 use super::dense::Dense;
 use super::optimum::{Row, factor, solve};
 use fairweir_core::market::utility::Utility;
 
-/// The best rates, by household and slot, if each has `share` credits and the link carries as many Mbit/s each;
-/// `None` if there are less than two households, they have not equally many slots, the cap is not above the
-/// share, or the steps do not converge.
+/// The best rates, by household and slot, if each household has `share` credits and the link
+/// carries `share` Mbit/s for each. `None` if there are fewer than two households, their numbers of
+/// slots differ, the cap is not above the share, or the steps do not converge.
 pub fn best_rates(homes: &[Vec<Utility>], share: f64, cap: f64) -> Option<Vec<Vec<f64>>> {
     let slots = homes.first()?.len();
     let is_possible = homes.len() > 1 && slots > 0 && share > 0.0 && cap > share;
@@ -25,7 +25,7 @@ pub fn best_rates(homes: &[Vec<Utility>], share: f64, cap: f64) -> Option<Vec<Ve
     }
     let loss = homes.len() as f64 / (homes.len() - 1) as f64;
     let market = Market { homes, slots, share, cap, loss };
-    // Each household has a share, of which half is spent.
+    // Each household starts with its share, of which half is spent.
     let mut point =
         Point { rates: vec![share; homes.len() * slots], even: vec![share / 2.0; slots] };
     let constraints = (homes.len() * (3 * slots - 1)) as f64;
@@ -51,16 +51,16 @@ struct Market<'a> {
     loss: f64,
 }
 
-/// The iterate, or a change of it.
+/// The iterate, or a change of the iterate.
 struct Point {
-    /// By household and slot.
+    /// The rates by household and slot.
     rates: Vec<f64>,
     /// The even part of each slot.
     even: Vec<f64>,
 }
 
-/// The constraints of a household's slot: how far each holds, and how it changes with the cumulative rate
-/// before the slot, the one after it, and the even part.
+/// One constraint of a household's slot: its slack, and the derivatives of the slack by the
+/// cumulative rate before the slot, the one after it, and the even part.
 type Constraint = (f64, [f64; 3]);
 
 impl Market<'_> {
@@ -87,7 +87,7 @@ impl Market<'_> {
         all
     }
 
-    /// The value with the barrier; nothing if a constraint does not hold.
+    /// The value with the barrier; `None` if a constraint does not hold.
     fn height(&self, point: &Point, barrier: f64) -> Option<f64> {
         let mut logs = 0.0;
         for rates in point.rates.chunks_exact(self.slots) {
@@ -101,7 +101,7 @@ impl Market<'_> {
         Some(self.value(point) + barrier * logs)
     }
 
-    /// One of Newton's steps; by how much it could have improved the height, in barriers.
+    /// Makes one Newton step; returns by how much it could have improved the height, in barriers.
     fn improve(&self, point: &mut Point, barrier: f64) -> Option<f64> {
         let (step, gain) = self.step(point, barrier)?;
         let start = self.height(point, barrier)?;
@@ -126,7 +126,7 @@ impl Market<'_> {
     /// Newton's step, and the slope of the height along it.
     fn step(&self, point: &Point, barrier: f64) -> Option<(Point, f64)> {
         let slots = self.slots;
-        // The even parts, then what ties the households together in each slot.
+        // The even parts, followed by the constraints that tie the households together in each slot.
         let mut dense = vec![vec![0.0; 2 * slots]; 2 * slots];
         let mut right = vec![0.0; 2 * slots];
         let mut all = Vec::with_capacity(self.homes.len());
@@ -177,7 +177,7 @@ impl Market<'_> {
         Some((step, gain))
     }
 
-    /// What a household adds to Newton's system.
+    /// The part of a household in Newton's system.
     fn system(&self, home: &[Utility], rates: &[f64], even: &[f64], barrier: f64) -> System {
         let slots = self.slots;
         let mut system = System {
@@ -219,11 +219,11 @@ impl Market<'_> {
 struct System {
     /// The matrix of the cumulative rates, factored.
     rows: Vec<Row>,
-    /// The slopes of the height by them.
+    /// The derivatives of the height by the cumulative rates.
     push: Vec<f64>,
-    /// The slope by the even part, and the entry on the diagonal, by slot.
+    /// The derivative by the even part, and the entry on the diagonal, by slot.
     even: Vec<(f64, f64)>,
-    /// What couples the even part with the cumulative rate before the slot, and after it.
+    /// The couplings of the even part with the cumulative rate before the slot, and after it.
     couplings: Vec<[f64; 2]>,
 }
 
@@ -245,22 +245,22 @@ impl System {
         column
     }
 
-    /// What the cumulative rates `totals` push the even part of a slot by.
+    /// The effect of the cumulative rates `totals` on the even part of a slot.
     fn coupled(&self, t: usize, totals: &[f64]) -> f64 {
         let [before, same] = self.couplings[t];
         same * totals[t] + if t > 0 { before * totals[t - 1] } else { 0.0 }
     }
 }
 
-/// Newton's steps with one barrier.
+/// The most Newton steps with one barrier.
 const STEPS_MAX: usize = 100;
 
-/// A step that could improve less, in barriers, is the last one with its barrier.
+/// A step that could improve less than this, in barriers, is the last one with its barrier.
 const DECREMENT: f64 = 1e-3;
 
 const PART_MIN: f64 = 1e-10;
 
-/// By the value.
+/// Largest gap to the optimum, relative to the value.
 const GAP: f64 = 1e-7;
 
 #[cfg(test)]

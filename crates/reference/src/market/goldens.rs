@@ -1,5 +1,5 @@
-//! Worked numbers (`goldens.json`): computed apart from this code, in Python with exact integers and
-//! generic solvers.
+//! Worked examples (`goldens.json`), computed independently of this code, in Python with exact
+//! integers and generic solvers.
 
 use serde::Deserialize;
 
@@ -154,7 +154,7 @@ fn leaves_agree_to_the_unit() {
     let share = Credits::micro(golden.burn);
     let after = leave(&budgets, golden.who, share, None, golden.slot).unwrap();
     assert_eq!(after, micro(&golden.after));
-    // The last has nothing; what it lacks is collected.
+    // The last household has nothing; its debt is collected from the others.
     let share = Credits::micro(golden.burn_poor);
     assert_eq!(leave(&budgets, 3, share, None, golden.slot).unwrap(), micro(&golden.poor));
     assert_eq!(join(&[], share, None, None, 0).unwrap(), [share]);
@@ -201,8 +201,8 @@ fn best_responses_agree() {
     }
 }
 
-/// Proposition 4 holds only if every household respects the constraints of all: the social optimum is
-/// not what each would choose.
+/// Proposition 4 holds only if every household respects the constraints of all: the social optimum
+/// is not what each household would choose.
 #[test]
 fn the_social_optimum_is_no_nash_equilibrium() {
     let golden = goldens().prop4;

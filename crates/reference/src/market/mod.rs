@@ -1,4 +1,4 @@
-//! Optima and equilibria of the credit market, for comparison with what agents reach.
+//! Optima and equilibria of the credit market, to compare with the results of agents.
 //!
 //! | module | contains |
 //! |---|---|

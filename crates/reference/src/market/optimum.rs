@@ -1,42 +1,42 @@
-//! The spends that maximise the sum of all utilities in the paper's rule (MYOB eq. (7)).
+//! The spends that maximise the sum of all utilities under the paper's rule (MYOB eq. (7)).
 //!
-//! Method: primal-dual interior point with Mehrotra's predictor and corrector. With cumulative spends
-//! Xₜ of a household and their sum Zₜ over all, every constraint of a household couples neighbouring
-//! slots and Z alone. So each Newton step solves a tridiagonal system per household and one dense
-//! system of twice the slots: O(n·T² + T³). Terms: *slack*, by how much a constraint holds; *force*,
-//! its multiplier.
+//! Method: primal-dual interior point with Mehrotra's predictor and corrector. With cumulative
+//! spends Xₜ of a household and their sum Zₜ over all, every constraint of a household couples only
+//! neighbouring slots and Z. So each Newton step solves a tridiagonal system per household and one
+//! dense system of twice the slots: O(n·T² + T³). Terms: *slack*, the margin by which a constraint
+//! holds; *force*, its multiplier.
 //!
-//! The optimum knows every future utility. It is what decisions are compared with, not one.
+//! The optimum knows every future utility. Decisions are compared with it; it is not a decision rule itself.
 
 use super::dense::Dense;
 use fairweir_core::market::utility::Utility;
 
-/// A household, or several alike.
+/// A household, or several equal ones.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Household {
     /// Credits before the first slot; positive.
     pub balance: f64,
-    /// What rates are worth, by slot; each has a positive weight.
+    /// Utilities of rates, by slot; each has a positive weight.
     pub utilities: Vec<Utility>,
-    /// How many households are like it and do the same.
+    /// Number of equal households, which all do the same.
     pub copies: usize,
 }
 
 /// The best spends.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Optimum {
-    /// By household and slot.
+    /// Spends, by household and slot.
     pub spends: Vec<Vec<f64>>,
     /// The sum of all utilities.
     pub value: f64,
-    /// At most by this part of the value the best is better.
+    /// The true optimum is better by at most this part of the value.
     pub gap: f64,
-    /// Newton steps.
+    /// Number of Newton steps.
     pub steps: usize,
 }
 
-/// The spends of the greatest sum of utilities; `None` if the households do not have equally many
-/// slots, a balance is not positive or not below the cap, or the iteration does not converge.
+/// The spends with the greatest sum of utilities; `None` if the households' numbers of slots
+/// differ, a balance is not positive or not below the cap, or the iteration does not converge.
 pub fn optimum(households: &[Household], cap: Option<f64>) -> Option<Optimum> {
     let slots = households.first()?.utilities.len();
     let count: usize = households.iter().map(|h| h.copies).sum();
@@ -51,10 +51,10 @@ pub fn optimum(households: &[Household], cap: Option<f64>) -> Option<Optimum> {
     Point::start(households, &shape).solve(households, &shape)
 }
 
-/// What all households have in common.
+/// Data that all households have in common.
 struct Shape {
     slots: usize,
-    /// A household's part of what another spends.
+    /// The part of another household's spend that a household receives.
     gain: f64,
     cap: Option<f64>,
 }
@@ -64,18 +64,18 @@ struct Shape {
 struct Bound {
     slack: f64,
     force: f64,
-    /// The product of the predicted changes of both.
+    /// The product of the predicted changes of slack and force.
     bend: f64,
 }
 
-/// The constraints of a slot: a spend is not negative, within the balance, and the balance is below
-/// the cap.
+/// The constraints of a slot: the spend is not negative, the spend is within the balance, and the
+/// balance is below the cap.
 const KINDS: usize = 3;
 
 /// The iterate, by household and slot.
 struct Point {
-    /// The first slack of a slot is the spend. Slacks are updated, not computed from totals, whose
-    /// differences would lose small ones.
+    /// The first slack of a slot is the spend. Slacks are updated, not computed from totals:
+    /// differences of totals would lose small slacks.
     bounds: Vec<[Bound; KINDS]>,
 }
 
@@ -85,16 +85,16 @@ struct Step {
     sums: Vec<f64>,
 }
 
-/// What the utilities are at an iterate's spends.
+/// The utilities at an iterate's spends.
 struct Worth {
-    /// Of all households and slots.
+    /// Sum over all households and slots.
     value: f64,
-    /// Slopes and their slopes, by household and slot.
+    /// First and second derivatives, by household and slot.
     slopes: Vec<(f64, f64)>,
 }
 
 impl Shape {
-    /// How the slacks of a slot change with the cumulative spends and their sums over all.
+    /// The change of the slacks of a slot for changes of the cumulative spends and their sums over all.
     fn slacks(&self, total: &[f64], sums: &[f64], t: usize) -> [f64; KINDS] {
         let (before, sum) = if t > 0 { (total[t - 1], sums[t - 1]) } else { (0.0, 0.0) };
         let spend = total[t] - before;
@@ -102,12 +102,12 @@ impl Shape {
         [spend, has - spend, -has]
     }
 
-    /// Whether a constraint of a slot is there.
+    /// Whether a slot has a constraint of this kind.
     fn binds(&self, kind: usize, t: usize) -> bool {
         kind < 2 || (self.cap.is_some() && t > 0)
     }
 
-    /// The constraints of a household.
+    /// Number of constraints of a household.
     fn constraints(&self) -> usize {
         let of_slot = |t| (0..KINDS).filter(|&kind| self.binds(kind, t)).count();
         (0..self.slots).map(of_slot).sum()
@@ -115,7 +115,7 @@ impl Shape {
 }
 
 impl Point {
-    /// All households spend half of their balances, which keeps these inside.
+    /// The start: all households spend half of their balances, which keeps all constraints slack.
     fn start(households: &[Household], shape: &Shape) -> Point {
         let mut bounds = vec![[Bound::default(); KINDS]; households.len() * shape.slots];
         let mut balances: Vec<f64> = households.iter().map(|h| h.balance).collect();
@@ -153,13 +153,13 @@ impl Point {
                 let spends = self.bounds.chunks_exact(shape.slots).map(spends).collect();
                 return Some(Optimum { spends, value: worth.value, gap, steps });
             }
-            // How far it would get without a barrier says how low the next barrier may be.
+            // The result of a step without a barrier determines how low the next barrier may be.
             let system = System::new(&self, households, shape, &worth);
             let step = system.step(&self, households, shape, &worth, 0.0)?;
             let reach = self.reach(shape, &step, 0.0);
             self.note_bends(shape, &step);
             let part = (1.0 - reach.0.min(reach.1)).powi(3).clamp(1e-4, 0.8);
-            // Below the wanted gap only the slopes are left to agree.
+            // Once the gap is small enough, only the slopes still have to agree.
             let enough = 0.2 * GAP * mean / gap.max(f64::MIN_POSITIVE);
             let barrier = (part * mean).max(enough);
             let step = system.step(&self, households, shape, &worth, barrier)?;
@@ -193,11 +193,11 @@ impl Point {
         worth
     }
 
-    /// Whether all households agree on the ties, so that no change is better. What forces and utilities
-    /// push a household's totals by, without the ties, is then a part that all have in common.
+    /// Whether all households agree on the ties, so that no change is better. The push of forces
+    /// and utilities on a household's totals, without the ties, is then the same for all.
     fn is_stationary(&self, households: &[Household], shape: &Shape, worth: &Worth) -> bool {
         let slots = shape.slots;
-        // What the sums push: the force of all balances on Z.
+        // The push on the sums: the force of all balances on Z.
         let mut all = vec![0.0; slots];
         for (bounds, household) in self.bounds.chunks_exact(slots).zip(households) {
             for (t, [_, balance, cap]) in bounds.iter().enumerate().skip(1) {
@@ -227,7 +227,7 @@ impl Point {
         (barrier - bound.bend - bound.force * slack) / bound.slack - bound.force
     }
 
-    /// Gives `each` every constraint with the change of its slack in a step.
+    /// Calls `each` for every constraint with the change of its slack in a step.
     fn each_change(&mut self, shape: &Shape, step: &Step, mut each: impl FnMut(&mut Bound, f64)) {
         let totals = step.totals.chunks_exact(shape.slots);
         for (bounds, totals) in self.bounds.chunks_exact_mut(shape.slots).zip(totals) {
@@ -242,10 +242,10 @@ impl Point {
         }
     }
 
-    /// Which part of a step keeps slacks, and which keeps forces positive.
+    /// The parts of a step that keep slacks positive, and that keep forces positive.
     fn reach(&mut self, shape: &Shape, step: &Step, barrier: f64) -> (f64, f64) {
         let mut reach = (1.0_f64 / 0.995, 1.0_f64 / 0.995);
-        // Few are the first to become negative, so few divisions.
+        // Few constraints are the first to become negative, so few divisions are needed.
         self.each_change(shape, step, |bound, slack| {
             if bound.slack + reach.0 * slack < 0.0 {
                 reach.0 = -bound.slack / slack;
@@ -282,7 +282,7 @@ impl Point {
 
 /// The matrices of a Newton step.
 struct System {
-    /// By household and slot.
+    /// Rows, by household and slot.
     rows: Vec<Row>,
     /// The dense matrix of the sums and the ties, factored.
     dense: Dense,
@@ -291,9 +291,9 @@ struct System {
 /// A slot's row of a household's symmetric tridiagonal matrix, and its couplings.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Row {
-    /// Below the diagonal; once factored as L·D·Lᵀ, of L.
+    /// Entry below the diagonal; once factored as L·D·Lᵀ, the entry of L.
     pub(super) below: f64,
-    /// On the diagonal; once factored, one by the entry of D.
+    /// Entry on the diagonal; once factored, 1 divided by the entry of D.
     pub(super) on: f64,
     /// What couples the slot's total with the sum before it,
     with_next: f64,
@@ -323,7 +323,7 @@ impl System {
             for k in 0..sums {
                 let (same, next) = coupled[k * sums..][..2 * sums].split_at(sums);
                 let Row { with_next, with_same, .. } = rows[k + 1];
-                // Of what is symmetric the upper half.
+                // Only the upper half of the symmetric part.
                 let entries = dense[k][k..sums].iter_mut().zip(next[k..].iter().zip(&same[k..]));
                 for (entry, (next, same)) in entries {
                     *entry -= copies * (with_next * next + with_same * same);
@@ -347,7 +347,7 @@ impl System {
         System { rows: all_rows, dense: Dense::factor(dense) }
     }
 
-    /// The step towards products of slack and force of `barrier`.
+    /// The step that brings each product of slack and force to `barrier`.
     fn step(
         &self,
         point: &Point,
@@ -405,8 +405,8 @@ impl System {
     }
 }
 
-/// Writes what a slot adds to a household's rows, from the first slot on; what it adds to the diagonal of the
-/// sums, at the sum before it.
+/// Writes the part of a slot into a household's rows, from the first slot on. Returns its part of
+/// the diagonal of the sums, at the sum before the slot.
 fn write_row(rows: &mut [Row], bounds: &[Bound; KINDS], bend: f64, shape: &Shape, t: usize) -> f64 {
     let gain = shape.gain;
     let weight = |kind: usize| {
@@ -436,7 +436,7 @@ pub(super) fn factor(rows: &mut [Row]) {
     }
 }
 
-/// Solves one system by the factors.
+/// Solves one system with the factors.
 pub(super) fn solve(rows: &[Row], right: &mut [f64]) {
     for t in 1..right.len() {
         right[t] -= rows[t].below * right[t - 1];
@@ -447,8 +447,8 @@ pub(super) fn solve(rows: &[Row], right: &mut [f64]) {
     }
 }
 
-/// Writes the inverse times the couplings, by slot and sum. (The product of both, once computed, would lose
-/// small numbers as differences of large ones.)
+/// Writes the inverse times the couplings, by slot and sum. (Computing both factors first and their
+/// product then would lose small numbers as differences of large ones.)
 fn solve_couplings(rows: &[Row], coupled: &mut [f64]) {
     let sums = rows.len() - 1;
     coupled.fill(0.0);
@@ -486,10 +486,10 @@ fn invert(rows: &[Row], inverse: &mut [f64]) {
 
 const STEPS_MAX: usize = 100;
 
-/// Sum of all products of slack and force, by the value.
+/// Sum of all products of slack and force, relative to the value.
 const GAP: f64 = 1e-8;
 
-/// What the slopes may differ by at the end, by the largest.
+/// The largest difference of the slopes at the end, relative to the largest slope.
 const RESIDUAL: f64 = 1e-5;
 
 #[cfg(test)]
@@ -507,8 +507,8 @@ mod tests {
         with.iter().map(one).collect()
     }
 
-    /// The value of spends that are the parts of each balance, and whether all balances are below
-    /// the cap.
+    /// The value when each spend is a part of its balance, and whether all balances are below the
+    /// cap.
     fn played(
         homes: &[Household],
         part: impl Fn(usize, usize) -> f64,
@@ -543,7 +543,7 @@ mod tests {
             let best = optimum(&homes, cap).expect("it converges");
             let found = played(&homes, |i, t| {
                 let spent = &best.spends[i];
-                // The balances that follow from the spends.
+                // The balances that result from the spends.
                 let gain = 1.0 / (homes.len() - 1) as f64;
                 let mut balance = homes[i].balance;
                 for s in 0..t {

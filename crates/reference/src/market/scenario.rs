@@ -1,20 +1,20 @@
-//! The paper's estimate of what the others will spend: scenarios with probabilities (Algorithm 2).
+//! The paper's estimate of the others' spends: scenarios with probabilities (Algorithm 2).
 //!
-//! Each scenario predicts what a gateway will receive; after each slot Bayes' rule weighs them by how
-//! near they were. The printed likelihood divides by zero if there is one scenario or all are exact,
-//! and a scenario with probability zero never returns: both are resolved here.
+//! Each scenario predicts what a gateway will receive; after each slot Bayes' rule weighs scenarios
+//! by how close they were. The printed likelihood divides by zero if there is one scenario or all
+//! are exact, and a scenario with probability zero never returns: both problems are solved here.
 
-/// The probabilities of scenarios after `observed` was received where each had predicted
-/// `predicted`. Probabilities are at least `floor` before they are normalised.
+/// The probabilities of scenarios after `observed` was received and each scenario had predicted its
+/// value in `predicted`. Probabilities are at least `floor` before they are normalised.
 ///
 /// # Panics
-/// If `prior` and `predicted` are not equally long.
+/// If `prior` and `predicted` have different lengths.
 pub fn posterior(prior: &[f64], observed: f64, predicted: &[f64], floor: f64) -> Vec<f64> {
     assert_eq!(prior.len(), predicted.len(), "every scenario has a prediction");
     let squares: Vec<f64> = predicted.iter().map(|p| (observed - p) * (observed - p)).collect();
     let all: f64 = squares.iter().sum();
     let others = prior.len().saturating_sub(1);
-    // Without a difference they are equally likely.
+    // If all predictions are equally good, the scenarios are equally likely.
     let likelihood = |square: f64| match all > 0.0 && others > 0 {
         true => ((1.0 - square / all) / others as f64).max(0.0),
         false => 1.0,

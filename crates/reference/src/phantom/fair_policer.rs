@@ -1,21 +1,20 @@
 //! FairPolicer: a token bucket whose tokens are dealt out to the flows in equal parts.
 //!
-//! Problem: before one bucket, the flow that sends most gets most.
-//! Method: each flow has a bucket of its own within the main one. New tokens are dealt out in equal
-//! parts to the buckets of active flows, those whose buckets are not full. The capacity of a flow's
-//! bucket is the number of tokens that remain in the main bucket, so that with n busy flows each has
-//! an (n + 1)-th of it. A packet takes its size from both buckets or is dropped.
-//! We count what is missing in a flow's bucket: its debt. A flow is active while it has one; tokens
-//! pay debts off in equal parts; in the main bucket remain its size less all debts; a packet is
-//! accepted if its flow's debt then is at most that. So it is plain phantom queues that share one
-//! buffer by a dynamic threshold.
-//! Properties: in any span it passes at most the rate times the span and the main bucket. Tokens are
-//! shared by weight, but buckets are not: they have one size, however the weights are. A flow alone
-//! bursts up to half of the main bucket.
-//! Cost: tokens are dealt out lazily, as phantom queues are drained; one loop over all flows at each
-//! packet, as BC-PQP §6.3 describes it, would cost more and decide the same.
+//! Problem: at a single bucket, the flow that sends most gets most. Method: each flow has a bucket
+//! of its own within the main one. New tokens are dealt out in equal parts to the buckets of active
+//! flows, whose buckets are not full. The capacity of a flow's bucket is the number of tokens that
+//! remain in the main bucket, so that with n busy flows each has an (n + 1)-th of it. A packet
+//! takes its size from both buckets or is dropped. This code counts what is missing in a flow's
+//! bucket: its debt. A flow is active while it has a debt; tokens pay debts off in equal parts; the
+//! main bucket holds its size minus all debts; a packet is accepted if its flow's debt is then at
+//! most that. So this is plain phantom queues that share one buffer by a dynamic threshold.
+//! Properties: in any span it passes at most the rate times the span plus the main bucket. Tokens
+//! are shared by weight, but buckets are not: they have one size, whatever the weights are. A flow
+//! alone bursts up to half of the main bucket. Cost: tokens are dealt out lazily, as phantom queues
+//! are drained; a loop over all flows at each packet, as BC-PQP §6.3 describes it, would cost more
+//! and decide the same.
 //!
-//! This is our reading of what BC-PQP says of it (§2.2, §6.3 and, for weights, §6.4.2). Original:
+//! This is our reading of BC-PQP's description (§2.2, §6.3 and, for weights, §6.4.2). Original:
 //! Shan et al., Towards the Fairness of Traffic Policer, INFOCOM 2021.
 
 use super::fluid::{Fluid, QUEUE_MAX};
@@ -26,17 +25,17 @@ use fairweir_core::units::{Bytes, Rate, Time};
 /// FairPolicer. Invariant: the sum of all debts is at most `size`.
 #[derive(Clone, Debug)]
 pub struct FairPolicer {
-    /// Of the main bucket, 2⁻²⁴ bytes.
+    /// Size of the main bucket, 2⁻²⁴ bytes.
     size: u64,
     debts: Fluid,
 }
 
 impl FairPolicer {
-    /// A full main bucket, and flows of these weights; equal ones are FairPolicer as published.
+    /// A full main bucket with flows of these weights; equal weights are FairPolicer as published.
     ///
     /// # Panics
-    /// If there are no weights or more than a plan has, one is not a plan's, or the bucket is 4 GiB
-    /// or more.
+    /// If there are no weights or more than a plan has, a weight is out of a plan's range, or the
+    /// bucket is 4 GiB or more.
     pub fn new(rate: Rate, size: Bytes, weights: &[u16]) -> FairPolicer {
         assert!(size.as_u64() <= QUEUE_MAX, "a bucket holds less than 4 GiB");
         FairPolicer { size: volume(size), debts: Fluid::new(rate, weights) }
@@ -66,8 +65,8 @@ impl Police for FairPolicer {
 mod tests {
     use super::*;
 
-    /// Offers each flow's rate, in Mbit/s, in packets of 1,000 bytes for `seconds`; returns what
-    /// each got in the second half.
+    /// Offers each flow's rate, in Mbit/s, in packets of 1,000 bytes for `seconds`; returns the
+    /// rates that passed in the second half.
     fn rates(policer: &mut FairPolicer, offered: &[f64], seconds: f64) -> Vec<f64> {
         let mut events: Vec<(u64, usize)> = Vec::new();
         for (leaf, mbit) in offered.iter().enumerate().filter(|(_, mbit)| **mbit > 0.0) {
@@ -143,7 +142,7 @@ mod tests {
                 got += u64::from(leaf == 0 && verdict == Verdict::Pass && at > 1_200_000_000);
             }
         }
-        // 0.8 s of 12 Mbit/s in packets of 1,000 bytes.
+        // 1,200 packets of 1,000 bytes take 0.8 s at 12 Mbit/s.
         assert!(got.abs_diff(1_200) < 30, "{got} packets");
     }
 

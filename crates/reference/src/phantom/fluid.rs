@@ -1,10 +1,10 @@
-//! Backlogs that drain as fluid by weight (GPS), exactly: what plain phantom queues and FairPolicer
-//! have in common.
+//! Backlogs that drain as a fluid by weight (GPS), exactly: the common part of plain phantom queues
+//! and FairPolicer.
 //!
-//! Method: a virtual time runs as fast as the busy queues' weights allow; a queue is empty when it
-//! reaches the queue's finish. Nothing arrives between two packets, so all their service can be given
-//! at the second.
-//! Cost: a division, unless a queue may have run dry: then also a look at all that are busy.
+//! Method: a virtual time runs as fast as the busy queues' weights allow; a queue is empty when
+//! virtual time reaches the queue's finish. Nothing arrives between two packets, so all service
+//! between them can be given at the second packet. Cost: a division; if a queue may have become
+//! empty, also a pass over all busy queues.
 //!
 //! Source: Parekh and Gallager, A generalized processor sharing approach, ToN 1993.
 
@@ -20,14 +20,14 @@ pub(super) struct Fluid {
     /// 2⁻²⁴ bytes per nanosecond.
     rate: u64,
     latest: u64,
-    /// Service that was too little for a step of virtual time.
+    /// Service that was too small for a step of virtual time.
     rest: u64,
-    /// What each busy queue has been served since the beginning, in 2⁻²⁴ bytes per weight. Wraps.
+    /// Service of each busy queue since the beginning, in 2⁻²⁴ bytes per weight; wraps.
     virtual_now: u64,
     soonest: u64,
     busy: u64,
     busy_weight: u64,
-    /// 2⁻²⁴ bytes.
+    /// Sum of all backlogs, 2⁻²⁴ bytes.
     total: u64,
     queues: Vec<Queue>,
 }
@@ -43,7 +43,7 @@ impl Fluid {
     /// Empty queues of these weights.
     ///
     /// # Panics
-    /// If there are no weights or more than [`plan::LEAVES_MAX`], or one is not a plan's.
+    /// If there are no weights or more than [`plan::LEAVES_MAX`], or one is out of a plan's range.
     pub(super) fn new(rate: Rate, weights: &[u16]) -> Fluid {
         assert!((1..=plan::LEAVES_MAX).contains(&weights.len()), "a bit for each queue");
         assert!(weights.iter().all(|w| (1..=plan::WEIGHT_MAX).contains(w)), "weights are a plan's");
@@ -88,7 +88,7 @@ impl Fluid {
         self.rest = 0;
     }
 
-    /// What waits in a queue, in 2⁻²⁴ bytes.
+    /// Backlog of a queue, in 2⁻²⁴ bytes.
     pub(super) fn backlog(&self, leaf: usize) -> u64 {
         match self.busy & (1 << leaf) {
             0 => 0,
@@ -99,19 +99,19 @@ impl Fluid {
         }
     }
 
-    /// What waits in all queues, in 2⁻²⁴ bytes.
+    /// Backlog of all queues, in 2⁻²⁴ bytes.
     pub(super) fn total(&self) -> u64 {
         self.total
     }
 
-    /// Reads a part of each cache line, so that it comes from memory early.
+    /// Reads a part of each cache line, so that they are loaded from memory early.
     #[inline]
     pub(super) fn touch(&self, leaf: usize) -> u64 {
         let near = self.queues.iter().take(16).step_by(4);
         near.fold(self.queues[leaf].finish, |sum, queue| sum ^ queue.finish)
     }
 
-    /// Puts a volume into a queue, rounded down to what its weight divides.
+    /// Puts a volume into a queue, rounded down to a multiple of its weight.
     pub(super) fn add(&mut self, leaf: usize, volume: u64) {
         let bit = 1 << leaf;
         let queue = &mut self.queues[leaf];
@@ -132,7 +132,7 @@ impl Fluid {
         self.busy_weight += queue.weight;
     }
 
-    /// What a queue is served in a time if it is busy and no other becomes so, in 2⁻²⁴ bytes.
+    /// Service of a queue in a time if it is busy and no other queue becomes busy, in 2⁻²⁴ bytes.
     pub(super) fn service(&self, leaf: usize, nanos: u64) -> u64 {
         let weight = self.queues[leaf].weight;
         let more = if self.busy & (1 << leaf) == 0 { weight } else { 0 };
@@ -175,7 +175,7 @@ impl Fluid {
         }
     }
 
-    /// What each queue holds, in bytes, rounded to the nearest.
+    /// Backlog of each queue, in bytes, rounded to the nearest.
     #[cfg(test)]
     fn backlogs(&self) -> Vec<u64> {
         let bytes = |leaf| (self.backlog(leaf) + (1 << (UNIT_BITS - 1))) >> UNIT_BITS;
@@ -186,7 +186,7 @@ impl Fluid {
 /// The most that a queue may hold: differences of virtual time must fit.
 pub(super) const QUEUE_MAX: u64 = u32::MAX as u64;
 
-/// [`QUEUE_MAX`] in 2⁻²⁴ bytes leaves a 256th of 64 bits.
+/// [`QUEUE_MAX`] in 2⁻²⁴ bytes uses at most a 256th of the range of 64 bits.
 const _: () = assert!(QUEUE_MAX << UNIT_BITS < 1 << 56);
 
 #[cfg(test)]
@@ -197,10 +197,10 @@ mod tests {
         bytes << UNIT_BITS
     }
 
-    /// Of (3000, 5000, 1000) with weights (1, 2, 3), 6000 served leave (1333, 1667, 0).
+    /// From (3000, 5000, 1000) with weights (1, 2, 3), a service of 6000 leaves (1333, 1667, 0).
     #[test]
     fn what_a_queue_does_not_need_goes_to_the_others_by_weight() {
-        // 64 bytes per microsecond.
+        // The rate is 64 bytes per microsecond.
         let mut fluid = Fluid::new(Rate::mbit(512), &[1, 2, 3]);
         for (leaf, bytes) in [(0, 3_000), (1, 5_000), (2, 1_000)] {
             fluid.add(leaf, of(bytes));

@@ -1,4 +1,4 @@
-//! What BC-PQP is compared with: the policers and the shaper that an operator has today.
+//! Baselines for BC-PQP: the policers and the shaper that an operator has today.
 //!
 //! | module | keeps the rate | shares it | stores packets |
 //! |---|---|---|---|
@@ -9,7 +9,7 @@
 //! | [`shaper`] | exactly | by weight | yes |
 //!
 //! Each is as simple as its source says and as fast as that allows: a comparison with a slow
-//! rendition would prove nothing. All arithmetic is integer.
+//! implementation would prove nothing. All arithmetic is integer.
 //!
 //! Source: BC-PQP §2, §3 and §6.1, and the sources that each module names.
 
@@ -30,7 +30,7 @@ pub use printed::Printed;
 pub use shaper::{Departure, ShaperSpec, Shapers};
 pub use token_bucket::TokenBucket;
 
-/// The most bytes of a packet or a bucket: what leaves room for the fraction.
+/// The most bytes of a packet or a bucket, so that there is room for the fraction.
 const BYTES_MAX: u64 = (1 << (64 - UNIT_BITS)) - 1;
 
 /// A rate in 2⁻²⁴ bytes per nanosecond, rounded down: 0.007 % at 1 Mbit/s.
@@ -39,7 +39,7 @@ fn per_nano(rate: Rate) -> u64 {
     u64::try_from(volume).unwrap_or(u64::MAX)
 }
 
-/// A volume in 2⁻²⁴ bytes; of more than [`BYTES_MAX`], that.
+/// A volume in 2⁻²⁴ bytes; volumes above [`BYTES_MAX`] are cut to that.
 fn volume(bytes: Bytes) -> u64 {
     bytes.as_u64().min(BYTES_MAX) << UNIT_BITS
 }

@@ -1,11 +1,11 @@
 //! Phantom queues without burst control (PQP): one level of weighted queues.
 //!
 //! Problem: share an aggregate's rate by weight without storing a packet.
-//! Method: count for each queue the bytes that would wait in a shaper's. A packet is accepted if it
-//! fits, else dropped. The counters drain as the shaper's queues would, as fluid.
-//! Properties: the same arrivals are accepted as by a shaper with the same queues and a fluid
-//! scheduler. In any span a queue passes at most what drains from it and its size: each new flow
-//! may burst a whole queue, which has to be large (BDP²) to keep the rate.
+//! Method: count for each queue the bytes that would wait in a shaper's queue. A packet is accepted
+//! if it fits, else dropped. The counters drain as the shaper's queues would, as a fluid.
+//! Properties: it accepts the same arrivals as a shaper with the same queues and a fluid scheduler.
+//! In any span a queue passes at most what drains from it plus its size: each new flow may burst a
+//! whole queue, which has to be large (BDP²) to keep the rate.
 //!
 //! Source: BC-PQP §3.
 
@@ -14,10 +14,10 @@ use super::volume;
 use fairweir_core::phantom::{Arrival, Police, Verdict};
 use fairweir_core::units::{Bytes, Rate, Time};
 
-/// Weighted phantom queues. Invariant: none holds more than the limit.
+/// Weighted phantom queues. Invariant: no queue holds more than the limit.
 #[derive(Clone, Debug)]
 pub struct Pqp {
-    /// Of each queue, 2⁻²⁴ bytes.
+    /// Size of each queue, 2⁻²⁴ bytes.
     limit: u64,
     queues: Fluid,
 }
@@ -26,8 +26,8 @@ impl Pqp {
     /// Empty queues of these weights, each of `limit`.
     ///
     /// # Panics
-    /// If there are no weights or more than a plan has, one is not a plan's, or the limit is 4 GiB
-    /// or more.
+    /// If there are no weights or more than a plan has, a weight is out of range, or the limit is 4
+    /// GiB or more.
     pub fn new(rate: Rate, limit: Bytes, weights: &[u16]) -> Pqp {
         assert!(limit.as_u64() <= QUEUE_MAX, "a queue holds less than 4 GiB");
         Pqp { limit: volume(limit), queues: Fluid::new(rate, weights) }
@@ -67,7 +67,7 @@ mod tests {
         let first: Vec<_> = (0..4).map(|_| offer(0, 0)).collect();
         assert_eq!(first, [Verdict::Pass, Verdict::Pass, Verdict::Pass, Verdict::Drop]);
         assert_eq!(offer(0, 1), Verdict::Pass);
-        // A byte per microsecond for two: queue 0 has room for 1,000 after 2 ms.
+        // Both queues drain one byte per microsecond in all: queue 0 has room for 1,000 bytes after 2 ms.
         assert_eq!(offer(1_998, 0), Verdict::Drop);
         assert_eq!(offer(2_002, 0), Verdict::Pass);
     }

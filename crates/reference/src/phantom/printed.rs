@@ -1,12 +1,12 @@
-//! BC-PQP as printed: phantom queues with burst control by the paper's constants, one level of weighted
-//! queues, so that the worth of the deviations of [`aggregate`](fairweir_core::phantom::aggregate) can be measured.
+//! BC-PQP as printed: phantom queues with burst control by the paper's constants, with one level of weighted
+//! queues. It measures the worth of the deviations of [`aggregate`](fairweir_core::phantom::aggregate).
 //!
-//! Method: as [`pqp`](super::pqp). A window of 100 ms begins with a packet of its queue. If the queue
-//! accepts more than 3/2 of its share within the window, it is filled with magic bytes; if less than
-//! half, all magic is removed.
-//! What had to be added: windows of a queue that has magic go on without packets, and are looked at with
-//! the aggregate's next packet, since the text removes magic when a flow has become inactive. A queue
-//! that is empty counts as active for its own packet. The drain is exact instead of batched.
+//! Method: as in [`pqp`](super::pqp), plus windows. A window of 100 ms begins with a packet of its
+//! queue. If the queue accepts more than 3/2 of its share within the window, it is filled with
+//! magic bytes; if less than half, all magic is removed. Three points had to be added. Windows of a
+//! queue that has magic continue without packets, and are evaluated with the aggregate's next
+//! packet, since the text removes magic when a flow has become inactive. An empty queue counts as
+//! active for its own packet. The drain is exact instead of batched.
 //!
 //! Source: BC-PQP §4; θ⁺, θ⁻, T and the size of a queue: §6.1.
 
@@ -15,17 +15,17 @@ use super::volume;
 use fairweir_core::phantom::{Arrival, Police, Verdict};
 use fairweir_core::units::{Bytes, Rate, Time};
 
-/// T, ns.
+/// T, the length of a window, ns.
 const WINDOW: u64 = 100_000_000;
 
-/// Weighted phantom queues with burst control. Invariant: none holds more than the limit.
+/// Weighted phantom queues with burst control. Invariant: no queue holds more than the limit.
 #[derive(Clone, Debug)]
 pub struct Printed {
-    /// Of each queue, 2⁻²⁴ bytes.
+    /// Size of each queue, 2⁻²⁴ bytes.
     limit: u64,
     queues: Fluid,
     windows: Vec<Window>,
-    /// No window ends before, ns.
+    /// No window ends before this time, ns.
     look_at: u64,
 }
 
@@ -34,17 +34,17 @@ pub struct Printed {
 struct Window {
     /// When it began, ns; `None` between a window and the next packet.
     begin: Option<u64>,
-    /// In this window, 2⁻²⁴ bytes.
+    /// Accepted in this window, 2⁻²⁴ bytes.
     accepted: u64,
-    /// Put in and not removed since, 2⁻²⁴ bytes, whether or not it was served.
+    /// Magic put in and not removed since, 2⁻²⁴ bytes, whether or not it was served.
     magic: u64,
 }
 
 impl Printed {
-    /// Empty queues of these weights, each of `limit`; of 4 GiB or more, the most below that.
+    /// Empty queues of these weights, each of `limit`; a limit of 4 GiB or more is cut to the most below that.
     ///
     /// # Panics
-    /// If there are no weights or more than a plan has, or one is not a plan's.
+    /// If there are no weights or more than a plan has, or a weight is out of a plan's range.
     pub fn new(rate: Rate, limit: Bytes, weights: &[u16]) -> Printed {
         Printed {
             limit: volume(limit.min(Bytes::new(QUEUE_MAX))),
@@ -108,7 +108,7 @@ impl Police for Printed {
 mod tests {
     use super::*;
 
-    /// 1 byte per microsecond, queues of 1 MB.
+    /// A policer with 1 byte per microsecond and queues of 1 MB.
     fn printed(weights: &[u16]) -> Printed {
         Printed::new(Rate::mbit(8), Bytes::kb(1_000), weights)
     }
@@ -119,7 +119,7 @@ mod tests {
         police.handle_packet(Time::from_nanos(ms * 1_000_000), arrival)
     }
 
-    /// Of packets that arrive at once, how many pass.
+    /// Number of packets that pass of many that arrive at once.
     fn burst(police: &mut Printed, ms: u64, leaf: usize) -> usize {
         (0..1_000).take_while(|_| offer(police, ms, leaf) == Verdict::Pass).count()
     }
@@ -138,8 +138,8 @@ mod tests {
     fn a_full_queue_accepts_its_share_and_no_more() {
         let mut police = printed(&[1]);
         burst(&mut police, 0, 0);
-        // In the window of the burst each packet fills the queue again, and what remains of a packet's
-        // room is lost.
+        // In the window of the burst each packet fills the queue again, and the rest of the room of
+        // each packet is lost.
         let mut passed = |from: u64| (from..from + 100).map(|ms| burst(&mut police, ms, 0)).sum();
         let (first, second): (usize, usize) = (passed(1), passed(101));
         assert!(first.abs_diff(50) <= 1 && second.abs_diff(100) <= 1, "{first} {second}");
@@ -149,7 +149,7 @@ mod tests {
     fn all_magic_is_removed_when_a_flow_has_become_slow() {
         let mut police = printed(&[1, 1]);
         burst(&mut police, 0, 0);
-        // Its window of 150 packets ends, the next one without a packet, then the other flow has all.
+        // Its window of 150 packets ends, and the next one has no packet; then the other flow has the whole rate.
         assert_eq!(offer(&mut police, 150, 1), Verdict::Pass);
         assert!(police.queues.backlog(0) >> 24 > 800_000, "the window was not slow");
         assert_eq!(offer(&mut police, 201, 1), Verdict::Pass);

@@ -1,17 +1,17 @@
 //! The shaper: real queues of real packets for each aggregate, served in deficit round robin.
 //!
-//! Problem: keep many aggregates to their rates without a burst and share each among its flows.
-//! Method: a packet waits in its flow's queue, or is dropped if that is full. When the packet before
-//! it has had its time at the aggregate's rate, the next leaves: of the queue whose turn it is while
-//! its deficit, which grows by its quantum each turn, covers its packets. A timing wheel says whose
-//! time has come: aggregates are on it, not packets, since the policy says only at the last moment
-//! which packet goes.
-//! Terms: *quantum*, what a queue may send per turn: weight · MSS; *deficit*, what it has left of it.
+//! Problem: keep many aggregates to their rates without a burst and share each rate among its
+//! flows. Method: a packet waits in its flow's queue, or is dropped if the queue is full. When the
+//! time of the packet before has passed at the aggregate's rate, the next packet leaves: from the
+//! queue whose turn it is while its deficit, which grows by its quantum each turn, covers its
+//! packets. A timing wheel finds the aggregates whose time has come. The wheel holds aggregates,
+//! not packets, since the policy decides only at the last moment which packet goes. Terms:
+//! *quantum*, the bytes a queue may send per turn: weight · MSS; *deficit*, the rest of them.
 //! Properties: an aggregate never sends faster than its rate by more than a packet; busy queues get
 //! their weights' parts within a quantum and a packet; a packet leaves at most a tick of the wheel
-//! late, and that does not add up.
-//! Cost: all packets are in one pool as a list per queue, the kindest layout: memory is only for
-//! packets that wait, and sending a packet touches only that packet.
+//! late, and this lateness does not add up. Cost: all packets are in one pool as a list per queue.
+//! This layout favours the shaper: it needs memory only for packets that wait, and sending a packet
+//! touches only that packet.
 //!
 //! Source: BC-PQP §2.1 and §6.1; Shreedhar and Varghese, Efficient fair queueing using deficit
 //! round robin, SIGCOMM 1995; Saeed et al., Carousel, SIGCOMM 2017 (the wheel).
@@ -23,26 +23,26 @@ use fairweir_core::units::{Bytes, Rate, Time};
 /// An aggregate of a shaper.
 #[derive(Clone, Debug)]
 pub struct ShaperSpec {
-    /// What the aggregate may use, in L2 bytes.
+    /// The rate of the aggregate, in L2 bytes.
     pub rate: Rate,
-    /// How much each queue holds.
+    /// Size of each queue.
     pub queue: Bytes,
-    /// A queue for each weight.
+    /// One queue for each weight.
     pub weights: Vec<u16>,
 }
 
-/// A packet that leaves, and what the caller gave with it.
+/// A packet that leaves, and the caller's data for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Departure<T> {
-    /// When its time came; up to a tick of the wheel before it is polled.
+    /// When its time came; at most a tick of the wheel before it is polled.
     pub at: Time,
-    /// Whose packet it is.
+    /// The aggregate to which it belongs.
     pub aggregate: usize,
-    /// In whose queue it was.
+    /// The leaf in whose queue it was.
     pub leaf: usize,
-    /// As it was enqueued.
+    /// Its size as it was enqueued.
     pub size: Bytes,
-    /// As it was enqueued.
+    /// The caller's data as it was enqueued.
     pub packet: T,
 }
 
@@ -57,13 +57,13 @@ pub struct Shapers<T> {
 
 #[derive(Clone, Debug)]
 struct Aggregate {
-    /// What a byte takes, in 2⁻²⁴ ns.
+    /// Time of a byte, in 2⁻²⁴ ns.
     byte_time: u64,
     /// When the packet that is leaving has had its time, ns.
     free_at: u64,
-    /// Which queues have packets.
+    /// A bit for each queue that has packets.
     busy: u64,
-    /// Whose turn it is.
+    /// The queue whose turn it is.
     turn: u32,
     queue_first: u32,
     /// The most bytes of a queue.
@@ -80,18 +80,18 @@ struct Queue {
 }
 
 impl<T> Shapers<T> {
-    /// Shapers without a packet, numbered as the specifications are.
+    /// Shapers without packets, numbered like the specifications.
     ///
     /// # Panics
-    /// If one has no queue or more than [`plan::LEAVES_MAX`], a weight or a rate that is not a plan's, or
-    /// a queue of 4 GiB or more.
+    /// If an aggregate has no queue or more than [`plan::LEAVES_MAX`], a weight or a rate out of a
+    /// plan's range, or a queue of 4 GiB or more.
     pub fn new(specs: &[ShaperSpec]) -> Shapers<T> {
         let mut queues = Vec::new();
         let aggregates = specs.iter().map(|spec| Aggregate::new(spec, &mut queues)).collect();
         Shapers { aggregates, queues, pool: Pool::new(), wheel: Wheel::new(specs.len()) }
     }
 
-    /// Puts a packet into its queue; returns it if that is full.
+    /// Puts a packet into its queue; returns the packet if the queue is full.
     pub fn enqueue(
         &mut self,
         now: Time,
@@ -130,7 +130,7 @@ impl<T> Shapers<T> {
         self.wheel.next()
     }
 
-    /// A packet that leaves by now, if there is any.
+    /// A packet that leaves by now, if there is one.
     pub fn poll_departure(&mut self, now: Time) -> Option<Departure<T>> {
         let aggregate = self.wheel.poll(now)?;
         let owner = &mut self.aggregates[aggregate];
@@ -138,7 +138,7 @@ impl<T> Shapers<T> {
         let queues = &mut self.queues[first..];
         let (leaf, size, packet) = owner.dequeue(queues, &mut self.pool);
         let at = Time::from_nanos(owner.free_at);
-        // A packet of nothing takes a nanosecond, so that time passes.
+        // An empty packet takes a nanosecond, so that time passes.
         owner.free_at += ((u64::from(size) * owner.byte_time) >> 24) + 1;
         if owner.busy != 0 {
             self.wheel.set(aggregate, Time::from_nanos(owner.free_at));
@@ -146,7 +146,7 @@ impl<T> Shapers<T> {
         Some(Departure { at, aggregate, leaf, size: Bytes::new(u64::from(size)), packet })
     }
 
-    /// What waits in a queue.
+    /// Bytes that wait in a queue.
     pub fn backlog(&self, aggregate: usize, leaf: usize) -> Bytes {
         let first = self.aggregates[aggregate].queue_first as usize;
         Bytes::new(u64::from(self.queues[first + leaf].backlog))
@@ -182,7 +182,7 @@ impl Aggregate {
         Aggregate { byte_time, free_at: 0, busy: 0, turn: 0, queue_first, limit }
     }
 
-    /// Takes the packet whose turn it is; there is one.
+    /// Takes the packet whose turn it is; there has to be one.
     fn dequeue<T>(&mut self, queues: &mut [Queue], pool: &mut Pool<T>) -> (usize, u32, T) {
         loop {
             let leaf = self.turn as usize;
@@ -208,7 +208,7 @@ impl Aggregate {
     }
 }
 
-/// Packets that wait, as lists; places that are free are one more list.
+/// Lists of waiting packets; the free places are one more list.
 #[derive(Clone, Debug)]
 struct Pool<T> {
     waiting: Vec<Waiting<T>>,
@@ -217,7 +217,7 @@ struct Pool<T> {
 
 #[derive(Clone, Debug)]
 struct Waiting<T> {
-    /// Nothing while the place is free.
+    /// `None` while the place is free.
     packet: Option<T>,
     size: u32,
     next: u32,
@@ -243,7 +243,7 @@ impl<T> Pool<T> {
         at
     }
 
-    /// Takes a packet out; returns it, its size, and which comes after it.
+    /// Takes a packet out; returns its size, the packet and the place of the one after it.
     fn take(&mut self, at: u32) -> (u32, T, u32) {
         let place = &mut self.waiting[at as usize];
         let packet = place.packet.take().expect("invariant: a queue's packets are there");

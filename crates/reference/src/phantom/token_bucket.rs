@@ -3,7 +3,7 @@
 //! Problem: keep an aggregate to its rate without storing a packet.
 //! Method: tokens drip into a bucket at the rate until it is full; a packet takes its size in tokens
 //! or is dropped.
-//! Properties: in any span it passes at most the rate times the span and a bucket. It knows no
+//! Properties: in any span it passes at most the rate times the span plus a bucket. It knows no
 //! flows: a flow that sends more gets more.
 //!
 //! Source: BC-PQP §2.2; RFC 2697 without its second bucket.
@@ -17,7 +17,7 @@ use fairweir_core::units::{Bytes, Rate, Time};
 pub struct TokenBucket {
     /// 2⁻²⁴ bytes per nanosecond.
     rate: u64,
-    /// 2⁻²⁴ bytes.
+    /// Size of the bucket, 2⁻²⁴ bytes.
     size: u64,
     tokens: u64,
     latest: u64,
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn a_full_bucket_passes_its_size_at_once_and_then_the_rate() {
-        // 8 Mbit/s are a byte per microsecond.
+        // 8 Mbit/s is a byte per microsecond.
         let mut bucket = TokenBucket::new(Rate::mbit(8), Bytes::new(3_000));
         let mut at = |us: u64| bucket.handle_packet(Time::from_nanos(us * 1_000), packet(1_000));
         assert_eq!([at(0), at(0), at(0), at(0)], {
@@ -67,7 +67,7 @@ mod tests {
             [Pass, Pass, Pass, Drop]
         });
         assert_eq!(at(998), Verdict::Drop);
-        // The rate is rounded down to 2⁻²⁴ bytes per nanosecond, so that it may come a little late.
+        // The rate is rounded down to 2⁻²⁴ bytes per nanosecond, so tokens may come a little late.
         assert_eq!(at(1_001), Verdict::Pass);
         assert_eq!(at(1_002), Verdict::Drop);
     }

@@ -1,30 +1,30 @@
 //! A hashed timing wheel: many timers, each set and fired in O(1).
 //!
-//! Method: time is cut into ticks and a timer goes into the slot of its tick, modulo the number of
-//! slots; a timer of a later round stays in its slot until its tick has come. A timer fires at the
-//! end of its tick, so at most [`TICK`] late and never early. A bit for each slot and one for each 64
-//! slots find the next slot with a timer.
+//! Method: time is divided into ticks, and a timer goes into the slot of its tick, modulo the
+//! number of slots; a timer of a later round stays in its slot until its tick has come. A timer
+//! fires at the end of its tick, so at most [`TICK`] late and never early. One bit for each slot
+//! and one for each 64 slots serve to find the next slot with a timer.
 //!
 //! Source: Varghese and Lauck, Hashed and hierarchical timing wheels, SOSP 1987, scheme 6.
 
 use super::ones;
 use fairweir_core::units::{Span, Time};
 
-/// How late a timer may fire: a 15th of what an MSS takes at 200 Mbit/s.
+/// The most that a timer may be late: a 15th of the time of an MSS at 200 Mbit/s.
 pub(super) const TICK: Span = Span::nanos(1 << TICK_BITS);
 const TICK_BITS: u32 = 12;
-/// A round takes 17 ms, what an MSS takes at 0.7 Mbit/s.
+/// A round takes 17 ms, the time of an MSS at 0.7 Mbit/s.
 const SLOTS: u64 = 64 * 64;
 
-/// Timers by number. Invariant: a timer that is set is in `ready`'s list or in that of its slot.
+/// Timers by number. Invariant: a timer that is set is in the list of `ready` or of its slot.
 #[derive(Clone, Debug)]
 pub(super) struct Wheel {
     /// First timer of each slot, [`NONE`] if there is none.
     heads: Vec<u32>,
-    /// Which slots have timers, and which words of this have bits.
+    /// Bits of the slots that have timers; below, bits of the words of this that are not zero.
     occupied: [u64; 64],
     occupied_words: u64,
-    /// All before this tick have fired or are ready to.
+    /// All timers before this tick have fired or are ready to fire.
     tick: u64,
     /// First timer whose tick has come.
     ready: u32,
@@ -61,7 +61,7 @@ impl Wheel {
         self.timers[timer] = Timer { tick, next };
     }
 
-    /// Whose time has come, if anybody's.
+    /// A timer whose time has come, if there is one.
     pub(super) fn poll(&mut self, now: Time) -> Option<usize> {
         if self.ready == NONE {
             self.advance(now.as_nanos() >> TICK_BITS);
@@ -89,7 +89,7 @@ impl Wheel {
         earliest.map(|tick| Time::from_nanos(tick << TICK_BITS))
     }
 
-    /// Makes the timers of the next slot that has any up to `until` ready.
+    /// Makes the timers of the next slot that has any, up to `until`, ready.
     fn advance(&mut self, until: u64) {
         let end = (until + 1).min(self.tick + SLOTS);
         while self.ready == NONE && self.tick <= until {
@@ -138,7 +138,7 @@ impl Wheel {
     fn occupied_from(&self, from: u64, end: u64) -> Option<u64> {
         let slot = slot(from);
         let (word, bit) = (slot / 64, slot % 64);
-        // The rest of this word, then the words after it and again from the first, and this one.
+        // The rest of this word, the words after it and, from the first on, those up to this one.
         let here = self.occupied[word] & (u64::MAX << bit);
         let after = self.occupied_words.rotate_right(word as u32) & !1;
         let found = ones(here).next().map(|bit| word * 64 + bit).or_else(|| {

@@ -1,5 +1,5 @@
-//! The optimum of a market as a generic solver of convex programs finds it: Clarabel, an interior-point method
-//! for cones, which knows nothing of the structure.
+//! The optimum of a market as found by a generic solver of convex programs: Clarabel, an
+//! interior-point method for cones, which does not use the structure of the problem.
 #![allow(unreachable_pub)]
 
 use clarabel::algebra::CscMatrix;
@@ -9,12 +9,12 @@ use clarabel::solver::{
 };
 use fairweir_reference::market::optimum::Household;
 
-/// y = 25 · rate, in which the utilities are written (MYOB §VI).
+/// The utilities are functions of y = 25 · rate (MYOB §VI).
 const SCALE: f64 = 25.0;
 /// The terms of a utility, by kind of use.
 const TERMS: usize = 4;
 
-/// Rows of A·v + s = b, by their non-zero entries.
+/// Rows of A·v + s = b, stored by their non-zero entries.
 #[derive(Default)]
 struct Rows {
     at: Vec<usize>,
@@ -24,7 +24,7 @@ struct Rows {
 }
 
 impl Rows {
-    /// Adds s = `constant` + Σ `terms`, of variables and their factors.
+    /// Adds s = `constant` + Σ `terms`, where `terms` are variables with their factors.
     fn push(&mut self, constant: f64, terms: &[(usize, f64)]) {
         for &(variable, factor) in terms {
             self.at.push(self.right.len());
@@ -35,9 +35,8 @@ impl Rows {
     }
 }
 
-/// The greatest sum of all utilities, as Clarabel finds it, if a rate is the spend, or `evenly` a part of what is
-/// not spent of all credits as well; `None` where it does not come as near as it wants to, which is one market in
-/// a thousand.
+/// The greatest sum of all utilities that Clarabel finds. A rate is what a household spends; with `evenly`, also
+/// an equal part of all unspent credits. `None` if Clarabel does not reach its accuracy: one market in a thousand.
 pub fn solved(homes: &[Household], cap: Option<f64>, evenly: bool) -> Option<f64> {
     let slots = homes[0].utilities.len();
     let spend = |home: usize, slot: usize| home * slots + slot;
@@ -50,7 +49,7 @@ pub fn solved(homes: &[Household], cap: Option<f64>, evenly: bool) -> Option<f64
         earlier.map(|(of, s)| (spend(of, s), if of == home { -1.0 } else { gain })).collect()
     };
     let part = if evenly { 1.0 / homes.len() as f64 } else { 0.0 };
-    // y, but for what all have of the credits.
+    // y as a function of the spends, without the part that all get of the credits.
     let scaled = |home: usize, slot: usize| -> Vec<(usize, f64)> {
         let factor = |of: usize| SCALE * (if of == home { 1.0 } else { 0.0 } - part);
         (0..homes.len()).map(|of| (spend(of, slot), factor(of))).collect()
@@ -75,14 +74,14 @@ pub fn solved(homes: &[Household], cap: Option<f64>, evenly: bool) -> Option<f64
         for t in 0..slots {
             let [streaming, social, downloads, web] = home.utilities[t].weights;
             let y = scaled(i, t);
-            // One more than the power of y that a term has at most: y^α · 1^(1 - α) ≥ term.
+            // A term is at most a power of y, plus one: y^α · 1^(1 - α) ≥ term.
             for (kind, alpha, shift) in [(0, 0.3, 0.0), (1, 0.5, 0.0), (2, 0.8, 1.0)] {
                 rows.push(first + shift, &y);
                 rows.push(1.0, &[]);
                 rows.push(0.0, &[(term(i, t, kind), 1.0)]);
                 cones.push(PowerConeT(alpha));
             }
-            // The term is (y + 1)^-2 at least: (y + 1)^(2/3) · term^(1/3) ≥ 1.
+            // The term is at least (y + 1)^-2: (y + 1)^(2/3) · term^(1/3) ≥ 1.
             rows.push(first + 1.0, &y);
             rows.push(0.0, &[(term(i, t, 3), 1.0)]);
             rows.push(1.0, &[]);

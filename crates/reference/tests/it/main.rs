@@ -1,4 +1,4 @@
-//! The market's optimum beside a generic solver.
+//! Compares the market's optimum with a generic solver.
 #![allow(clippy::unwrap_used, reason = "it is a test")]
 
 mod clarabel;

@@ -1,4 +1,4 @@
-//! The optimum of a market beside a generic solver.
+//! Compares the optimum of a market with a generic solver.
 
 use fairweir_core::market::utility::Utility;
 use fairweir_reference::market::even::best_rates;

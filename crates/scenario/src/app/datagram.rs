@@ -7,10 +7,10 @@ use super::{Outcome, Play, Want, Wants, full_packet};
 use crate::report::PingSamples;
 use crate::{ETHERNET_HEADER, Flow, UDP_HEADER};
 
-/// A request of the last moments that has no answer yet is not lost.
+/// A request younger than this at the stop does not count as lost if it has no answer yet.
 const ANSWER_WITHIN: Span = Span::secs(1);
 
-/// Full packets at the demand, whatever becomes of them.
+/// Sends full packets at the demanded rate, whatever becomes of them.
 #[derive(Debug)]
 pub(super) struct Cbr {
     steps: Steps,
@@ -61,7 +61,7 @@ impl Play for Cbr {
     }
 }
 
-/// Asks at every interval and measures how long the answers take.
+/// Sends a request at every interval and measures how long the answers take.
 #[derive(Debug)]
 pub(super) struct Pinger {
     /// `None` before the start and after the stop.
@@ -95,7 +95,7 @@ impl Play for Pinger {
 
     fn handle_timeout(&mut self, now: Time, wants: &mut Wants) {
         if let Some(due) = self.due.filter(|&due| due <= now) {
-            // The time itself is what comes back, so that nothing is to be remembered.
+            // The id is the time of the request and comes back with the answer; nothing is stored.
             wants.push_back(Want::Ping { id: now.as_nanos() });
             self.samples.sent += u64::from(self.is_old_enough(now));
             self.due = Some(due + self.interval);

@@ -1,14 +1,14 @@
-//! What flows do: each application is a state machine that drives connections, in virtual time those
-//! of the engine, in the emulated home real ones.
+//! Behaviour of flows: each application is a state machine that drives connections. In virtual time
+//! these are the engine's connections, in the emulated home real ones.
 //!
 //! The caller tells an [`App`] when its flow starts and stops, which connections are open, how
 //! much has arrived and what time it is, and takes out what the application wants ([`Want`]). It
 //! drains [`App::poll_want`] after each `handle_*` and calls [`App::handle_timeout`] at
 //! [`App::next_timeout`]; too early is harmless.
 //!
-//! Terms: a *slot* is a small number that an application gives to a connection; after a
-//! [`Want::Close`] the same slot may be opened again at once, as another connection, and nothing
-//! more may be reported of the one that was closed. The *client* is who receives, behind the access
+//! Terms: a *slot* is a small number that an application gives to a connection. After a
+//! [`Want::Close`] the same slot may be opened again at once, as another connection; from then on
+//! nothing may be reported about the closed one. The *client* is the receiver, behind the access
 //! link; the *server* sends.
 //!
 //! | module | kind of flow |
@@ -20,9 +20,9 @@
 //! | `web` | `web`: pages of objects that depend on each other |
 //! | `short` | `short`: downloads that arrive at random |
 //!
-//! Properties: the same flow, seed and events give the same wants; no more than
-//! [`crate::CONNECTIONS_MAX`] slots are in use; what is kept of a flow is bounded by the
-//! length of the run, and nothing is allocated per packet.
+//! Properties: the same flow, seed and events give the same wants; at most
+//! [`crate::CONNECTIONS_MAX`] slots are in use; the data kept about a flow is bounded by the length
+//! of the run, and nothing is allocated per packet.
 
 use std::collections::VecDeque;
 use std::fmt::Debug;
@@ -56,7 +56,7 @@ use web::Browser;
 pub enum Want {
     /// Open the connection `slot`.
     Open {
-        /// Which one; below [`crate::CONNECTIONS_MAX`].
+        /// Number of the slot; below [`crate::CONNECTIONS_MAX`].
         slot: u32,
     },
     /// Ask the server for this much payload on an open connection: a request crosses the uplink, then
@@ -64,11 +64,11 @@ pub enum Want {
     Fetch {
         /// Which connection.
         slot: u32,
-        /// `None` is without end.
+        /// Payload to ask for; `None` is without end.
         volume: Option<Bytes>,
     },
     /// The server writes this much without being asked, by its own clock. If more than `unsent_max`
-    /// would then wait in its kernel for being sent the first time, it writes nothing, and does not
+    /// would then wait in its kernel to be sent for the first time, it writes nothing, and does not
     /// try again.
     Write {
         /// Which connection.
@@ -78,15 +78,15 @@ pub enum Want {
         /// How much may wait.
         unsent_max: Bytes,
     },
-    /// The server stops writing: of what waits for being sent the first time only `unsent_max` goes
-    /// out, which is what its kernel had already taken.
+    /// The server stops writing: of the data that waits to be sent for the first time, only
+    /// `unsent_max` goes out, since its kernel had already taken that part.
     Withdraw {
         /// Which connection.
         slot: u32,
         /// How much still goes out.
         unsent_max: Bytes,
     },
-    /// Close the connection: nothing more is sent, what is under way arrives and is ignored.
+    /// Close the connection: nothing more is sent; data under way arrives and is ignored.
     Close {
         /// Which connection.
         slot: u32,
@@ -99,7 +99,7 @@ pub enum Want {
     /// A small datagram to the server, which answers with one of the same size
     /// ([`crate::PING_PAYLOAD`]).
     Ping {
-        /// Comes back with the answer.
+        /// Number of the request, which comes back with the answer.
         id: u64,
     },
 }
@@ -107,11 +107,11 @@ pub enum Want {
 /// What an application measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Outcome {
-    /// Nothing that the link does not know better.
+    /// Nothing beyond what the link measures itself.
     Nothing,
     /// Round-trip times.
     Ping(PingSamples),
-    /// What a film was like.
+    /// Quality of a film as it was watched.
     Video(VideoSamples),
     /// How long web pages took.
     Web(WebSamples),
@@ -120,7 +120,7 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    /// Adds it to what is to be judged.
+    /// Adds the measurements to the run that is to be judged.
     pub fn add_to(self, run: &mut Run<'_>) {
         match self {
             Outcome::Nothing => {}
@@ -168,7 +168,7 @@ impl App {
         self.play.handle_start(now, &mut self.wants);
     }
 
-    /// The flow ends: all connections are closed and nothing more happens.
+    /// The flow ends: it closes all connections and does nothing more.
     pub fn handle_stop(&mut self, now: Time) {
         self.play.handle_stop(now, &mut self.wants);
     }
@@ -203,16 +203,16 @@ impl App {
         self.wants.pop_front()
     }
 
-    /// What it measured, after the stop.
+    /// The measurements, after the stop.
     pub fn outcome(self) -> Outcome {
         self.play.outcome()
     }
 }
 
-/// In the order in which they are to be done.
+/// Wants in the order in which they are to be carried out.
 type Wants = VecDeque<Want>;
 
-/// What every kind of application does with what happens. By default it does not concern it.
+/// Reactions of each kind of application to events. By default an event is ignored.
 trait Play: Debug + Send {
     fn handle_start(&mut self, now: Time, wants: &mut Wants);
     fn handle_stop(&mut self, now: Time, wants: &mut Wants);
@@ -228,7 +228,7 @@ trait Play: Debug + Send {
     }
 }
 
-/// The IP packet of a full segment.
+/// L2 size of the IP packet of a full segment.
 fn full_packet(flow: &Flow, segment: Bytes) -> Bytes {
     segment + Bytes::new(flow.headers())
 }

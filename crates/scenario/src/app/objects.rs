@@ -1,8 +1,8 @@
-//! An endless page in a browser: from each of its hosts it loads an object of each of [`Browser::OBJECTS`] at
-//! a time, and asks for the next one of that size when one is there.
+//! An endless page in a browser. From each of its hosts it loads one object of each size in [`Browser::OBJECTS`] at
+//! a time; when an object is complete, it asks for the next one of that size.
 //!
-//! Over HTTP/1.1 each of these downloads has a connection of its own. Over HTTP/2 those from one host share one; the
-//! server then sends the objects one after the other instead of interleaved, since only their sum is seen.
+//! Over HTTP/1.1 each of these downloads has a connection of its own. Over HTTP/2 the downloads from one host share
+//! a connection; the server then sends objects one after the other, not interleaved, as only their sum is seen.
 
 use std::collections::VecDeque;
 
@@ -20,7 +20,7 @@ pub(super) struct Objects {
 
 #[derive(Debug, Default)]
 struct Connection {
-    /// How much has been asked for in all.
+    /// Volume asked for in all.
     asked: Bytes,
     /// Each object that is in flight: the total volume with which it is complete, and its size.
     under_way: VecDeque<(Bytes, Bytes)>,

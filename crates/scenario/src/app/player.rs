@@ -2,23 +2,23 @@
 //!
 //! Problem: a film comes in chunks of [`CHUNK`], each in several qualities (*rungs* of a *ladder*).
 //! The player wants the best quality that the network carries, without running dry. Method: it asks
-//! for one chunk after the other while they fit into its buffer, so that a full buffer makes it go
+//! for one chunk after the other while they fit into its buffer, so a full buffer makes it switch
 //! on and off. It asks for the higher of
 //!
-//! - what 0.8 of the throughput carries, which is an average over chunks with exponential weights,
-//!   or the newest chunk's if that is lower;
-//! - what the buffer stands for: the lowest rung up to [`RESERVOIR`], the highest from [`FULL`] on,
-//!   linear in the rate between (BBA-0 of Huang, Johari, McKeown, Trunnell and Watson, SIGCOMM
-//!   2014, whose 90 s and 216 s of 240 s are scaled to 60 s), so that a buffer that fills excuses
-//!   what the factor forbids;
+//! - the rung that 0.8 of the throughput carries; throughput is an average over chunks with
+//!   exponential weights, or the newest chunk's if that is lower;
+//! - the rung for which the buffer stands: the lowest up to [`RESERVOIR`], the highest from
+//!   [`FULL`] on, linear in the rate between (BBA-0 of Huang, Johari, McKeown, Trunnell and Watson,
+//!   SIGCOMM 2014, whose 90 s and 216 s of 240 s are scaled to 60 s), so that a filling buffer
+//!   permits what the factor forbids;
 //!
 //! but it does not step up above what the throughput carries, which would only oscillate (as BOLA-O
-//! of Spiteri, Urgaonkar and Sitaraman, INFOCOM 2016). Playing begins, and goes on after the player
-//! ran dry (a *stall*), with the first chunk that is there. A chunk that was asked for is waited
-//! for, however long it takes; many players would give it up and ask for a lower quality.
+//! of Spiteri, Urgaonkar and Sitaraman, INFOCOM 2016). Playback begins, and resumes after the
+//! player ran dry (a *stall*), with the first chunk that arrives. The player waits for a chunk,
+//! however long it takes; many players would give it up and ask for a lower quality.
 //!
 //! Properties, all tested: the buffer never exceeds [`BUFFER_MAX`]; one request is under way at a
-//! time; time is played, stalled or before the first picture, until the film is over.
+//! time; until the film is over, all time is either played, stalled or before the first picture.
 //!
 //! It knows nothing of connections and can drive real ones as well.
 
@@ -30,15 +30,15 @@ use crate::report::VideoSamples;
 
 /// How long a chunk plays.
 pub const CHUNK: Span = Span::secs(4);
-/// How much the player keeps.
+/// Largest buffer, as playing time.
 pub const BUFFER_MAX: Span = Span::secs(60);
-/// Up to here the buffer stands for the lowest rung.
+/// Up to this buffer, the buffer's rule selects the lowest rung.
 pub const RESERVOIR: Span = Span::millis(22_500);
-/// From here on the buffer stands for the highest rung.
+/// From this buffer on, the buffer's rule selects the highest rung.
 pub const FULL: Span = Span::secs(54);
-/// What part of the throughput is thought safe.
+/// Part of the throughput that counts as safe.
 const SAFE: f64 = 0.8;
-/// Weight of the newest chunk in the average throughput: about the last half minute counts.
+/// Weight of the newest chunk in the average throughput: about the last half minute matters.
 const NEWEST: f64 = 0.25;
 
 /// A film player.
@@ -46,11 +46,11 @@ const NEWEST: f64 = 0.25;
 /// Invariants: what is buffered is at most [`BUFFER_MAX`]; everything before `clock` was played.
 #[derive(Clone, Debug)]
 pub struct Player {
-    /// What of the film was not asked for yet.
+    /// Part of the film that was not asked for yet.
     left: Span,
     state: State,
     clock: Time,
-    /// Rung and time to play of each chunk that is there, the next one first.
+    /// Rung and playing time of each chunk in the buffer, the next one to play first.
     buffer: VecDeque<(usize, Span)>,
     request: Option<Request>,
     /// Rung of the last request.
@@ -64,7 +64,7 @@ pub struct Player {
 enum State {
     /// Before the start.
     Idle,
-    /// Nothing to play since then; `first` before the first picture.
+    /// There has been nothing to play since then; `first` before the first picture.
     Waiting {
         since: Time,
         first: bool,
@@ -83,7 +83,7 @@ struct Request {
 }
 
 impl Player {
-    /// A player of a film of some length; `None` is without end. The ladder is in rising order.
+    /// A player of a film of some length, `None` for without end. The ladder is in rising order.
     ///
     /// # Panics
     /// If the ladder is empty.
@@ -108,7 +108,7 @@ impl Player {
         self.state = State::Waiting { since: now, first: true };
     }
 
-    /// The chunk that was asked for is there.
+    /// The chunk that was asked for has arrived.
     pub fn handle_chunk(&mut self, now: Time) {
         self.advance(now);
         let Some(request) = self.request.take() else { return };
@@ -140,8 +140,8 @@ impl Player {
         self.state = State::Over;
     }
 
-    /// The chunk to ask for now, as its volume; then [`Player::handle_chunk`] is due once it is
-    /// there.
+    /// The chunk to ask for now, as its volume; once it has arrived, [`Player::handle_chunk`] has
+    /// to be called.
     pub fn poll_request(&mut self, now: Time) -> Option<Bytes> {
         self.advance(now);
         let may = matches!(self.state, State::Waiting { .. } | State::Playing);
@@ -161,7 +161,7 @@ impl Player {
         Some(volume)
     }
 
-    /// When the next chunk fits; `None` if nothing happens by itself.
+    /// When there is room for the next chunk; `None` if nothing happens by itself.
     pub fn next_timeout(&self) -> Option<Time> {
         let span = CHUNK.min(self.left);
         let waits = self.state == State::Playing && self.request.is_none() && span > Span::ZERO;
@@ -169,12 +169,12 @@ impl Player {
         waits.then(|| self.clock + Span::nanos(self.buffered().as_nanos().saturating_sub(room)))
     }
 
-    /// How much there is to play.
+    /// Playing time of the chunks in the buffer.
     pub fn buffered(&self) -> Span {
         self.buffer.iter().map(|(_, span)| *span).sum()
     }
 
-    /// What was seen, after the stop.
+    /// Quality as watched, after the stop.
     pub fn samples(self) -> VideoSamples {
         self.samples
     }
@@ -205,7 +205,7 @@ impl Player {
         self.highest_within(low + (high - low) * part.clamp(0.0, 1.0))
     }
 
-    /// Plays what there is until `now`.
+    /// Plays the buffered chunks until `now`.
     fn advance(&mut self, now: Time) {
         let mut passed = now.since(self.clock);
         while self.state == State::Playing && passed > Span::ZERO {

@@ -1,6 +1,6 @@
 //! Random times and sizes.
 //!
-//! The same seed gives the same ones on machines whose logarithms are rounded alike.
+//! The same seed gives the same values on machines whose logarithms are rounded alike.
 
 use std::f64::consts::TAU;
 
@@ -22,7 +22,7 @@ impl Random {
         self.0.below(end)
     }
 
-    /// Exponentially distributed: what a Poisson process waits.
+    /// Exponentially distributed: the time between events of a Poisson process.
     pub(super) fn exponential(&mut self, mean: Span) -> Span {
         times(mean, -self.uniform().ln())
     }
@@ -48,7 +48,7 @@ impl Random {
     }
 }
 
-/// Heavy-tailed: finite mean, infinite variance, as on and off times of hosts were measured to be.
+/// Heavy-tailed: finite mean, infinite variance, as measured for the on and off times of hosts.
 /// Source: Willinger, Taqqu, Sherman and Wilson, SIGCOMM 1995.
 const PARETO_SHAPE: f64 = 1.5;
 
@@ -93,7 +93,7 @@ mod tests {
             .collect();
         logs.sort_by(f64::total_cmp);
         assert!((logs[50_000].exp() / 15e3 - 1.0).abs() < 0.02, "{}", logs[50_000].exp());
-        // One sigma above the median lie 84.13 %.
+        // 84.13 % of the values lie below one sigma above the median.
         assert!((logs[84_134] - logs[50_000] - 1.3).abs() < 0.02, "{}", logs[84_134]);
         assert_eq!(random.lognormal(Bytes::kb(15), 0.0, max), Bytes::kb(15));
         assert!(random.lognormal(Bytes::kb(15), 4.0, Bytes::new(1)) == Bytes::new(1));

@@ -1,7 +1,7 @@
 //! Short downloads that arrive as a Poisson process, each with a connection of its own.
 //!
-//! The completion time runs from the arrival to the last byte, so it holds the handshake, and also
-//! the wait for a slot, should [`CONNECTIONS_MAX`] downloads be under way already.
+//! The completion time runs from the arrival to the last byte, so it includes the handshake, and
+//! also the wait for a slot if [`CONNECTIONS_MAX`] downloads are under way already.
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,7 @@ use super::{Outcome, Play, Want, Wants};
 use crate::report::ShortSamples;
 use crate::{CONNECTIONS_MAX, Short};
 
-/// The largest size that chance may give.
+/// The largest size of a random download.
 const SIZE_MAX: Bytes = Bytes::kb(1_000_000);
 
 /// Short downloads that arrive at random.
@@ -22,13 +22,13 @@ pub(super) struct Shorts {
     random: Random,
     /// When the next one arrives; `None` before the start and after the stop.
     arrives_at: Option<Time>,
-    /// How many have still to arrive, if that is bounded.
+    /// Number of downloads still to arrive, if it is bounded.
     left: Option<u32>,
     /// What each slot carries.
     slots: Vec<Option<Download>>,
-    /// Slots that carry nothing, the next one last.
+    /// Slots without a download; the last one is used next.
     free: Vec<u32>,
-    /// Those that have no slot yet; bounded by what a scenario may let arrive.
+    /// Downloads without a slot yet; bounded by what a scenario may let arrive.
     waiting: VecDeque<Download>,
     samples: ShortSamples,
 }

@@ -1,10 +1,10 @@
 //! Servers that send all they can, at a rate, or nothing: bulk downloads and on-off sources.
 //!
 //! Method: a server without end is asked once for everything. A server with a rate writes a full
-//! packet whenever one is due, to its connections by turns, so that each has an equal part and none
-//! two packets at a time. What a connection cannot send in time is not owed later: a packet for
-//! which there is no room is skipped. There is room for what the kernel takes and for what the
-//! server may be behind, as with the servers of the emulated home.
+//! packet whenever one is due, to its connections by turns, so that each has an equal part and
+//! never gets two packets at a time. A packet for which a connection has no room is skipped and not
+//! made up for. There is room for what the kernel takes and for as far as the server may be behind,
+//! as with the servers of the emulated home.
 
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 
@@ -12,12 +12,12 @@ use super::random::Random;
 use super::{Play, Want, Wants, full_packet};
 use crate::{DemandStep, ETHERNET_HEADER, Flow, OnOff};
 
-/// How far a server with a rate may be behind.
+/// How far a server with a rate may be behind, in time.
 const BEHIND_MAX: Span = Span::millis(20);
-/// The same in packets, however low the rate.
+/// How far it may be behind at least, in packets, however low the rate.
 const BEHIND_PACKETS_MIN: u64 = 4;
-/// What the kernel takes of a server that could send more: less if a demand of the flow allows less
-/// to be behind, so that the server can stop at once.
+/// Unsent bytes that the kernel takes from a server that could send more; less if a flow's demand
+/// allows the server to be less behind, so that it can stop at once.
 const UNSENT_MAX: Bytes = Bytes::new(128 * 1024);
 
 /// A clock that ticks once for each packet of a rate.
@@ -28,19 +28,19 @@ pub(super) struct Pacer {
 }
 
 impl Pacer {
-    /// The first packet is due at once. `size` is that of a packet in L2 bytes.
+    /// A pacer whose first packet is due at once. `size` is the size of a packet in L2 bytes.
     pub(super) fn new(now: Time, rate: Rate, size: Bytes) -> Pacer {
         Pacer { due: now, interval: rate.time_to_send(size) }
     }
 
-    /// From now on at another rate; the first packet is due after an interval of that, unless one
-    /// is due earlier anyway.
+    /// Changes the rate from now on. The first packet is due after an interval of the new rate,
+    /// unless a packet is due earlier anyway.
     pub(super) fn set_rate(&mut self, now: Time, rate: Rate, size: Bytes) {
         self.interval = rate.time_to_send(size);
         self.due = self.due.min(now + self.interval);
     }
 
-    /// Whether a packet is due, which then is done. What was missed for long is not made up for.
+    /// Whether a packet is due; it then counts as sent. Long backlogs are not made up for.
     pub(super) fn poll(&mut self, now: Time) -> bool {
         if now < self.due {
             return false;
@@ -54,7 +54,7 @@ impl Pacer {
     }
 }
 
-/// Demands that follow each other; the first holds from the start.
+/// Demands that follow each other; the first one applies from the start.
 #[derive(Clone, Debug)]
 pub(super) struct Steps {
     steps: Vec<DemandStep>,
@@ -66,7 +66,7 @@ impl Steps {
         Steps { steps: flow.demands.clone(), next: 0 }
     }
 
-    /// The demand that holds from now on, if it begins now.
+    /// The demand that applies from now on, if it begins now.
     pub(super) fn poll(&mut self, now: Time) -> Option<Option<Rate>> {
         let mut begins = None;
         while let Some(step) = self.steps.get(self.next).filter(|step| step.at <= now) {
@@ -95,7 +95,7 @@ struct Source {
     segment: Bytes,
     /// L2 size of a full packet.
     wire: Bytes,
-    /// What the kernel takes of each connection.
+    /// Unsent bytes that the kernel takes of each connection.
     unsent_max: Bytes,
     level: Level,
     /// Which of its connections are open.
@@ -190,7 +190,7 @@ impl Source {
     }
 }
 
-/// How much a connection with a rate may be behind.
+/// How far a connection with a rate may be behind.
 fn behind_max(rate: Rate, segment: Bytes) -> Bytes {
     (rate * BEHIND_MAX).max(segment * BEHIND_PACKETS_MIN)
 }
@@ -242,12 +242,12 @@ impl Play for Bulk {
     }
 }
 
-/// A download that is on and off by turns, on one connection; it begins with on.
+/// A download on one connection that is on and off by turns; it begins with on.
 #[derive(Debug)]
 pub(super) struct OnOffBulk {
     source: Source,
     steps: Steps,
-    /// What it wants while it is on.
+    /// Rate that it demands while it is on.
     demand: Option<Rate>,
     means: OnOff,
     random: Random,

@@ -13,7 +13,7 @@ const SLOT: u32 = 0;
 pub(super) struct Film {
     player: Player,
     is_open: bool,
-    /// What was asked for in all.
+    /// Volume that was asked for in all.
     asked: Bytes,
     received: Bytes,
 }

@@ -1,14 +1,14 @@
 //! A user who looks at web pages.
 //!
-//! A page is a document and the objects that it needs, which come in two waves: those that the
-//! document names, half of them, and those that these name; a wave begins when everything before it
-//! is there. Each object comes from one of the page's hosts at random, the document from the
-//! first. As browsers do with HTTP/1.1, there are at most [`CONNECTIONS_PER_HOST`] connections to a
-//! host, which carry one object at a time and last as long as the page. One that an object waits
-//! for is opened; whichever is free first takes the object. Slot `host * 6 + i` is connection `i`
-//! to a host.
+//! A page is a document and the objects that it needs, which come in two waves: the objects that
+//! the document names (half of them), and those that these objects name. A wave begins when
+//! everything before it has arrived. Each object comes from one of the page's hosts at random, the
+//! document from the first. As in browsers with HTTP/1.1, there are at most
+//! [`CONNECTIONS_PER_HOST`] connections to a host; each carries one object at a time and lasts as
+//! long as the page. A connection is opened if an object waits for one; the first connection to
+//! become free takes the object. Slot `host * 6 + i` is connection `i` to a host.
 //!
-//! Between the pages of a session, and between sessions, are exponential times, as in CRAB §5.3.
+//! The times between the pages of a session, and between sessions, are exponential, as in CRAB §5.3.
 
 use std::collections::VecDeque;
 
@@ -19,11 +19,11 @@ use super::{Outcome, Play, Want, Wants};
 use crate::Web;
 use crate::report::WebSamples;
 
-/// What Chrome and Firefox open to a host with HTTP/1.1.
+/// Connections that Chrome and Firefox open to a host with HTTP/1.1.
 const CONNECTIONS_PER_HOST: u32 = 6;
 /// Standard deviation of the logarithm of the size. Source: Barford and Crovella, SIGMETRICS 1998, body of the file sizes.
 const OBJECT_SIGMA: f64 = 1.318;
-/// The largest object: so large is one in two million.
+/// The largest object: one in two million is as large.
 const OBJECT_MAX: Bytes = Bytes::kb(10_000);
 /// How many waves follow the document.
 const WAVES: u32 = 2;
@@ -35,7 +35,7 @@ pub(super) struct Browser {
     random: Random,
     hosts: Vec<Host>,
     state: State,
-    /// How many pages are left of this session.
+    /// Number of pages left in this session.
     pages_left: u32,
     samples: WebSamples,
 }
@@ -44,20 +44,20 @@ pub(super) struct Browser {
 enum State {
     /// Before the start and after the stop.
     Idle,
-    /// Reads the last page until then.
+    /// The user reads the last page until then.
     Reads(Time),
     Loads(Page),
 }
 
-/// A page that is on its way.
+/// A page that is being loaded.
 #[derive(Clone, Copy, Debug)]
 struct Page {
     begun: Time,
-    /// How many waves follow.
+    /// Number of waves that follow.
     waves_left: u32,
-    /// How many objects the waves have that follow.
+    /// Number of objects in the waves that follow.
     objects_left: u32,
-    /// How many objects of this wave are not there yet.
+    /// Number of objects of this wave that have not arrived yet.
     missing: u32,
     volume: Bytes,
 }
@@ -74,9 +74,9 @@ enum Connection {
     #[default]
     Closed,
     Connecting,
-    /// Free, with what it has carried.
+    /// Free; the volume that it has carried.
     Free(Bytes),
-    /// Carries an object, which is complete at this volume of the connection.
+    /// Carries an object, which is complete when the connection has carried this volume.
     Busy(Bytes),
 }
 
@@ -132,7 +132,7 @@ impl Browser {
         self.random.lognormal(self.web.object, OBJECT_SIGMA, OBJECT_MAX)
     }
 
-    /// Gives objects to free connections, and opens others for those that wait.
+    /// Gives objects to free connections, and opens connections for objects that wait.
     fn dispatch(&mut self, host: usize, wants: &mut Wants) {
         let Host { ready, connections } = &mut self.hosts[host];
         let slot = |i: usize| host as u32 * CONNECTIONS_PER_HOST + i as u32;
@@ -216,7 +216,7 @@ impl Play for Browser {
         if total < complete {
             return;
         }
-        // What arrived twice is no part of the next object.
+        // Bytes that arrived twice do not count towards the next object.
         *connection = Connection::Free(complete);
         self.dispatch(place(slot).0, wants);
         let State::Loads(page) = &mut self.state else { return };

@@ -1,10 +1,10 @@
-//! The maximum of the last rounds.
+//! The maximum over the last rounds.
 
-/// The largest value that was put in during the last [`ROUNDS`] rounds; nothing leaves until
-/// something is put in, so that a silence forgets nothing.
+/// The largest value that was put in during the last [`ROUNDS`] rounds. Old values leave only when
+/// a new one is put in, so that a silence forgets nothing.
 #[derive(Clone, Debug, Default)]
 pub struct MaxFilter {
-    /// The largest of each round, and which it was.
+    /// The number and the largest value of each round.
     rounds: [(u32, f64); ROUNDS],
     newest: u32,
     max: f64,
@@ -21,7 +21,7 @@ impl MaxFilter {
         self.max
     }
 
-    /// Puts in a value of `round`, which is the last one or a later one.
+    /// Puts in a value of `round`, which is the newest round or a later one.
     pub fn put(&mut self, round: u32, value: f64) {
         let slot = &mut self.rounds[round as usize % ROUNDS];
         *slot = if slot.0 == round { (round, slot.1.max(value)) } else { (round, value) };

@@ -1,22 +1,22 @@
-//! Whether STARTUP has filled the pipe.
+//! Detects that STARTUP has filled the pipe.
 
 /// Looks for the end of growth: three rounds in which the rate grew by less than a quarter
 /// (draft-cardwell-iccrg-bbr-congestion-control-00 §4.3.2.2).
 #[derive(Clone, Debug, Default)]
 pub struct Pipe {
-    /// The largest rate when it last grew.
+    /// The largest rate at the time it last grew.
     rate: f64,
     rounds_without_growth: u32,
     is_full: bool,
 }
 
 impl Pipe {
-    /// Whether it is full; it stays so.
+    /// Whether the pipe is full; once full, it stays so.
     pub fn is_full(&self) -> bool {
         self.is_full
     }
 
-    /// A round that the application did not limit is over; `rate_max` is the largest rate of late.
+    /// A round that the application did not limit is over; `rate_max` is the largest recent rate.
     pub fn handle_round(&mut self, rate_max: f64) {
         if self.is_full {
             return;
@@ -30,7 +30,7 @@ impl Pipe {
         self.is_full = self.rounds_without_growth >= ROUNDS;
     }
 
-    /// Nothing is known any more of what the path holds: any rate counts as growth.
+    /// Forgets what the path holds: any rate then counts as growth.
     pub fn forget_rate(&mut self) {
         self.rate = 0.0;
     }

@@ -1,40 +1,40 @@
-//! What a link carries, and when.
+//! The capacity of a link over time.
 
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 
 use super::Trace;
 
-/// What a link carries.
+/// The capacity of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Capacity {
-    /// A rate; the first entry holds from the start, later ones are steps in order of time. No
+    /// A rate: the first entry applies from the start; later entries are steps in order of time. No
     /// rate is zero.
     Steps(Vec<RateStep>),
-    /// An ISP's shaper: a token bucket that is filled at `steps` and full at the start. What
-    /// there are tokens for leaves at the rate of the line.
+    /// An ISP's shaper: a token bucket that is filled at `steps` and full at the start. Packets for
+    /// which there are tokens leave at the rate of the line.
     Shaped {
-        /// As of [`Capacity::Steps`]: what the subscriber has bought.
+        /// The rate the subscriber has bought, as in [`Capacity::Steps`].
         steps: Vec<RateStep>,
-        /// What the bucket holds.
+        /// Size of the bucket.
         burst: Bytes,
-        /// At least the largest rate.
+        /// Rate of the line, at least the largest rate.
         line_rate: Rate,
     },
     /// Single opportunities to send, as recorded on a radio link.
     Trace(Trace),
 }
 
-/// From when on a link carries how much.
+/// A rate of a link and when it begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RateStep {
-    /// From then on; a packet in transmission is finished at the new rate.
+    /// When it begins; a packet in transmission is finished at the new rate.
     pub at: Time,
-    /// What the link carries, in L2 bytes.
+    /// The rate of the link, in L2 bytes.
     pub rate: Rate,
 }
 
 impl Capacity {
-    /// A rate for ever.
+    /// A rate that never changes.
     pub fn constant(rate: Rate) -> Capacity {
         Capacity::Steps(vec![RateStep { at: Time::ZERO, rate }])
     }
@@ -47,8 +47,8 @@ impl Capacity {
         }
     }
 
-    /// The rate that holds at time `t`, without what a shaper's bucket adds; of a trace, the mean
-    /// of the second that begins at `t`, which may be zero.
+    /// The rate at time `t`, without what a shaper's bucket adds; for a trace, the mean of the
+    /// second that begins at `t`, which may be zero.
     pub fn at(&self, t: Time) -> Rate {
         match self {
             Capacity::Steps(steps) | Capacity::Shaped { steps, .. } => {
@@ -63,7 +63,7 @@ impl Capacity {
         }
     }
 
-    /// What the link is said to have: the first rate, or the mean of a trace.
+    /// The advertised rate of the link: the first rate, or the mean of a trace.
     pub fn nominal(&self) -> Rate {
         match self {
             Capacity::Steps(steps) | Capacity::Shaped { steps, .. } => steps[0].rate,
@@ -71,7 +71,7 @@ impl Capacity {
         }
     }
 
-    /// The most of [`Capacity::at`] over the whole seconds from the start to `end`.
+    /// The largest [`Capacity::at`] over the whole seconds from the start to `end`.
     pub fn max(&self, end: Time) -> Rate {
         let most = match self {
             Capacity::Steps(steps) | Capacity::Shaped { steps, .. } => {
@@ -85,7 +85,7 @@ impl Capacity {
         most.unwrap_or(Rate::ZERO)
     }
 
-    /// What it carries from the start to `end`, without what a shaper's bucket adds.
+    /// The volume that it carries from the start to `end`, without what a shaper's bucket adds.
     pub fn volume(&self, end: Time) -> Bytes {
         match self {
             Capacity::Steps(steps) | Capacity::Shaped { steps, .. } => {
@@ -96,7 +96,7 @@ impl Capacity {
         }
     }
 
-    /// Refuses what no link can be made from.
+    /// Panics if no link can be made from the capacity.
     pub(super) fn check(&self) {
         let steps = match self {
             Capacity::Trace(_) => return,

@@ -14,12 +14,12 @@ use fairweir_core::units::{Span, Time};
 use super::Dropped;
 use super::lane::{Lane, Waiting};
 
-/// Sojourn that a standing queue may have. Source: RFC 8289 §4.3.
+/// Sojourn time that a standing queue may have. Source: RFC 8289 §4.3.
 const TARGET: Span = Span::millis(5);
-/// How long it may be above that. Source: RFC 8289 §4.3.
+/// How long the sojourn time may be above [`TARGET`]. Source: RFC 8289 §4.3.
 const INTERVAL: Span = Span::millis(100);
 
-/// The control of one queue; the names are those of the RFC.
+/// The controller of one queue; the names are those of the RFC.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Codel {
     first_above: Option<Time>,
@@ -32,7 +32,7 @@ pub(super) struct Codel {
 }
 
 impl Codel {
-    /// Takes the packet that is served next out of the lane, and those that go before it.
+    /// Takes the packet that is served next out of the lane, and drops packets before it.
     pub(super) fn pop<T>(
         &mut self,
         now: Time,
@@ -68,7 +68,7 @@ impl Codel {
         head
     }
 
-    /// The first packet of the lane, and whether it may be dropped: the RFC's `dodequeue`.
+    /// The first packet of the lane, and whether it may be dropped: `dodequeue` in the RFC.
     fn next<T>(&mut self, now: Time, lane: &mut Lane<T>) -> (Option<Waiting<T>>, bool) {
         let Some(waiting) = lane.pop() else {
             self.first_above = None;
@@ -86,7 +86,7 @@ impl Codel {
     }
 }
 
-/// When the drop after `count` others comes.
+/// Time of the next drop, where `count` is the RFC's count of drops in this episode.
 fn control_law(t: Time, count: u32) -> Time {
     t + Span::nanos((INTERVAL.as_nanos() as f64 / f64::from(count).sqrt()) as u64)
 }
@@ -100,8 +100,8 @@ mod tests {
 
     const SIZE: u64 = 1_514;
 
-    /// A queue in which packets have waited `sojourn` and many are behind, looked at every
-    /// millisecond from 1 s on: the milliseconds at which something is dropped.
+    /// Looks every millisecond from 1 s on at a queue in which packets have waited `sojourn` and
+    /// many are behind. Returns the milliseconds at which a packet is dropped.
     fn drops_of(codel: &mut Codel, range: std::ops::Range<u64>, sojourn: Span) -> Vec<u64> {
         range.filter(|&ms| drops_at(codel, ms, sojourn, 10) > 0).collect()
     }
@@ -141,7 +141,7 @@ mod tests {
             let mut codel = Codel::default();
             assert_eq!(drops_of(&mut codel, 0..101, Span::millis(6)), [100]);
             assert_eq!(drops_at(&mut codel, 101, good.0, good.1), 0);
-            // It takes a whole interval again.
+            // It takes a whole interval again until the first drop.
             assert_eq!(drops_of(&mut codel, 102..203, Span::millis(6)), [202]);
         }
     }
@@ -234,7 +234,7 @@ mod tests {
     proptest::proptest! {
         #[test]
         fn packets_go_as_the_printed_code_says(
-            // Loads in packets per millisecond of service, each for a while.
+            // Loads in packets per millisecond of service, each with its duration.
             loads in proptest::collection::vec((0u64..5, 1u64..600), 1..20), size in 100u64..1_515,
         ) {
             let (mut codel, mut printed) = (Codel::default(), Printed::default());
@@ -245,7 +245,7 @@ mod tests {
                     ms += 1;
                     let now = Time::ZERO + Span::micros(ms * 997);
                     let now_ns = now.as_nanos() as i64;
-                    // Two packets leave for every none to four that come.
+                    // Two packets leave for every zero to four that arrive.
                     for _ in 0..load {
                         let packet = Packet { class: 0, size: Bytes::new(size), body: id };
                         lane.push(Waiting { packet, since: now });

@@ -1,4 +1,4 @@
-//! Packets that wait in order.
+//! Packets that wait in the order of their arrival.
 
 use std::collections::VecDeque;
 

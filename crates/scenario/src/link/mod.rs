@@ -1,22 +1,21 @@
 //! A bottleneck: packets come in at one end, wait, and leave as the capacity of the link allows.
 //!
 //! The link is a state machine in virtual time. The caller hands in packets with the time of their
-//! arrival ([`Link::enqueue`]), asks when something leaves next ([`Link::next_departure`]) and
-//! takes out what has left ([`Link::poll_departure`]) and what was dropped ([`Link::poll_drop`]).
-//! A departure carries the exact instant at which the packet left, however late it is taken out,
-//! so that a driver in real time makes no error in the rate. Calls in the past count as now.
+//! arrival ([`Link::enqueue`]), asks when a packet leaves next ([`Link::next_departure`]) and takes
+//! out those that left ([`Link::poll_departure`]) or were dropped ([`Link::poll_drop`]). A
+//! departure carries the exact instant at which the packet left, however late it is taken out, so
+//! that a driver in real time makes no error in the rate. A call with a past time counts as now.
 //!
-//! What it carries is a [`Capacity`]: a rate with steps, an ISP's shaper that lets bursts through
-//! at the rate of the line, or a [`Trace`] of a radio link. The order of service is a
-//! [`Discipline`].
+//! Its [`Capacity`] is a rate with steps, an ISP's shaper that lets bursts through at the rate of
+//! the line, or a [`Trace`] of a radio link. The order of service is a [`Discipline`].
 //!
-//! Properties, all tested: what comes in leaves once, is dropped once or waits; the link never
-//! rests while something waits; over a busy period of any length the volume is rate · time within
-//! one packet; a shaper lets no more through than burst + rate · time within one packet; at an
-//! opportunity of a trace leaves what it carries; packets of a class keep their order; classes that
-//! always have something waiting share by weight, within one packet each under WFQ and within
-//! their quanta and one packet each under DRR. A packet costs O(1), under WFQ O(log classes); only
-//! a drop under WFQ and DRR looks at every class.
+//! Properties, all tested: each packet that comes in leaves once, is dropped once or waits; the
+//! link never rests while a packet waits; over a busy period of any length the volume is rate ·
+//! time within one packet; a shaper lets no more through than burst + rate · time within one
+//! packet; at each opportunity of a trace the packets that it carries leave; packets of a class
+//! keep their order; classes that always have a packet waiting share by weight, within one packet
+//! each under WFQ and within their quanta and one packet each under DRR. A packet costs O(1), under
+//! WFQ O(log classes); only a drop under WFQ and DRR looks at every class.
 
 use std::collections::VecDeque;
 
@@ -47,28 +46,28 @@ use queue::Queue;
 use red::{Detector, Seen};
 use service::Service;
 
-/// What a link is made from.
+/// Parameters of a link.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LinkSpec {
-    /// What it carries, and when.
+    /// Its capacity over time.
     pub capacity: Capacity,
-    /// How much may wait, without the packet in transmission.
+    /// How much may wait, not counting the packet in transmission.
     pub buffer: Buffer,
     /// Order of service.
     pub queue: Discipline,
-    /// One for each class that packets may have.
+    /// One weight for each class that packets may have.
     pub weights: Vec<Weight>,
     /// How many of a million packets are lost before they reach the queue.
     pub loss_ppm: u32,
-    /// How many packets a burst of these losses has on average; 1 is no bursts. With more, the
-    /// losses are at most that by that and one.
+    /// Mean number of packets in a burst of these losses; 1 means no bursts. With a mean of n, at
+    /// most n of n + 1 packets may be lost.
     pub loss_burst: u32,
     /// Random delay behind the link, without reordering.
     pub jitter: Jitter,
-    /// From one grant to the next: behind the jitter, packets arrive only at grants. Zero is no
-    /// grants.
+    /// Time from one grant to the next: behind the jitter, packets arrive only at grants. Zero
+    /// means no grants.
     pub grant: Span,
-    /// Where loss, jitter and early drops come from.
+    /// Seed for loss, jitter and early drops.
     pub seed: u64,
 }
 
@@ -92,8 +91,8 @@ impl LinkSpec {
 /// How much may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Buffer {
-    /// What the link carries in this time, at its rate of the moment: without what a shaper's
-    /// bucket adds, and at the mean of a trace.
+    /// Bytes that the link carries in this time, at its present rate: without what a shaper's
+    /// bucket adds, and at the mean for a trace.
     Time(Span),
     /// This number of bytes.
     Bytes(Bytes),
@@ -104,12 +103,12 @@ pub enum Buffer {
 /// Which packet is served next, and which is dropped when the buffer is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Discipline {
-    /// First in, first out; what does not fit is dropped.
+    /// First in, first out; a packet that does not fit is dropped.
     Fifo,
-    /// By weight, packet by packet (start-time fair queueing); when it is full the last packet of
-    /// the class with the most backlog per weight goes.
+    /// By weight, packet by packet (start-time fair queueing). When the buffer is full, the last
+    /// packet of the class with the most backlog per weight is dropped.
     Wfq,
-    /// By weight, in rounds (deficit round robin); when it is full as [`Discipline::Wfq`].
+    /// By weight, in rounds (deficit round robin). A full buffer drops as in [`Discipline::Wfq`].
     Drr,
     /// First in, first out; packets are dropped early, at random.
     Red(Red),
@@ -122,52 +121,52 @@ pub enum Discipline {
     Pie,
 }
 
-/// A packet on its way; `T` is what the caller wants to get back.
+/// A packet on its way; `T` is data that the caller gets back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Packet<T> {
     /// Index of its class.
     pub class: usize,
     /// In L2 bytes.
     pub size: Bytes,
-    /// The caller's own.
+    /// The caller's own data.
     pub body: T,
 }
 
 /// A packet that left.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Departure<T> {
-    /// What left.
+    /// The packet.
     pub packet: Packet<T>,
-    /// When its last bit was out.
+    /// When its last bit was sent.
     pub at: Time,
     /// How long it waited for its first bit to go out.
     pub sojourn: Span,
 }
 
-/// A packet that went no further.
+/// A packet that was dropped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dropped<T> {
-    /// What went.
+    /// The packet.
     pub packet: Packet<T>,
-    /// When.
+    /// When it was dropped.
     pub at: Time,
-    /// Whether it was random loss, else the queue dropped it.
+    /// Whether it was lost at random; otherwise the queue dropped it.
     pub random: bool,
 }
 
 /// A bottleneck with its queue.
 ///
-/// Invariant: everything that happens before `clock` has happened; if something waits, something
-/// is in transmission.
+/// Invariant: all events before `clock` have been processed; if a packet waits, another one is in
+/// transmission.
 #[derive(Clone, Debug)]
 pub struct Link<T> {
     buffer: Buffer,
-    /// What may wait at the rate of the moment.
+    /// Room for waiting packets at the present rate.
     room: Room,
     losses: Losses,
     delays: Delays,
     clock: Time,
-    /// When something happens next; never is the end of time.
+    /// Time of the next event; the end of time if there will be none.
     due: Time,
     queue: Queue<T>,
     detector: Option<Detector>,
@@ -185,7 +184,7 @@ struct Transmission<T> {
     sojourn: Span,
 }
 
-/// A buffer as numbers that can be compared.
+/// A buffer's size as numbers that can be compared.
 #[derive(Clone, Copy, Debug)]
 struct Room {
     bytes: u64,
@@ -224,7 +223,7 @@ impl<T> Link<T> {
         link
     }
 
-    /// Takes in a packet that arrives at `now`, of a flow of its own for its class.
+    /// Takes in a packet that arrives at `now`. Each class counts as one flow.
     ///
     /// # Panics
     /// If its class has no weight, or it is larger than 16 MB.
@@ -232,7 +231,7 @@ impl<T> Link<T> {
         self.enqueue_of(now, packet.class as u64, packet);
     }
 
-    /// Takes in a packet of a flow that arrives at `now`; only [`Discipline::FqCodel`] looks at the
+    /// Takes in a packet of `flow` that arrives at `now`; only [`Discipline::FqCodel`] looks at the
     /// flow.
     ///
     /// # Panics
@@ -247,8 +246,8 @@ impl<T> Link<T> {
             self.drops.push_back(Dropped { packet, at: self.clock, random: false });
             return;
         }
-        // What already waits is not dropped when the rate falls, and the buffer in time with it: a
-        // packet that comes in costs others no more than its own size.
+        // When the rate falls and the buffer's bytes with it, waiting packets are not dropped for
+        // that: a packet that comes in costs others no more than its own size.
         let mut to_free = packet.size;
         self.queue.push(flow, Waiting { packet, since: self.clock });
         if self.transmission.is_none() {
@@ -264,14 +263,14 @@ impl<T> Link<T> {
         }
     }
 
-    /// When to look for a packet that has left if nothing else comes in; also in the past, if it was
-    /// not taken out. None leaves before, but there may be none yet.
+    /// When to look for a packet that has left if no other comes in; a past time if it was not
+    /// taken out yet. No packet leaves earlier, but there may be none even then.
     pub fn next_departure(&self) -> Option<Time> {
         if let Some(departure) = self.departed.front() {
             return Some(departure.at);
         }
-        // A step moves the end of the transmission, and jitter the departure: then there is just
-        // nothing to take out yet.
+        // A step of the rate moves the end of the transmission, and jitter moves the departure:
+        // then there is simply nothing to take out yet.
         self.transmission.as_ref().map(|_| self.due)
     }
 
@@ -287,13 +286,13 @@ impl<T> Link<T> {
         self.drops.pop_front()
     }
 
-    /// How many packets came in and were not taken out, without those that were dropped.
+    /// Number of packets that came in and were not taken out, without those that were dropped.
     #[expect(clippy::len_without_is_empty, reason = "not asked")]
     pub fn len(&self) -> usize {
         self.queue.len() + usize::from(self.transmission.is_some()) + self.departed.len()
     }
 
-    /// What waits, without the packet in transmission.
+    /// Bytes that wait, not counting the packet in transmission.
     pub fn backlog(&self) -> Bytes {
         self.queue.backlog()
     }
@@ -311,7 +310,7 @@ impl<T> Link<T> {
         self.room = Room { bytes, packets };
     }
 
-    /// Whether the packet that arrives goes although there may be room for it.
+    /// Whether an arriving packet is dropped although there may be room for it.
     fn drops_early(&mut self) -> bool {
         if let Some(pie) = &mut self.pie {
             let drops = pie.drops(self.clock, self.queue.backlog(), &mut self.random);
@@ -327,7 +326,7 @@ impl<T> Link<T> {
         detector.drops(self.clock, seen, &mut self.random)
     }
 
-    /// Lets everything happen that happens until `now`.
+    /// Processes all events up to `now`.
     fn advance(&mut self, now: Time) {
         while self.due <= now && self.happen() {
             self.look_ahead();
@@ -341,8 +340,8 @@ impl<T> Link<T> {
         self.due = end.into_iter().chain(others).min().unwrap_or(NEVER);
     }
 
-    /// Lets the next thing happen, if there is one: an update of PIE before an end of transmission,
-    /// and that before a step of the rate.
+    /// Processes the next event, if there is one: an update of PIE comes before an end of
+    /// transmission, which comes before a step of the rate.
     fn happen(&mut self) -> bool {
         if let Some(pie) = self.pie.as_mut().filter(|pie| pie.next_update() == Some(self.due)) {
             self.clock = self.due;

@@ -1,11 +1,11 @@
-//! What a path adds to the delay behind a link, and which packets it loses, at random.
+//! Random delay that a path adds behind a link, and random losses.
 //!
-//! No packet overtakes another: one that is delayed holds up those behind it. [`Jitter`] is noise;
-//! *grants* are the instants of a schedule at which a shared medium (cable, PON, LTE) lets go what
-//! has come since the last one.
+//! No packet overtakes another: a delayed packet holds up those behind it. [`Jitter`] is noise;
+//! *grants* are the instants of a schedule at which a shared medium (cable, PON, LTE) releases the
+//! packets that came since the last one.
 //!
-//! Losses come alone or in bursts: under Gilbert's model (Bell System Technical Journal 39, 1960)
-//! every packet of a burst is lost and none between bursts, and the length of a burst is geometric.
+//! Losses are single or in bursts. Under Gilbert's model (Bell System Technical Journal 39, 1960)
+//! every packet of a burst is lost and no packet between bursts; the length of a burst is geometric.
 
 use fairweir_core::units::{Span, Time};
 
@@ -14,7 +14,7 @@ use crate::random::SplitMix64;
 /// Random delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Jitter {
-    /// The most that it adds, but for what a delayed packet costs those behind it.
+    /// The largest delay it adds, not counting the wait behind a delayed packet.
     pub max: Span,
     /// How many of a million packets are delayed.
     pub part_ppm: u32,
@@ -25,18 +25,18 @@ pub struct Jitter {
 /// How random delays are distributed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JitterModel {
-    /// From zero to the most.
+    /// Uniform from zero to the maximum.
     Uniform,
-    /// Exponential with a mean of a quarter of the most, cut off there.
+    /// Exponential with a mean of a quarter of the maximum, and cut off at the maximum.
     Exponential,
-    /// Packets are held and let go together at random moments, as by the aggregation and the power
-    /// saving of Wi-Fi: from one moment to the next it takes up to the most. The part is that of the
-    /// times between two moments in which packets are held.
+    /// Packets are held and released together at random moments, as by the aggregation and the
+    /// power saving of Wi-Fi; the time between two moments is at most the maximum. The part is the
+    /// share of these times in which packets are held.
     Burst,
 }
 
 impl Jitter {
-    /// None at all.
+    /// No jitter.
     pub const NONE: Jitter = Jitter::uniform(Span::ZERO);
 
     /// Every packet is delayed by up to `max`.
@@ -45,17 +45,17 @@ impl Jitter {
     }
 }
 
-/// When packets that have left a link arrive behind the noise.
+/// Arrival times, behind the noise, of packets that have left a link.
 ///
 /// Invariant: arrivals are in order.
 #[derive(Clone, Debug)]
 pub(super) struct Delays {
     jitter: Jitter,
-    /// From one grant to the next; zero without grants.
+    /// Time from one grant to the next; zero without grants.
     grant: Span,
     /// Time of the first grant.
     phase: Option<Span>,
-    /// The next moment at which held packets are let go, and whether they are held until then.
+    /// The next moment at which held packets are released, and whether packets are held until then.
     moment: Time,
     is_held: bool,
     last: Time,
@@ -67,7 +67,7 @@ impl Delays {
         Delays { jitter, grant, phase: None, moment, is_held: false, last }
     }
 
-    /// When a packet arrives whose last bit was out at `end`, not before that of the last packet.
+    /// Arrival of a packet whose last bit was sent at `end`; not before the last packet's arrival.
     pub(super) fn arrival(&mut self, end: Time, random: &mut SplitMix64) -> Time {
         let Jitter { max, part_ppm, model } = self.jitter;
         let delayed = match model {
@@ -99,7 +99,7 @@ impl Delays {
         if self.is_held { self.moment } else { end }
     }
 
-    /// The first grant from `at` on.
+    /// The first grant at or after `at`.
     fn granted(&mut self, at: Time, random: &mut SplitMix64) -> Time {
         let period = self.grant.as_nanos();
         if period == 0 {
@@ -114,15 +114,15 @@ impl Delays {
 /// Which packets are lost at random.
 #[derive(Clone, Debug)]
 pub(super) struct Losses {
-    /// The probability that a packet is lost behind one that was not, and behind one that was, of
-    /// [`CERTAIN`].
+    /// The probabilities that a packet is lost after one that arrived, and after one that was lost,
+    /// as parts of [`CERTAIN`].
     after_arrival: u64,
     after_loss: u64,
     is_lost: bool,
 }
 
 impl Losses {
-    /// Losses of `ppm` packets in a million, in bursts of the mean length `burst`; 1 is without bursts.
+    /// Losses of `ppm` packets in a million, in bursts of the mean length `burst`; 1 means no bursts.
     pub(super) fn new(ppm: u32, burst: u32) -> Losses {
         let (ppm, burst) = (u64::from(ppm), u64::from(burst));
         let all = u64::from(MILLION);
@@ -130,7 +130,7 @@ impl Losses {
             let independent = ppm * (CERTAIN / all);
             return Losses { after_arrival: independent, after_loss: independent, is_lost: false };
         }
-        // A burst ends with 1 / length, and begins so often that the share of losses is right.
+        // A burst ends with probability 1 / length; bursts begin as often as the losses require.
         let begins = (u128::from(ppm) * u128::from(CERTAIN))
             .div_ceil((u128::from(burst) * u128::from(all.saturating_sub(ppm))).max(1));
         let after_arrival = begins.min(CERTAIN.into()) as u64;
@@ -149,10 +149,10 @@ impl Losses {
 }
 
 const MILLION: u32 = 1_000_000;
-/// The probability of what is certain: a million times a million.
+/// The value that stands for probability 1: a million times a million.
 const CERTAIN: u64 = 1_000_000_000_000;
 
-/// Draws nothing for what is certain.
+/// Whether an event of probability `ppm` happens. Draws no random number if it is certain.
 fn happens(ppm: u32, random: &mut SplitMix64) -> bool {
     ppm >= MILLION || random.below(MILLION.into()) < ppm.into()
 }
@@ -165,7 +165,7 @@ mod tests {
 
     const MAX: Span = Span::millis(20);
 
-    /// How long packets are delayed that end every `gap`.
+    /// Delays of packets whose last bits are sent every `gap`.
     fn delays(jitter: Jitter, grant: Span, gap: Span, count: u64) -> Vec<Span> {
         let mut delays = Delays::new(jitter, grant);
         let mut random = SplitMix64::new(11);
@@ -234,7 +234,7 @@ mod tests {
             assert!((share / f64::from(ppm) * 1e6 - 1.0).abs() < 0.05, "{ppm} {burst}: {share}");
             let bursts = lost.windows(2).filter(|w| !w[0] && w[1]).count() as f64;
             let length = share * 2e6 / bursts;
-            // Independent losses follow each other by chance.
+            // Independent losses too follow each other by chance.
             let expected = if burst == 1 { 1.0 / (1.0 - share) } else { burst.into() };
             assert!((length / expected - 1.0).abs() < 0.05, "{ppm} {burst}: {length}");
         }

@@ -1,10 +1,10 @@
 //! Proportional integral controller enhanced (PIE): packets are dropped at random as they arrive,
 //! with a probability that follows the delay.
 //!
-//! Every [`UPDATE`] the probability changes by [`ALPHA`] times how far the delay is from
-//! [`TARGET`], plus [`BETA`] times how much it grew, scaled down while the probability is small. The
-//! delay is what the packet waited that was taken out last (RFC 8033 §5.2 allows timestamps instead
-//! of a departure rate). For 150 ms after the queue was good nothing is dropped.
+//! Every [`UPDATE`] the probability changes by [`ALPHA`] times the difference between the delay and
+//! [`TARGET`], plus [`BETA`] times the growth of the delay, scaled down while the probability is
+//! small. The delay is the waiting time of the last packet that was taken out (RFC 8033 §5.2 allows
+//! timestamps instead of a departure rate). For 150 ms after the queue was good nothing is dropped.
 //!
 //! Source: RFC 8033 §4 and §5 with the capped adjustment (§5.5) and the derandomisation (§5.4).
 //! Nothing is marked, since no flow here is ECN-capable.
@@ -13,7 +13,7 @@ use fairweir_core::units::{Bytes, Span, Time};
 
 use crate::random::SplitMix64;
 
-/// `QDELAY_REF`. Source, as of the others: RFC 8033 §4 and appendix A.
+/// `QDELAY_REF`. Source, as for the constants below: RFC 8033 §4 and appendix A.
 const TARGET: Span = Span::millis(15);
 /// `T_UPDATE`.
 const UPDATE: Span = Span::millis(15);
@@ -23,7 +23,7 @@ const BURST: u32 = 10;
 const ALPHA: f64 = 0.125;
 /// In 1/s.
 const BETA: f64 = 1.25;
-/// Twice `MEAN_PKTSIZE`: with less in the queue nothing is dropped.
+/// Twice `MEAN_PKTSIZE`: nothing is dropped while fewer bytes are in the queue.
 const BACKLOG_MIN: Bytes = Bytes::new(2 * 1_024);
 /// Below each of these probabilities the change is divided by the second number.
 const SCALES: [(f64, f64); 6] =
@@ -38,7 +38,7 @@ pub(super) struct Pie {
     qdelay_old: Span,
     /// In updates.
     burst_allowance: u32,
-    /// `None` while there is nothing to update: the queue is empty and all is as at the start.
+    /// `None` while there is nothing to update: the queue is empty and the state is as at the start.
     update_at: Option<Time>,
 }
 
@@ -59,7 +59,7 @@ impl Pie {
         self.update_at
     }
 
-    /// Whether the packet that arrives goes; `backlog` is what waits.
+    /// Whether the arriving packet is dropped; `backlog` is what waits.
     pub(super) fn drops(&mut self, now: Time, backlog: Bytes, random: &mut SplitMix64) -> bool {
         self.update_at = self.update_at.or(Some(now + UPDATE));
         if self.burst_allowance > 0 {
@@ -85,12 +85,12 @@ impl Pie {
         drops
     }
 
-    /// A packet was taken out that waited for `sojourn` and left `backlog` behind.
+    /// A packet that waited for `sojourn` was taken out and left `backlog` behind.
     pub(super) fn handle_departure(&mut self, sojourn: Span, backlog: Bytes) {
         self.qdelay = if backlog == Bytes::ZERO { Span::ZERO } else { sojourn };
     }
 
-    /// Follows the delay.
+    /// Updates the drop probability from the delay.
     pub(super) fn handle_update(&mut self, now: Time, backlog: Bytes) {
         let secs = |span: Span| span.as_secs_f64();
         let off = secs(self.qdelay) - secs(TARGET);
@@ -120,7 +120,7 @@ impl Pie {
 mod tests {
     use super::*;
 
-    /// A controller after the delays that it saw at its updates.
+    /// A controller that has seen these delays at its updates.
     fn after(delays_ms: &[f64]) -> Pie {
         let mut pie = Pie::new();
         for (i, ms) in delays_ms.iter().enumerate() {
@@ -190,7 +190,7 @@ mod tests {
         };
         assert_eq!(dropped(9).0, 0.0);
         let (share, probability) = dropped(40);
-        // Derandomised, a gap begins with the packets below 0.85 in all, then come 1 / p on average.
+        // Derandomised, a gap begins with packets up to a sum of 0.85, then takes 1 / p on average.
         let expected = 1.0 / ((0.85 / probability).ceil() - 1.0 + 1.0 / probability);
         assert!(probability > 0.05 && (share / expected - 1.0).abs() < 0.05, "{share} {expected}");
     }

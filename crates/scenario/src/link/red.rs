@@ -2,9 +2,9 @@
 //! longer the queue has been on average.
 //!
 //! The average follows the queue by an exponential filter at each arrival, and falls while the link
-//! rests as if small gaps were arrivals. Between the thresholds `min` and `max` a packet is dropped
-//! with a probability that rises from 0 to `max_p`, then ("gentle") on to 1 at twice `max`. The
-//! gaps between drops are made uniform, not geometric, so that drops do not come in heaps.
+//! is idle as if small gaps were arrivals. Between the thresholds `min` and `max` a packet is
+//! dropped with a probability that rises from 0 to `max_p`, then ("gentle") on to 1 at twice `max`.
+//! The gaps between drops are made uniform, not geometric, so that drops do not come in clusters.
 //!
 //! Property, tested: at a constant average of drop probability p, gaps are uniform from 1 to 1/p.
 //! Source: Floyd and Jacobson, IEEE/ACM ToN 1(4), 1993; gentle: Floyd, "Recommendation on using the
@@ -14,7 +14,7 @@ use fairweir_core::units::{Bytes, Rate, Time};
 
 use crate::random::SplitMix64;
 
-/// How early packets are dropped; ratios are in parts per million.
+/// When packets are dropped early; ratios are in parts per million.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Red {
     /// Below this share of the buffer, on average, nothing is dropped.
@@ -28,35 +28,35 @@ pub struct Red {
 }
 
 impl Default for Red {
-    /// Thresholds a factor of three apart and a weight of 0.002 as in Floyd and Jacobson, §7; with
-    /// the gentle slope reaching 1 where the buffer ends, and 0.1 as Floyd later recommended.
+    /// Thresholds a factor of three apart and a weight of 0.002 as in Floyd and Jacobson, §7. The
+    /// gentle slope reaches 1 where the buffer ends; `max_p` is 0.1 as Floyd later advised.
     fn default() -> Red {
         Red { min_ppm: 166_667, max_ppm: 500_000, max_p_ppm: 100_000, wq_ppm: 2_000 }
     }
 }
 
-/// What is taken to arrive, one after the other, while the link rests: full packets.
+/// While the link is idle, packets of this size are taken to arrive one after the other.
 const IDLE_PACKET: Bytes = Bytes::new(1_514);
 
-/// The average and what was dropped last.
+/// The average queue and the drop history.
 #[derive(Clone, Debug)]
 pub(super) struct Detector {
     red: Red,
     average: f64,
     /// Packets since the last drop, or since the average rose above `min`.
     passed: u64,
-    /// Since when the link rests.
+    /// Time since which the link is idle; `None` while it is busy.
     idle_since: Option<Time>,
 }
 
 /// The queue at an arrival.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
-    /// What waits, in the unit of the buffer.
+    /// Backlog, in the unit of the buffer.
     pub(super) queued: u64,
-    /// What may wait.
+    /// Size of the buffer.
     pub(super) room: u64,
-    /// At which it is served.
+    /// Rate at which the queue is served.
     pub(super) rate: Rate,
 }
 
@@ -70,7 +70,7 @@ impl Detector {
         self.idle_since = Some(now);
     }
 
-    /// Whether the packet that arrives goes.
+    /// Whether the arriving packet is dropped.
     pub(super) fn drops(&mut self, now: Time, seen: Seen, random: &mut SplitMix64) -> bool {
         self.follow(now, seen);
         let p = self.probability(seen.room);
@@ -78,7 +78,7 @@ impl Detector {
             self.passed = 0;
             return false;
         }
-        // In a gap the first packet is dropped with p, the second with p / (1 - p), …
+        // In a gap the first packet is dropped with probability p, the second with p / (1 - p), …
         let rest = 1.0 - self.passed as f64 * p;
         let uniform = random.fraction();
         let drops = rest <= p || uniform < p / rest;
@@ -111,7 +111,7 @@ impl Detector {
     }
 }
 
-/// By squaring, since the standard library's may differ from machine to machine.
+/// Power by squaring, since the result of the standard library may differ from machine to machine.
 fn power(mut base: f64, mut exponent: u64) -> f64 {
     let mut result = 1.0;
     while exponent > 0 {
@@ -155,7 +155,7 @@ mod tests {
             let gaps = gaps(Red::default(), queued, 200_000);
             let longest = *gaps.iter().max().unwrap() as f64;
             assert!(longest <= 1.0 / p + 1.001, "{queued}: {longest}");
-            // Uniform from 1 to 1/p: the mean is half of both; six standard errors.
+            // Uniform from 1 to 1/p, so the mean is half their sum; tolerance: six standard errors.
             let mean = gaps.iter().sum::<u64>() as f64 / gaps.len() as f64;
             let expected = expected_gap(p);
             let tolerance = 6.0 * (1.0 / p) / 12f64.sqrt() / (gaps.len() as f64).sqrt();
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(all.len(), 1_000, "at twice the upper threshold every packet goes");
     }
 
-    /// Uniform with probability p for each gap below 1/p; the rest is for the next one.
+    /// Each gap below 1/p has probability p; the next gap has the rest of the probability.
     fn expected_gap(p: f64) -> f64 {
         let whole = (1.0 / p + 1e-9).floor();
         p * whole * (whole + 1.0) / 2.0 + (1.0 - p * whole) * (whole + 1.0)
@@ -183,7 +183,7 @@ mod tests {
         assert!((detector.average - 100.0).abs() < 0.1, "{}", detector.average);
         detector.handle_idle(now);
         detector.drops(now + Span::millis(69), seen(0), &mut random);
-        // 0.99 to the 70th.
+        // The expected average contains 0.99 to the 70th power.
         assert!((detector.average - 49.48).abs() < 0.1, "{}", detector.average);
     }
 }

@@ -1,9 +1,9 @@
-//! How long packets take: from the capacity to the instant at which the last bit of each is out.
+//! Transmission times: from the capacity to the instant at which each packet's last bit is sent.
 //!
 //! Transmission is counted in nano-bits (rate in bit/s times nanoseconds), in which every rate and
-//! instant is a whole number. A packet is out at the first whole nanosecond at which all of it is;
-//! what the link sent beyond its last bit by then, less than a nanosecond's worth, is of the next
-//! packet, so that over a busy period nothing is lost to rounding.
+//! instant is a whole number. A packet ends at the first whole nanosecond at which all of it is
+//! sent; what the link sent beyond its last bit by then, less than a nanosecond's worth, belongs to
+//! the next packet, so that over a busy period nothing is lost to rounding.
 
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 
@@ -14,16 +14,16 @@ use super::{Capacity, RateStep};
 #[derive(Clone, Debug)]
 pub(super) struct Service {
     steps: Vec<RateStep>,
-    /// Index into `steps` of the rate that holds.
+    /// Index into `steps` of the present rate.
     step: usize,
     /// The present rate, or the mean of a trace.
     rate: Rate,
     kind: Kind,
-    /// Until when everything is accounted for.
+    /// Time up to which everything is accounted for.
     since: Time,
-    /// What of the packet in transmission was not out at `since`, in nano-bits.
+    /// The part of the packet in transmission that was not sent at `since`, in nano-bits.
     left: u64,
-    /// When the last bit is out of the packet in transmission, or was out of the last one.
+    /// When the last bit of the packet in transmission is sent, or of the last one was.
     end: Time,
     /// What the link sent by `end` beyond the last bit, in nano-bits.
     over: u64,
@@ -41,8 +41,8 @@ enum Kind {
 
 /// A token bucket, in nano-bits.
 ///
-/// While something is sent it has sent min(line · t, tokens + rate · t) after a time t: at the rate
-/// of the line as long as there are tokens, then as they come in.
+/// While it always has something to send, it has sent min(line · t, tokens + rate · t) after a time
+/// t: at the rate of the line as long as there are tokens, then as tokens come in.
 #[derive(Clone, Debug)]
 struct Bucket {
     size: u128,
@@ -50,7 +50,7 @@ struct Bucket {
     tokens: u128,
 }
 
-/// No packet is larger, so that its nano-bits fit into 64 bits.
+/// The largest packet: its nano-bits have to fit into 64 bits.
 pub(super) const PACKET_MAX: Bytes = Bytes::new(1 << 24);
 
 const NANOBITS_PER_BYTE: u64 = 8_000_000_000;
@@ -79,12 +79,12 @@ impl Service {
         }
     }
 
-    /// The rate of the moment, without what a bucket adds; the mean of a trace.
+    /// The present rate, without what a bucket adds; the mean of a trace.
     pub(super) fn rate(&self) -> Rate {
         self.rate
     }
 
-    /// When the packet in transmission is out.
+    /// When the last bit of the packet in transmission is sent.
     pub(super) fn end(&self) -> Time {
         self.end
     }
@@ -94,10 +94,10 @@ impl Service {
         self.steps.get(self.step + 1).map(|step| step.at)
     }
 
-    /// Begins to send a packet at `now`, when the last one is out: when its first bit goes out.
+    /// Begins to send a packet at `now`, when the last one is out. Returns when its first bit goes.
     pub(super) fn begin(&mut self, now: Time, size: Bytes) -> Time {
         assert!(size <= PACKET_MAX, "a packet is not larger than {PACKET_MAX}");
-        // After a rest there is nothing to credit.
+        // After an idle time there is nothing to credit.
         let credit = if now == self.end { self.over } else { 0 };
         let whole = size.as_u64() * NANOBITS_PER_BYTE;
         match &mut self.kind {
@@ -128,7 +128,7 @@ impl Service {
         }
     }
 
-    /// The packet in transmission is out.
+    /// The packet in transmission has ended.
     pub(super) fn finish(&mut self) {
         if let Kind::Shaped(bucket) = &mut self.kind {
             bucket.take(self.rate, self.end.since(self.since));
@@ -136,13 +136,13 @@ impl Service {
         }
     }
 
-    /// Goes on at the next rate; `busy` says whether a packet is in transmission.
+    /// Switches to the next rate; `busy` says whether a packet is in transmission.
     pub(super) fn step(&mut self, busy: bool) {
         let Some(&RateStep { at, rate }) = self.steps.get(self.step + 1) else { return };
         let span = at.since(self.since);
         match &mut self.kind {
             Kind::Plain if busy => {
-                // It is not out by now, so less than `left` was sent.
+                // The packet has not ended by now, so less than `left` was sent.
                 let sent = nanobits(self.rate, span);
                 self.left = self.left.saturating_sub(sent as u64);
             }
@@ -162,7 +162,7 @@ impl Service {
         }
     }
 
-    /// Finds the end of what is left at `since`.
+    /// Computes `end` from the bits that remain at `since`.
     fn find_end(&mut self) {
         let left = u128::from(self.left);
         let (ns, sent) = match &self.kind {
@@ -190,7 +190,7 @@ impl Service {
 }
 
 impl Bucket {
-    /// What passes in a span in which there is always something to send.
+    /// Volume that passes in a span in which there is always something to send.
     fn sent(&self, rate: Rate, span: Span) -> u128 {
         nanobits(self.line, span).min(self.tokens + nanobits(rate, span))
     }
@@ -202,20 +202,20 @@ impl Bucket {
         on_the_line.max(with_tokens)
     }
 
-    /// Takes the tokens for what passes in a span, and says how much that is.
+    /// Takes the tokens for what passes in a span, and returns how much that is.
     fn take(&mut self, rate: Rate, span: Span) -> u128 {
         let sent = self.sent(rate, span);
         self.tokens = self.tokens + nanobits(rate, span) - sent;
         sent
     }
 
-    /// Lets tokens come in while nothing is sent.
+    /// Adds the tokens that come in while nothing is sent.
     fn fill(&mut self, rate: Rate, span: Span) {
         self.tokens = (self.tokens + nanobits(rate, span)).min(self.size);
     }
 }
 
-/// What passes in a span, exactly.
+/// Volume that passes in a span, exactly.
 fn nanobits(rate: Rate, span: Span) -> u128 {
     u128::from(rate.as_bps()) * u128::from(span.as_nanos())
 }

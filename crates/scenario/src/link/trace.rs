@@ -1,10 +1,10 @@
 //! Capacity as a list of instants at which a packet may leave, as recorded on mobile networks.
 //!
 //! The format is that of Mahimahi: a line for each opportunity to deliver a full packet, with the
-//! time in milliseconds since the start, in order of time; the last one is the length of the
-//! trace, which then begins again. An opportunity carries an IP packet of 1500 bytes, which are
-//! [`Trace::OPPORTUNITY`] on Ethernet: several small packets, or the rest of a larger one. What
-//! no packet waits for is lost. Source: Netravali et al., "Mahimahi: Accurate Record-and-Replay for
+//! time in milliseconds since the start, in order of time; the last line is the length of the
+//! trace, which then begins again. An opportunity carries an IP packet of 1500 bytes,
+//! [`Trace::OPPORTUNITY`] on Ethernet: several small packets, or the rest of a larger one. It is
+//! lost if no packet waits. Source: Netravali et al., "Mahimahi: Accurate Record-and-Replay for
 //! HTTP", USENIX ATC 2015, and Winstein, Sivaraman and Balakrishnan, NSDI 2013, for the idea.
 
 use std::str::FromStr;
@@ -12,19 +12,19 @@ use std::sync::Arc;
 
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 
-/// When a packet may leave, over and over.
+/// The instants at which a packet may leave, repeated without end.
 ///
-/// Invariant: there is an opportunity, they are in order of time, and the last is after zero.
+/// Invariant: there is an opportunity, all are in order of time, and the last is after zero.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trace {
     at_ms: Arc<[u32]>,
 }
 
-/// What is wrong with a trace: the first thing found.
+/// The first fault found in a trace.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what}")]
 pub struct TraceError {
-    /// Counted from 1.
+    /// Line number, counted from 1.
     pub line: usize,
     /// What was found and what is allowed.
     pub what: String,
@@ -34,7 +34,7 @@ pub struct TraceError {
 const OPPORTUNITIES_MAX: usize = 10_000_000;
 
 impl Trace {
-    /// What an opportunity carries, in L2 bytes.
+    /// Size of an opportunity, in L2 bytes.
     pub const OPPORTUNITY: Bytes = Bytes::new(1_514);
 
     /// Length of the trace, after which it begins again.
@@ -42,21 +42,21 @@ impl Trace {
         Span::millis(self.at_ms[self.at_ms.len() - 1].into())
     }
 
-    /// What the link carries over a whole period.
+    /// Mean rate of the link over a whole period.
     pub fn mean(&self) -> Rate {
         Rate::from_volume(Trace::OPPORTUNITY * self.at_ms.len() as u64, self.period())
     }
 
-    /// How many opportunities there are from the start to just before `t`.
+    /// Number of opportunities from the start to just before `t`.
     pub fn before(&self, t: Time) -> u64 {
         let (round, next) = self.first_from(t);
         round.saturating_mul(self.at_ms.len() as u64).saturating_add(next as u64)
     }
 
-    /// The first opportunity at or after `t`: how often the trace began again, and its index.
+    /// The first opportunity at or after `t`: how many times the trace began again, and the index.
     ///
-    /// The last opportunity of a round is at the instant at which the next round begins, and comes
-    /// first.
+    /// The last opportunity of a round is at the instant at which the next round begins, and
+    /// precedes that round.
     fn first_from(&self, t: Time) -> (u64, usize) {
         let period = self.period().as_nanos();
         let round = t.as_nanos().saturating_sub(1) / period;
@@ -96,15 +96,15 @@ impl FromStr for Trace {
     }
 }
 
-/// Which opportunities are used up.
+/// Position in a trace up to which opportunities are used up.
 #[derive(Clone, Debug)]
 pub(super) struct Cursor {
     trace: Trace,
-    /// How often the trace began again.
+    /// Number of times the trace began again.
     round: u64,
     /// Index of the opportunity that is used next.
     next: usize,
-    /// What it can still carry.
+    /// Bytes that this opportunity can still carry.
     left: u64,
 }
 
@@ -113,7 +113,7 @@ impl Cursor {
         Cursor { trace, round: 0, next: 0, left: Trace::OPPORTUNITY.as_u64() }
     }
 
-    /// Sends a packet that is there from `now` on: when its first and when its last bit is out.
+    /// Sends a packet that is there from `now` on; returns when its first and last bit are sent.
     pub(super) fn send(&mut self, now: Time, size: Bytes) -> (Time, Time) {
         self.skip_until(now);
         let first = self.time();
@@ -126,7 +126,7 @@ impl Cursor {
         (first, self.time())
     }
 
-    /// Passes over what is used up or lies before `now`.
+    /// Skips opportunities that are used up or lie before `now`.
     fn skip_until(&mut self, now: Time) {
         if self.left == 0 {
             self.turn();
@@ -166,7 +166,7 @@ mod tests {
     fn a_trace_repeats_from_its_last_line_on() {
         let trace: Trace = "0\n2\n2\n5\n".parse().unwrap();
         assert_eq!(trace.period(), Span::millis(5));
-        // 0, 2, 2, 5, then 5 (the next round's 0), 7, 7, 10, 10, …
+        // Opportunities are at 0, 2, 2, 5, then 5 (the next round's 0), 7, 7, 10, 10, …
         let before: Vec<u64> = (0..=11).map(|t| trace.before(ms(t))).collect();
         assert_eq!(before, [0, 1, 1, 3, 3, 3, 5, 5, 7, 7, 7, 9]);
         assert_eq!(trace.mean(), Rate::from_volume(Bytes::new(4 * 1_514), Span::millis(5)));
@@ -178,10 +178,10 @@ mod tests {
         let mut send = |now, size| cursor.send(ms(now), Bytes::new(size));
         assert_eq!(send(1, 500), (ms(2), ms(2)));
         assert_eq!(send(2, 1_014), (ms(2), ms(2)));
-        // All of the second one, and the beginning of the third.
+        // The packet takes all of the second opportunity, and the beginning of the third.
         assert_eq!(send(2, 2_000), (ms(3), ms(5)));
         assert_eq!(send(5, 1_000), (ms(5), ms(5)));
-        // No packet used what was left at 5 ms and those at 7 ms and 8 ms.
+        // No packet used the rest of the one at 5 ms and those at 7 ms and 8 ms.
         assert_eq!(send(9, 1_514), (ms(10), ms(10)));
         assert_eq!(send(1_000_000, 1_514), (ms(1_000_000), ms(1_000_000)));
     }

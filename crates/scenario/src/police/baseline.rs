@@ -8,7 +8,7 @@ use fairweir_reference::phantom::{
 
 use crate::{Algorithm, Scenario};
 
-/// The policer of a point; `None` if packets wait at it ([`Queues`]).
+/// The policer of a point; `None` if packets wait at the point ([`Queues`]).
 pub(super) fn policer(police: &crate::Police, plan: &Plan) -> Option<Box<dyn Police + Send>> {
     let (rate, size, weights) = (police.rate(), police.size(), plan.leaf_weights());
     Some(match police.algorithm {
@@ -23,11 +23,11 @@ pub(super) fn policer(police: &crate::Police, plan: &Plan) -> Option<Box<dyn Pol
 /// The shapers of a scenario, with the packets that wait in them.
 #[derive(Debug)]
 pub(super) struct Queues<T> {
-    /// With each packet is its flow's place among those of the point.
+    /// Each packet is stored with its flow's index among those of the point.
     shapers: Shapers<(usize, T)>,
     /// The point of each shaper.
     points: Vec<usize>,
-    /// How many packets wait.
+    /// Number of packets that wait.
     waiting: usize,
 }
 
@@ -43,7 +43,7 @@ impl<T> Queues<T> {
         Queues { shapers: Shapers::new(&specs), points, waiting: 0 }
     }
 
-    /// Keeps a packet of a flow, by its place among those of the point; gives it back if it is dropped.
+    /// Keeps a packet of flow `member` (the flow's index at the point); gives it back if it is dropped.
     pub(super) fn enqueue(
         &mut self,
         now: Time,
@@ -60,7 +60,7 @@ impl<T> Queues<T> {
         self.shapers.next_departure()
     }
 
-    /// What has left up to now: when, of which point and flow, how large.
+    /// The next packet that has left up to now: when, its point and flow, its size and body.
     pub(super) fn poll_departure(&mut self, now: Time) -> Option<(Time, (usize, usize), Bytes, T)> {
         let Departure { at, aggregate, size, packet: (member, body), .. } =
             self.shapers.poll_departure(now)?;

@@ -1,13 +1,13 @@
-//! The policing points of a scenario as elements on the way down, for both worlds.
+//! The policing points of a scenario as elements on the way down, for the simulator and the lab.
 //!
-//! A world hands in packets before they come to the downlink and gets back what becomes of each: it
-//! goes on, it goes on marked, it is dropped, or, at a shaper, it waits. The decision itself is made
-//! by the algorithms of `fairweir_core::phantom`, the same that a daemon runs, or by what they are
-//! compared with (`fairweir_reference::phantom`). What passes is counted
-//! for the report ([`PoliceSamples`]).
+//! A world (simulator or lab) hands in packets before they come to the downlink and gets back the
+//! fate of each: it goes on, goes on marked, is dropped, or, at a shaper, waits. The decision
+//! itself is made by the algorithms of `fairweir_core::phantom`, which a daemon runs too, or by the
+//! baselines that they are compared with (`fairweir_reference::phantom`). Packets that pass are
+//! counted for the report ([`PoliceSamples`]).
 //!
-//! Terms: a *unit* is a connection of a flow by its number, counted from 0. Units are dealt out to
-//! the queues of their class in turn, or by a hash of made-up addresses if the scenario wants that.
+//! Terms: a *unit* is a connection of a flow by its number, counted from 0. Units are assigned to
+//! the queues of their class in turn, or by a hash of made-up addresses if the scenario says so.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
@@ -17,45 +17,45 @@ use fairweir_core::phantom::{Arrival, BcPqp, Bundled, Flow, Plan, Police, Verdic
 use fairweir_core::units::{Bytes, Rate, Time};
 
 use crate::report::PoliceSamples;
-use crate::{Algorithm, QueueBy, Scenario};
+use crate::{Algorithm, By, QueueBy, Scenario};
 
 #[cfg_attr(not(feature = "reference"), path = "no_baseline.rs")]
 mod baseline;
 
-/// What becomes of a packet at a policing point.
+/// The fate of a packet at a policing point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate<T> {
     /// It goes on.
     Pass(T),
     /// It goes on with a mark.
     Mark(T),
-    /// It goes nowhere.
+    /// It is discarded.
     Drop(T),
-    /// It waits, and comes out of [`Points::poll_departure`].
+    /// It waits and comes out of [`Points::poll_departure`] later.
     Waits,
 }
 
-/// All policing points of a scenario; `T` is what the world calls a packet.
+/// All policing points of a scenario; `T` is the world's packet type.
 #[derive(Debug)]
 pub struct Points<T> {
     points: Vec<Point>,
     /// The segment whose members are the points, by their indices.
     segment: Option<Divided>,
     queues: baseline::Queues<T>,
-    /// The point of each flow, and its place there.
+    /// The point of each flow, and the flow's seat there.
     seats: Vec<Option<Seat>>,
 }
 
-/// Where a flow belongs.
+/// Point, index and queues of a flow.
 #[derive(Clone, Copy, Debug)]
 struct Seat {
     point: usize,
-    /// Its place among the flows of the point.
+    /// Its index among the flows of the point.
     member: usize,
     /// The leaves of its class.
     first: usize,
     count: usize,
-    /// Which of them its first unit has.
+    /// Which of these leaves its first unit has.
     offset: usize,
     queue_by: QueueBy,
 }
@@ -65,7 +65,7 @@ struct Seat {
 struct Divided {
     segment: Segment,
     divide_at: Time,
-    /// What will be guaranteed to whom, the latest first.
+    /// Future guarantees: when, member and rate; the latest one first.
     guarantees: Vec<(Time, usize, Rate)>,
 }
 
@@ -76,7 +76,7 @@ struct Point {
 }
 
 enum Element {
-    /// The daemon decides later; what arrives is counted.
+    /// The daemon decides later; here arrivals are only counted.
     Elsewhere,
     Police(Box<dyn Police + Send>),
     /// A member of [`Points::segment`].
@@ -97,8 +97,8 @@ impl fmt::Debug for Element {
 }
 
 impl<T> Points<T> {
-    /// The points of a scenario, through which nothing has come; `has_daemon` says whether a daemon
-    /// decides where the scenario wants one.
+    /// The points of a scenario before the first packet. `has_daemon` says whether a daemon decides
+    /// where the scenario wants one.
     pub fn new(scenario: &Scenario, has_daemon: bool) -> Points<T> {
         let mut seats = vec![None; scenario.flows.len()];
         let (mut points, mut shaped) = (Vec::new(), Vec::new());
@@ -106,7 +106,7 @@ impl<T> Points<T> {
             let plan = police.plan();
             seat(scenario, index, &plan, &mut seats);
             let element = match policer(police, plan) {
-                _ if has_daemon && police.by_daemon => Element::Elsewhere,
+                _ if has_daemon && police.by != By::Model => Element::Elsewhere,
                 _ if scenario.segment.is_some() => Element::Member,
                 Some(policer) => Element::Police(policer),
                 None => {
@@ -120,7 +120,7 @@ impl<T> Points<T> {
         Points { points, segment, queues: baseline::Queues::new(scenario, shaped), seats }
     }
 
-    /// Whether there are none.
+    /// Whether the scenario has no points.
     pub fn is_empty(&self) -> bool {
         self.points.is_empty()
     }
@@ -182,19 +182,19 @@ impl<T> Points<T> {
         self.queues.next_departure()
     }
 
-    /// What has left a shaper up to now, and when.
+    /// The next packet that has left a shaper up to now, and when it left.
     pub fn poll_departure(&mut self, now: Time) -> Option<(Time, T)> {
         let (at, (point, member), size, body) = self.queues.poll_departure(now)?;
         self.points[point].samples.record_pass(at, member, size);
         Some((at, body))
     }
 
-    /// How many packets wait in shapers.
+    /// Number of packets that wait in shapers.
     pub fn waiting(&self) -> usize {
         self.queues.waiting()
     }
 
-    /// What was counted, point by point.
+    /// The counts, point by point.
     pub fn into_samples(self) -> Vec<PoliceSamples> {
         self.points.into_iter().map(|point| point.samples).collect()
     }
@@ -225,7 +225,7 @@ impl Divided {
     }
 }
 
-/// What decides at a point; `None` if packets wait at it.
+/// The algorithm that decides at a point; `None` if packets wait at it.
 fn policer(police: &crate::Police, plan: Plan) -> Option<Box<dyn Police + Send>> {
     match (police.algorithm, police.bundle()) {
         (Algorithm::BcPqp, Some(bundle)) => Some(Box::new(Bundled::new(plan, bundle))),
@@ -238,7 +238,7 @@ fn policer(police: &crate::Police, plan: Plan) -> Option<Box<dyn Police + Send>>
 fn seat(scenario: &Scenario, point: usize, plan: &Plan, seats: &mut [Option<Seat>]) {
     let police = &scenario.police[point];
     let choices = plan.choices();
-    // How many units of each choice have a queue already.
+    // Number of units that already have a queue, for each choice.
     let mut dealt = vec![0; choices.len()];
     for (member, &flow) in police.flows.iter().enumerate() {
         let class = police.class_of.get(member);
@@ -263,7 +263,7 @@ impl Seat {
         }
     }
 
-    /// What a policer knows flows by.
+    /// The number by which a policer recognises a flow.
     fn flow(&self, flow: usize, unit: u32) -> u32 {
         match self.queue_by {
             QueueBy::Flow | QueueBy::Hash => addresses(flow, unit).hash(),
@@ -272,8 +272,8 @@ impl Seat {
     }
 }
 
-/// Addresses and ports of a unit, as they might be: a server for each flow, a port of the home for
-/// each connection.
+/// Plausible addresses and ports of a unit: a server for each flow, a port of the home for each
+/// connection.
 fn addresses(flow: usize, unit: u32) -> Flow {
     let server = Ipv4Addr::from_bits(u32::from(Ipv4Addr::new(198, 18, 0, 1)) + flow as u32);
     Flow {

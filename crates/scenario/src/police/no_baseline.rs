@@ -1,5 +1,5 @@
-//! In place of `baseline` in builds without the feature `reference`, which play BC-PQP only: the
-//! reader refuses scenarios with another algorithm.
+//! Replaces `baseline` in builds without the feature `reference`, which play BC-PQP only: the
+//! reader of scenarios refuses other algorithms.
 
 use std::marker::PhantomData;
 

@@ -1,4 +1,4 @@
-//! What applications measured, and the judgement on it.
+//! The measurements of applications, and their evaluation.
 
 use fairweir_core::units::{Bytes, Rate, Span};
 use serde::{Deserialize, Serialize};
@@ -10,9 +10,9 @@ use super::rounded;
 pub struct PingSamples {
     /// Index of its group.
     pub group: usize,
-    /// Requests.
+    /// Number of requests.
     pub sent: u64,
-    /// One for each answer.
+    /// One round-trip time for each answer.
     pub rtts: Vec<Span>,
 }
 
@@ -23,7 +23,7 @@ pub struct VideoSamples {
     pub group: usize,
     /// Rate of each quality and how long it was played, in rising order.
     pub played: Vec<(Rate, Span)>,
-    /// How often the player ran dry, the beginning not counted.
+    /// Number of times the player ran dry, the beginning not counted.
     pub stalls: u64,
     /// Time stalled in all.
     pub stalled: Span,
@@ -38,7 +38,7 @@ pub struct VideoSamples {
 pub struct WebSamples {
     /// Index of its group.
     pub group: usize,
-    /// One for each page that was loaded.
+    /// Load time of each page that was loaded.
     pub loads: Vec<Span>,
     /// Pages that were not complete at the end.
     pub unfinished: u64,
@@ -51,7 +51,7 @@ pub struct WebSamples {
 pub struct ShortSamples {
     /// Index of its group.
     pub group: usize,
-    /// From the arrival to the last byte, one for each that was completed.
+    /// Time from arrival to last byte, one for each download that was completed.
     pub completions: Vec<Span>,
     /// Downloads that were not complete at the end.
     pub unfinished: u64,
@@ -79,12 +79,12 @@ pub struct Ping {
 pub struct Video {
     /// Name of its group.
     pub group: String,
-    /// Mean rate of the film over what was played; `None` if nothing was.
+    /// Mean rate of the film over the time played; `None` if nothing was played.
     #[serde(rename = "quality_bps")]
     pub quality: Option<Rate>,
-    /// Which qualities were played for how long, the lowest first.
+    /// The qualities and the part of the time for which each was played, the lowest first.
     pub rungs: Vec<Rung>,
-    /// How often the player ran dry, the beginning not counted.
+    /// Number of times the player ran dry, the beginning not counted.
     pub stalls: u64,
     /// Time stalled in all.
     pub stalled_s: f64,
@@ -100,7 +100,7 @@ pub struct Rung {
     /// Rate of the film.
     #[serde(rename = "rate_bps")]
     pub rate: Rate,
-    /// What part of what was played had it.
+    /// The part of the playing time that had this quality.
     pub share: f64,
 }
 
@@ -116,7 +116,7 @@ pub struct Pages {
     /// Payload of the pages that were loaded.
     #[serde(rename = "bytes")]
     pub volume: Bytes,
-    /// Median of the load times in ms; `None` without a page.
+    /// Median of the load times in ms; `None` if no page was loaded.
     pub load_ms_median: Option<f64>,
     /// 95th percentile in ms.
     pub load_ms_p95: Option<f64>,
@@ -137,7 +137,7 @@ pub struct Shorts {
     /// Payload of the downloads that were completed.
     #[serde(rename = "bytes")]
     pub volume: Bytes,
-    /// Median of the completion times in ms; `None` without one.
+    /// Median of the completion times in ms; `None` if no download was completed.
     pub completion_ms_median: Option<f64>,
     /// 95th percentile in ms.
     pub completion_ms_p95: Option<f64>,

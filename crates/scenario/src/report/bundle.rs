@@ -1,4 +1,4 @@
-//! How well free connections held their targets, and what that cost their stunts.
+//! How well free connections held their targets, and the cost for their stunts.
 
 use fairweir_core::delegate::{Algorithm, Status, Tally, Verdict, Why};
 use fairweir_core::units::{Rate, Span, Time};
@@ -7,15 +7,15 @@ use serde::{Deserialize, Serialize};
 use super::{Run, WINDOW, WINDOW_BINS, rounded};
 use crate::Bundle;
 
-/// What a bundle did; bounded by the length of the run.
+/// Records of a bundle; their size is bounded by the length of the run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BundleSamples {
     free: Vec<FreeSamples>,
-    /// Signals of all its stunts, those that have ended included.
+    /// Signals of all its stunts, including those that have ended.
     pub stunts: Tally,
 }
 
-/// What the free connections of a group did.
+/// Records of the free connections of a group.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct FreeSamples {
     /// Sums and counts of targets in each window.
@@ -27,46 +27,46 @@ struct FreeSamples {
     apart_from: Option<Time>,
 }
 
-/// How a bundle did.
+/// Results of a bundle.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Bundled {
     /// Its name.
     pub name: String,
-    /// How gains were decided.
+    /// The algorithm that decided the gains.
     pub controller: &'static str,
-    /// Each group with a target.
+    /// Results of each group with a target.
     pub free: Vec<BundledFree>,
     /// Signals of all stunts over the whole run.
     pub stunts: Tally,
 }
 
-/// How the connections of a free group did; rates are per connection.
+/// Results of the connections of a free group; rates are per connection.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BundledFree {
     /// Name of the group.
     pub group: String,
-    /// Mean target over the scored windows; `None` if there are none, or it is not known.
+    /// Mean target over the scored windows; `None` if there are none, or if the target is not known.
     #[serde(rename = "target_bps")]
     pub target: Option<Rate>,
     /// Mean rate over the same windows.
     #[serde(rename = "rate_bps")]
     pub rate: Rate,
-    /// Root of the mean squared difference of rate and target over windows of 1 s, by the mean
-    /// target.
+    /// Root of the mean squared difference of rate and target over windows of 1 s, divided by the
+    /// mean target.
     pub error_rms: Option<f64>,
-    /// Mean part of the signals that was delegated, negative if stunts' signals were.
+    /// Mean part of the signals that was delegated; negative if stunts' signals were taken over.
     pub gain: Option<f64>,
     /// Its signals over the whole run.
     pub signals: Tally,
     /// Whether the bundle held the target at the end.
     pub verdict: &'static str,
-    /// Why it could not, if it could not.
+    /// Why the bundle did not hold the target; `None` if it did.
     pub reason: Option<&'static str>,
-    /// The most stunts that did not answer for a connection, because they do not share its bottleneck.
+    /// The most stunts that were not used for a connection, because they do not share its bottleneck.
     pub apart: usize,
-    /// Since when in seconds there was one.
+    /// Time from which on there was such a stunt, in seconds.
     pub apart_from_s: Option<f64>,
-    /// Where the target is not what was requested.
+    /// Times at which the target differs from the request.
     pub changes: Vec<TargetChange>,
     /// Each window, scored or not: its begin in seconds, the target if it is known, and the rate.
     #[serde(skip)]
@@ -76,12 +76,12 @@ pub struct BundledFree {
 /// A point at which the target was lowered to what is feasible.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TargetChange {
-    /// When.
+    /// When, in seconds.
     pub at_s: f64,
-    /// What was requested.
+    /// The requested rate.
     #[serde(rename = "requested_bps")]
     pub requested: Rate,
-    /// What the target is.
+    /// The target that is used.
     #[serde(rename = "feasible_bps")]
     pub feasible: Rate,
     /// `slope` or `region`.
@@ -89,7 +89,7 @@ pub struct TargetChange {
 }
 
 impl BundleSamples {
-    /// Nothing recorded yet of a bundle with `free` groups that have a target.
+    /// The empty records of a bundle with `free_groups` groups that have a target.
     pub fn new(duration: Span, free_groups: usize) -> BundleSamples {
         let windows = duration.as_nanos().div_ceil(WINDOW.as_nanos()) as usize;
         let free = FreeSamples {
@@ -103,7 +103,7 @@ impl BundleSamples {
         BundleSamples { free: vec![free; free_groups], stunts: Tally::default() }
     }
 
-    /// What the `nth` free group's target was at a tick.
+    /// Records the target of the `nth` free group at a tick.
     pub fn record_target(&mut self, at: Time, nth: usize, target: Rate) {
         let window = (at.as_nanos() / WINDOW.as_nanos()) as usize;
         if let Some((sum, count)) = self.free[nth].targets.get_mut(window) {
@@ -112,7 +112,7 @@ impl BundleSamples {
         }
     }
 
-    /// What was known of a connection of the `nth` free group at a tick.
+    /// Records the status of a connection of the `nth` free group at a tick.
     pub fn record(&mut self, at: Time, nth: usize, status: &Status) {
         self.record_target(at, nth, status.target);
         let free = &mut self.free[nth];
@@ -124,12 +124,12 @@ impl BundleSamples {
         }
     }
 
-    /// All signals of a connection of the `nth` free group, when it is over.
+    /// Records all signals of a connection of the `nth` free group, when the connection is over.
     pub fn record_signals(&mut self, nth: usize, tally: Tally) {
         self.free[nth].signals = self.free[nth].signals + tally;
     }
 
-    /// Judges what was recorded; `scored` are the numbers of the windows that count.
+    /// Evaluates the records; `scored` are the numbers of the windows that count.
     pub(super) fn judge(&self, run: &Run<'_>, bundle: &Bundle, scored: &[usize]) -> Bundled {
         let controller = bundle.delegation.map_or("none", |spec| {
             let named = Algorithm::ALL.iter().find(|(_, a)| *a == spec.algorithm);

@@ -1,6 +1,6 @@
 //! Bars and lines in panels side by side under one legend, as an SVG.
 //!
-//! What is not a number is left out.
+//! Values that are not numbers are left out.
 
 use std::fmt::Write;
 
@@ -8,23 +8,23 @@ use crate::Control;
 
 use super::svg::{self, CHARACTER, Legend, line, page, polyline, text, ticks};
 
-/// A picture of numbers.
+/// A chart with one or more panels.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Chart {
-    /// What it shows.
+    /// Its title.
     pub title: String,
-    /// From left to right, two to a row.
+    /// The panels from left to right, two to a row.
     pub panels: Vec<Panel>,
 }
 
 /// One pair of axes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Panel {
-    /// What the horizontal axis is, with its unit.
+    /// Label of the horizontal axis, with its unit.
     pub x: String,
-    /// What the vertical axis is, with its unit.
+    /// Label of the vertical axis, with its unit.
     pub y: String,
-    /// What stands between them.
+    /// The bars or lines between the axes.
     pub marks: Marks,
 }
 
@@ -33,7 +33,7 @@ pub struct Panel {
 pub enum Marks {
     /// One bar of each kind in each category.
     Bars {
-        /// What stands under them.
+        /// Labels under the bars.
         categories: Vec<String>,
         /// The kinds, with a value for each category.
         kinds: Vec<Bars>,
@@ -42,7 +42,7 @@ pub enum Marks {
     Lines {
         /// Whether equal ratios of `x` have equal lengths.
         logarithmic: bool,
-        /// What is drawn.
+        /// The lines to draw.
         lines: Vec<Line>,
     },
 }
@@ -50,33 +50,33 @@ pub enum Marks {
 /// Bars of one kind.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bars {
-    /// What the legend says.
+    /// Its name in the legend.
     pub name: String,
-    /// As SVG knows it.
+    /// Its colour in SVG notation.
     pub colour: &'static str,
-    /// One for each category; `None` leaves it out.
+    /// One value for each category; `None` leaves the bar out.
     pub values: Vec<Option<Value>>,
 }
 
-/// A mean of some runs.
+/// A mean over some runs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Value {
-    /// How high the bar is.
+    /// Height of the bar.
     pub mean: f64,
-    /// How far the whiskers reach in both directions.
+    /// Length of the whiskers in each direction.
     pub spread: f64,
 }
 
 /// A line through points.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Line {
-    /// What the legend says.
+    /// Its name in the legend.
     pub name: String,
-    /// As SVG knows it.
+    /// Its colour in SVG notation.
     pub colour: &'static str,
-    /// Whether it is drawn dashed, as what should be.
+    /// Whether it is drawn dashed, to show the ideal.
     pub dashed: bool,
-    /// In order of `x`.
+    /// The points, in order of `x`.
     pub points: Vec<(f64, f64)>,
 }
 
@@ -110,7 +110,7 @@ pub fn label_of(control: Control) -> &'static str {
     }
 }
 
-/// The colour of the `i`th of several things that are no controls.
+/// The colour of the `i`th of several things that are not controls.
 pub fn colour(i: usize) -> &'static str {
     svg::colour(i)
 }
@@ -120,17 +120,17 @@ const PANEL: f64 = 210.0;
 const LEFT: f64 = 62.0;
 const RIGHT: f64 = 20.0;
 const TOP: f64 = 40.0;
-/// From one row of panels to the next: labels of the upper, values above the bars of the lower.
+/// Distance between rows of panels: labels of the upper row, values above the bars of the lower.
 const GAP: f64 = 74.0;
 const BOTTOM: f64 = 60.0;
 const COLUMNS: usize = 2;
-/// Narrower bars have no room for their value.
+/// Smallest width of a bar that has room for its value.
 const LABELLED_BAR: f64 = 20.0;
 const GRID: &str = "#e5e5e5";
 const AXIS: &str = "#999";
 
 impl Chart {
-    /// Draws it.
+    /// Draws the chart.
     pub fn svg(&self) -> String {
         let (legend, rows) = self.legend();
         let top = TOP + rows + 38.0;
@@ -228,7 +228,7 @@ impl Panel {
         line(svg, (frame.left, frame.bottom()), (frame.right(), frame.bottom()), AXIS, "");
     }
 
-    /// A little above everything there is.
+    /// Top of the vertical axis, a little above all values.
     fn y_max(&self) -> f64 {
         let highest = match &self.marks {
             Marks::Bars { kinds, .. } => {
@@ -328,7 +328,7 @@ fn three_digits(value: f64) -> String {
     text
 }
 
-/// The words of a label in rows that are not wider than `width`, if words allow it.
+/// The words of a label in rows that are not wider than `width`, unless a single word is.
 fn wrapped(label: &str, width: f64) -> Vec<String> {
     let mut rows: Vec<String> = Vec::new();
     for word in label.split_whitespace() {

@@ -10,7 +10,7 @@ pub struct Histogram {
     max: Span,
 }
 
-/// How many buckets an octave has.
+/// Number of buckets in an octave.
 const SUBS: u64 = 32;
 
 impl Histogram {
@@ -25,7 +25,7 @@ impl Histogram {
         self.max = self.max.max(span);
     }
 
-    /// Counts everything that another one counted.
+    /// Adds all counts of another histogram.
     pub fn add(&mut self, other: &Histogram) {
         if self.counts.len() < other.counts.len() {
             self.counts.resize(other.counts.len(), 0);
@@ -37,7 +37,7 @@ impl Histogram {
         self.max = self.max.max(other.max);
     }
 
-    /// How many times were counted.
+    /// Number of times that were counted.
     pub fn count(&self) -> u64 {
         self.counts.iter().map(|&n| u64::from(n)).sum()
     }
@@ -53,8 +53,8 @@ impl Histogram {
         (count > 0).then(|| self.sum / count)
     }
 
-    /// The time that a part `q` (0 to 1) of all does not exceed, as the upper end of its bucket;
-    /// `None` if nothing was counted.
+    /// The time that a part `q` (0 to 1) of all times does not exceed, as the upper end of its
+    /// bucket; `None` if nothing was counted.
     pub fn quantile(&self, q: f64) -> Option<Span> {
         let rank = (self.count() as f64 * q).ceil().max(1.0) as u64;
         let mut seen = 0;
@@ -68,7 +68,7 @@ impl Histogram {
     }
 }
 
-/// Microseconds 0 to 31 have a bucket each, every octave above 32.
+/// Index of a bucket: microseconds 0 to 31 have a bucket each, every octave above has 32.
 fn bucket(micros: u64) -> usize {
     if micros < SUBS {
         return micros as usize;
@@ -77,7 +77,7 @@ fn bucket(micros: u64) -> usize {
     (octave * SUBS + (micros >> octave)) as usize
 }
 
-/// The first microsecond behind a bucket.
+/// The first microsecond after a bucket.
 fn upper_end(bucket: u64) -> u64 {
     if bucket < SUBS {
         return bucket + 1;

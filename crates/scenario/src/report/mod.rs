@@ -1,11 +1,11 @@
-//! How well the groups got their fair shares, judged by what left the link and was not dropped behind it.
+//! How well the groups got their fair shares, by packets that left the link and were not dropped behind it.
 //!
 //! A world (lab or simulator) records [`Samples`]; [`Run::score`] compares them with the weighted
-//! max-min fair shares of the true capacity and demands and makes a [`Report`]. Everything is
-//! judged in windows of one second. A window that overlaps the time from an event to `settle`
-//! after it is *transient*, the others are *scored*; windows without any demand are
-//! neither. While the demand of a group is unknown there are no fair shares to compare with. The
-//! schema of the JSON form is in `docs/research/simulator.md`.
+//! max-min fair shares of the true capacity and demands and makes a [`Report`]. All results are in
+//! windows of one second. A window that overlaps the time from an event to `settle` after it is
+//! *transient*; the other windows are *scored*; windows without any demand are neither. While the
+//! demand of a group is unknown there are no fair shares to compare with. The schema of the JSON
+//! form is in `docs/research/simulator.md`.
 
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 use serde::Serialize;
@@ -32,29 +32,29 @@ pub use table::{aligned, csv, table};
 
 /// Resolution of the recorded rates.
 pub const BIN: Span = Span::millis(200);
-/// How many bins make a window of one second.
+/// Number of bins in a window of one second.
 const WINDOW_BINS: usize = 5;
-/// What share of its fair share a group may be off and still be right.
+/// A group is right while its rate differs from its fair share by at most this part of the share.
 const RIGHT_WITHIN_PERCENT: u64 = 10;
-/// The tolerance relative to the capacity, for groups with a tiny share.
+/// The same tolerance relative to the capacity, for groups with a tiny share.
 const SLACK_PERCENT: u64 = 1;
 
-/// What was recorded at the link, and behind it; bounded by the length of the run.
+/// Records taken at the link and behind it; their size is bounded by the length of the run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Samples {
     groups: usize,
     end: Time,
-    /// Bytes that left and were not dropped by a class behind the link, per bin and group. A class drops a packet
-    /// that left in an earlier bin, too, so that a bin alone may be negative.
+    /// Bytes that left and were not dropped by a class behind the link, per bin and group. A class
+    /// may also drop a packet that left in an earlier bin, so a single bin may be negative.
     bins: Vec<Vec<i64>>,
-    /// Sojourns of what left, per window.
+    /// Sojourn times of the packets that left, per window.
     sojourns: Vec<Histogram>,
     drops: u64,
     own_drops: u64,
 }
 
 impl Samples {
-    /// Nothing recorded yet.
+    /// The records before the run.
     pub fn new(scenario: &Scenario) -> Samples {
         let windows = scenario.duration.as_nanos().div_ceil(WINDOW.as_nanos()) as usize;
         let groups = scenario.groups.len();
@@ -68,18 +68,30 @@ impl Samples {
         }
     }
 
-    /// A packet left the link; what leaves after the end of the run is not counted.
+    /// A packet left the link. Packets that leave after the end of the run are not counted.
     pub fn record_departure(&mut self, at: Time, group: usize, size: Bytes, sojourn: Span) {
+        self.record_arrival(at, group, size);
+        self.record_sojourn(at, sojourn);
+    }
+
+    /// A packet that had left the link arrived behind a class that may drop packets.
+    pub fn record_arrival(&mut self, at: Time, group: usize, size: Bytes) {
+        if at < self.end {
+            self.count(at, group, size.as_u64() as i64);
+        }
+    }
+
+    /// A packet left the link, but counts only when it arrives.
+    pub fn record_sojourn(&mut self, at: Time, sojourn: Span) {
         if at >= self.end {
             return;
         }
-        self.count(at, group, size.as_u64() as i64);
         if let Some(window) = self.sojourns.get_mut((at.as_nanos() / WINDOW.as_nanos()) as usize) {
             window.record(sojourn);
         }
     }
 
-    /// The link's buffer was full.
+    /// The link dropped a packet because its buffer was full.
     pub fn record_drop(&mut self) {
         self.drops += 1;
     }
@@ -104,7 +116,7 @@ impl Samples {
         Rate::from_volume(self.bytes(group, bins), span)
     }
 
-    /// What was delivered of a group over the whole run.
+    /// Bytes of a group that were delivered over the whole run.
     fn delivered(&self, group: usize) -> Bytes {
         self.bytes(group, 0..self.bins.len())
     }
@@ -114,7 +126,7 @@ impl Samples {
         Bytes::new(bytes.max(0) as u64)
     }
 
-    /// What the full buffer dropped, by what it dropped or let through.
+    /// Packets dropped by the full buffer, divided by packets dropped or let through.
     fn loss(&self) -> Option<f64> {
         let departures: u64 = self.sojourns.iter().map(Histogram::count).sum();
         let all = self.drops + departures;
@@ -129,27 +141,27 @@ impl Samples {
 /// A scenario that was played, before it is judged.
 #[derive(Clone, Debug)]
 pub struct Run<'s> {
-    /// What was played.
+    /// The scenario that was played.
     pub scenario: &'s Scenario,
-    /// Where: `lab` or `sim`.
+    /// Where it was played: `lab` or `sim`.
     pub world: &'static str,
-    /// With which control.
+    /// The control with which it was played.
     pub control: Control,
     /// Whether the world kept time well enough to be believed.
     pub valid: bool,
-    /// What left the link.
+    /// Records of the packets that left the link.
     pub samples: &'s Samples,
-    /// What the pings measured.
+    /// Measurements of the pings.
     pub pings: Vec<PingSamples>,
-    /// What the films were like.
+    /// Quality of the films as watched.
     pub videos: Vec<VideoSamples>,
     /// How long the web pages took.
     pub pages: Vec<WebSamples>,
     /// How long the short downloads took.
     pub shorts: Vec<ShortSamples>,
-    /// What passed the policing points.
+    /// Records of the policing points.
     pub policed: Vec<PoliceSamples>,
-    /// What the bundles did.
+    /// Records of the bundles.
     pub bundled: Vec<BundleSamples>,
     /// How many cores the daemon used; `None` without a daemon.
     pub daemon_cpu_cores: Option<f64>,
@@ -168,20 +180,20 @@ pub struct Lateness {
     pub max_ms: f64,
 }
 
-/// How a run went: one object of what `--json` prints.
+/// Results of a run: one object of the output of `--json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// Name of the scenario.
     pub scenario: String,
     /// `lab` or `sim`.
     pub world: &'static str,
-    /// With which control.
+    /// The control with which it was played.
     pub control: Control,
-    /// Where all randomness came from.
+    /// Seed of all randomness.
     pub seed: u64,
     /// Whether the world kept time well enough to be believed.
     pub valid: bool,
-    /// The judgement.
+    /// The results.
     pub summary: Summary,
     /// How late the link element was; only in the lab.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -191,105 +203,105 @@ pub struct Report {
     pub series: Option<Vec<Point>>,
 }
 
-/// The judgement on a run.
+/// The results of a run.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
-    /// Half the L1 distance between rates and fair shares, by capacity, averaged over the scored
-    /// windows whose fair shares are known; `None` if there are none.
+    /// Half the L1 distance between rates and fair shares, divided by the capacity, averaged over
+    /// the scored windows whose fair shares are known; `None` if there are none.
     pub allocation_error: Option<f64>,
     /// The same over the transient windows.
     pub transient_error: Option<f64>,
-    /// For each event after which the fair shares are known, how long it took until all groups had theirs.
+    /// For each event after which the fair shares are known, the time until all groups had their shares.
     pub right_after_s: Vec<RightAfter>,
-    /// Delivered by capacity over the scored windows in which demand suffices; `None` if there
-    /// are none.
+    /// Volume delivered divided by capacity, over the scored windows in which the demand suffices;
+    /// `None` if there are none.
     pub utilization: Option<f64>,
-    /// The least of the same over any [`LEAST_WINDOWS`] seconds in a row in which the demand reached
-    /// the capacity, from as many seconds after it did on; `None` if there are none.
+    /// The lowest utilization over any [`LEAST_WINDOWS`] seconds in a row in which the demand reached the
+    /// capacity, beginning the same number of seconds after the demand did; `None` if there are none.
     pub least_utilization: Option<f64>,
-    /// Delivered by capacity over the whole run, whatever the demand was.
+    /// Volume delivered divided by capacity over the whole run, whatever the demand was.
     pub link_utilization: f64,
-    /// Queueing delay in the ISP over the scored windows; `None` if nothing left.
+    /// Queueing delay in the ISP over the scored windows; `None` if no packet left.
     pub isp_queue_ms: Option<QueueDelay>,
     /// Packets that the ISP's full buffer dropped, over the whole run.
     pub isp_drops: u64,
-    /// These, by these and what left the link; `None` without a packet.
+    /// `isp_drops` divided by the sum of itself and the packets that left the link; `None` without a packet.
     pub isp_loss: Option<f64>,
-    /// Packets that the control's own classes dropped behind the link, over the whole run; the other
-    /// figures do not count them as delivered. `None` where that is not known.
+    /// Packets that the control's own classes dropped behind the link, over the whole run; the
+    /// other figures do not count them as delivered. `None` where the number is not known.
     pub own_drops: Option<u64>,
     /// How many cores the daemon used; `None` without a daemon.
     pub daemon_cpu_cores: Option<f64>,
     /// Averages over the scored windows, in the order of the scenario.
     pub groups: Vec<GroupRate>,
-    /// The same for each device, or for the only host.
+    /// The same averages for each device, or for the only host.
     pub hosts: Vec<HostRate>,
-    /// What the pings measured.
+    /// Measurements of the pings.
     pub pings: Vec<Ping>,
-    /// What the films were like.
+    /// Quality of the films as watched.
     pub videos: Vec<Video>,
     /// How long the web pages took.
     pub pages: Vec<Pages>,
     /// How long the short downloads took.
     pub shorts: Vec<Shorts>,
-    /// How the policing points did; absent without any.
+    /// Results of the policing points; absent if there are none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub policed: Vec<Policed>,
-    /// How the bundles did; absent without any.
+    /// Results of the bundles; absent if there are none.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub bundled: Vec<Bundled>,
 }
 
-/// How long it took until all groups had their shares.
+/// The time it took until all groups had their shares.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RightAfter {
-    /// What happened.
+    /// The event.
     pub event: String,
-    /// When.
+    /// When it happened, in seconds.
     pub at_s: f64,
-    /// Until a second had passed in which every group was right, and stayed so until the next
-    /// event; `None` is never.
+    /// Seconds until the end of the first second in which every group was right, and stayed so
+    /// until the next event; `None` if there was none.
     pub seconds: Option<f64>,
 }
 
-/// Queueing delay.
+/// Queueing delay in ms.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct QueueDelay {
-    /// Over all packets.
+    /// Mean over all packets.
     pub mean: f64,
-    /// 99 of 100 packets waited no longer.
+    /// 99 of 100 packets waited no longer than this.
     pub p99: f64,
-    /// No packet waited longer.
+    /// The longest wait.
     pub max: f64,
 }
 
-/// What a group got and what it should have got.
+/// A group's rate and its fair share.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct GroupRate {
     /// Its name.
     pub name: String,
-    /// What it got.
+    /// Its mean rate.
     #[serde(rename = "rate_bps")]
     pub rate: Rate,
-    /// Its fair share; `None` where that is unknown.
+    /// Its fair share; `None` where it is unknown.
     #[serde(rename = "fair_bps")]
     pub fair: Option<Rate>,
-    /// What it got over the whole run, in L2 bytes.
+    /// Volume that it got over the whole run, in L2 bytes.
     #[serde(rename = "delivered_bytes")]
     pub delivered: Bytes,
 }
 
-/// What a host got, and how its groups divided it.
+/// A host's rate, and how its groups divided it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HostRate {
     /// Name of its device; `None` without devices.
     pub device: Option<String>,
-    /// What its groups got together.
+    /// The rate that its groups got together.
     #[serde(rename = "rate_bps")]
     pub rate: Rate,
-    /// Half the L1 distance between the rates of its groups and the fair division of what the host
-    /// got, by that; averaged over the scored windows in which it got something and the demands of
-    /// its groups are known. `None` if there are none.
+    /// Half the L1 distance between the rates of its groups and the fair division of the host's
+    /// rate, divided by that rate; averaged over the scored windows in which the host got something
+    /// and the demands of its groups are known. `None` if there are none.
     pub division_error: Option<f64>,
 }
 
@@ -300,22 +312,22 @@ pub struct Point {
     pub t_s: f64,
     /// Name of the group.
     pub group: String,
-    /// What left the link.
+    /// Rate at which its packets left the link.
     #[serde(rename = "rate_bps")]
     pub rate: Rate,
 }
 
 const WINDOW: Span = Span::nanos(BIN.as_nanos() * WINDOW_BINS as u64);
 
-/// A window of one second, judged.
+/// A window of one second with its rates and fair shares.
 struct Window {
     begin: Time,
     transient: bool,
     rates: Vec<Rate>,
-    /// `None` while they cannot be known.
+    /// Fair shares; `None` while they cannot be known.
     fair: Option<Vec<Rate>>,
     capacity: Rate,
-    /// Whether the groups want at least what the link carries.
+    /// Whether the groups demand at least the link's capacity.
     full: bool,
 }
 
@@ -324,7 +336,7 @@ impl Window {
         Some(distance(&self.rates, self.fair.as_ref()?, self.capacity))
     }
 
-    /// The error of some groups, as if what they got together were the capacity.
+    /// The error of some groups, with the sum of their rates in place of the capacity.
     fn division_error(&self, scenario: &Scenario, groups: &[usize]) -> Option<f64> {
         let rates: Vec<Rate> = groups.iter().map(|&group| self.rates[group]).collect();
         let total: Rate = rates.iter().copied().sum();
@@ -349,11 +361,11 @@ fn least_utilization(windows: &[Window]) -> Option<f64> {
     least.reduce(f64::min).map(|least| rounded(least, 4))
 }
 
-/// Seconds over which the least utilization is taken.
+/// Number of seconds over which the least utilization is taken.
 pub const LEAST_WINDOWS: usize = 3;
 
 impl Run<'_> {
-    /// Judges the run.
+    /// Evaluates the run.
     pub fn score(&self) -> Report {
         let windows = self.windows();
         let (transient, scored): (Vec<&Window>, Vec<&Window>) =
@@ -448,7 +460,7 @@ impl Run<'_> {
                 let rates = self.samples.rates(begin..begin + WINDOW_BINS);
                 rates.iter().zip(&fair).all(|(&rate, &fair)| is_right(rate, fair, capacity))
             };
-            // Backwards from the next event: the earliest window from which on all are right.
+            // Searches backwards from the next event for the earliest window from which on all are right.
             let begins = first..(last + 1).saturating_sub(WINDOW_BINS).max(first);
             let since = begins.rev().take_while(|&begin| is_right(begin)).last();
             let seconds = since.map(|begin| {
@@ -522,14 +534,14 @@ impl Run<'_> {
     }
 }
 
-/// Half the L1 distance between rates and fair shares, by capacity.
+/// Half the L1 distance between rates and fair shares, divided by the capacity.
 fn distance(rates: &[Rate], fair: &[Rate], capacity: Rate) -> f64 {
     let pairs = rates.iter().zip(fair);
     let distance: u64 = pairs.map(|(r, f)| r.as_bps().abs_diff(f.as_bps())).sum();
     distance as f64 / 2.0 / capacity.as_bps() as f64
 }
 
-/// Whether a rate is near enough to a share.
+/// Whether a rate is close enough to a fair share.
 fn is_right(rate: Rate, fair: Rate, capacity: Rate) -> bool {
     let tolerance = fair.scale(RIGHT_WITHIN_PERCENT, 100).max(capacity.scale(SLACK_PERCENT, 100));
     rate.as_bps().abs_diff(fair.as_bps()) <= tolerance.as_bps()
@@ -540,7 +552,7 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     (count > 0).then(|| rounded(sum / f64::from(count), 4))
 }
 
-/// Cuts off decimals that mean nothing.
+/// Rounds to a number of decimals, as further ones have no meaning.
 fn rounded(value: f64, decimals: i32) -> f64 {
     let scale = 10f64.powi(decimals);
     (value * scale).round() / scale

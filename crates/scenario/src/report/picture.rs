@@ -12,7 +12,7 @@ const WIDTH: f64 = 860.0;
 const PANEL: f64 = 170.0;
 const LEFT: f64 = 62.0;
 const RIGHT: f64 = 20.0;
-/// Where the first row of the legend lies, and how far above the first panel the last one.
+/// Position of the first row of the legend; below, the distance of its last row to the first panel.
 const LEGEND: f64 = 61.0;
 const LEGEND_GAP: f64 = 41.0;
 const GAP: f64 = 34.0;
@@ -45,7 +45,7 @@ pub fn picture(scenario: &Scenario, reports: &[Report]) -> String {
     })
 }
 
-/// What the link is.
+/// A description of the link.
 fn link(scenario: &Scenario) -> String {
     let link = &scenario.link;
     let rate = |rate: Rate| match rate.as_mbit_f64() {
@@ -65,8 +65,9 @@ fn link(scenario: &Scenario) -> String {
         Buffer::Bytes(bytes) => bytes.to_string(),
         Buffer::Packets(packets) => format!("{packets} packets"),
     };
+    let plan = scenario.agreed().map_or(String::new(), |plan| format!("Plan {}. ", rate(plan)));
     format!(
-        "Downlink {capacity}, buffer {buffer}. Solid: rate in intervals of {} ms. Dashed: weighted \
+        "{plan}Downlink {capacity}, buffer {buffer}. Solid: rate in intervals of {} ms. Dashed: weighted \
          max-min fair share.",
         BIN.as_millis_f64()
     )
@@ -83,21 +84,22 @@ fn legend(scenario: &Scenario) -> (String, f64) {
     legend.finish()
 }
 
-/// Where time and rate lie on the page.
+/// Scales of time and rate on the page.
 struct Plot<'s> {
     scenario: &'s Scenario,
     seconds: f64,
-    /// The top of the axis, in the unit.
+    /// The top of the axis, in its unit.
     rate_max: f64,
-    /// The unit of the axis, and how many of it are 1 Mbit/s.
+    /// The unit of the axis, and its number of units in 1 Mbit/s.
     unit: (&'static str, f64),
 }
 
 impl<'s> Plot<'s> {
     fn new(scenario: &'s Scenario, reports: &[Report]) -> Plot<'s> {
         let capacity = scenario.link.capacity.max(scenario.end());
+        let capacity = scenario.agreed().map_or(capacity, |plan| plan.min(capacity));
         let seen = reports.iter().flat_map(|r| r.series.iter().flatten()).map(|p| p.rate).max();
-        // A burst out of the buffer after a step may exceed what is worth showing.
+        // A burst out of the buffer after a step may exceed the range worth showing.
         let top = seen.unwrap_or(capacity).clamp(capacity, capacity.scale(11, 10));
         let mbit = top.as_mbit_f64().max(0.001) * 1.02;
         let unit = if mbit < 1.0 { ("kbit/s", 1e3) } else { ("Mbit/s", 1.0) };
@@ -164,8 +166,8 @@ impl<'s> Plot<'s> {
         polyline(svg, points, colour(group), style);
     }
 
-    /// A step line: the share holds from one event to the next, under a trace for a second. It has
-    /// gaps where the shares cannot be known.
+    /// A step line: a share lasts from one event to the next, under a trace for a second. The line
+    /// has gaps where the shares cannot be known.
     fn fair_line(&self, svg: &mut String, top: f64, group: usize) {
         let ends = [Span::ZERO, self.scenario.duration].map(|s| Time::ZERO + s);
         let mut times: Vec<Time> = self.scenario.events().iter().map(|e| e.at).collect();

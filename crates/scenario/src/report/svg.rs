@@ -1,6 +1,6 @@
 //! Marks on a page, as SVG elements.
 //!
-//! Written by hand rather than by a plotting library: a few lines and labels need no fonts of the
+//! Written by hand rather than by a plotting library: a few lines and labels need no fonts from the
 //! machine that draws them, and the file is small and the same everywhere.
 
 use std::fmt::Write;
@@ -8,16 +8,16 @@ use std::fmt::Write;
 /// Okabe and Ito's colours, which people with any colour vision can tell apart.
 const COLOURS: [&str; 7] =
     ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000"];
-/// How wide a character of the text is at most on average: digits and capitals of Arial at 12 px.
+/// Upper bound of a character's mean width in a text: digits and capitals of Arial at 12 px.
 pub(super) const CHARACTER: f64 = 7.0;
-/// From one row of a legend to the next.
+/// Distance between two rows of a legend.
 const LEGEND_ROW: f64 = 20.0;
-/// The mark of an entry, and the gaps next to its text.
+/// Width of an entry's mark, and of the gap next to its text.
 const SAMPLE: f64 = 22.0;
 const SAMPLE_GAP: f64 = 6.0;
 const ENTRY_GAP: f64 = 20.0;
 
-/// A page with what `draw` puts on it.
+/// A page with the elements that `draw` adds.
 pub(super) fn page(width: f64, height: f64, draw: impl FnOnce(&mut String)) -> String {
     let mut svg = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" \
@@ -84,18 +84,18 @@ pub(super) struct Legend {
     left: f64,
     right: f64,
     x: f64,
-    /// Position of the current row, and of the first.
+    /// Position of the current row; below, of the first row.
     y: f64,
     top: f64,
 }
 
 impl Legend {
-    /// Between `left` and `right`, with its first row at `y`.
+    /// A legend between `left` and `right`, with its first row at `y`.
     pub(super) fn new(left: f64, right: f64, y: f64) -> Legend {
         Legend { svg: String::new(), left, right, x: left, y, top: y }
     }
 
-    /// Adds an entry; what is longer than a row is shortened.
+    /// Adds an entry; a label longer than a row is shortened.
     pub(super) fn add(&mut self, label: &str, stroke: &str, style: &str) {
         let room = ((self.right - self.left - SAMPLE - SAMPLE_GAP) / CHARACTER) as usize;
         let label = match label.char_indices().nth(room) {
@@ -111,7 +111,7 @@ impl Legend {
         self.x += width + ENTRY_GAP;
     }
 
-    /// The elements, and the height of the rows after the first.
+    /// The SVG elements, and the height of the rows after the first.
     pub(super) fn finish(self) -> (String, f64) {
         (self.svg, self.y - self.top)
     }

@@ -8,8 +8,8 @@ use super::{BIN, Pages, Ping, Policed, QueueDelay, Report, Shorts, Summary};
 use crate::Scenario;
 
 /// The reports side by side as aligned plain text: one column for each control, in the order of the
-/// first of its reports. Several reports of a control are its seeds: mean ± standard deviation of
-/// those that have a number, and how many these are if not all.
+/// first of its reports. If a control has several reports (one per seed), a cell is the mean ±
+/// standard deviation of those that have a number, and says how many have one if not all do.
 pub fn table(reports: &[Report]) -> String {
     let Some(first) = reports.first() else { return String::new() };
     let columns = columns(reports);
@@ -63,10 +63,10 @@ pub fn table(reports: &[Report]) -> String {
     aligned(&rows)
 }
 
-/// Adds a row: its name, and its cell for a report.
+/// Adds a row: its name, and a function that gives its cell for a report.
 type AddRow<'a> = &'a mut dyn FnMut(String, &dyn Fn(&Report) -> Vec<Number>);
 
-/// The rows of hosts where the groups' fair shares do not say how well a host divided what it got.
+/// The rows of hosts, where the groups' fair shares do not show how well a host divided its rate.
 fn hosts(first: &Summary, row: AddRow<'_>) {
     if first.hosts.len() < 2 && first.policed.is_empty() {
         return;
@@ -81,7 +81,7 @@ fn hosts(first: &Summary, row: AddRow<'_>) {
     }
 }
 
-/// The rows of the bundles: each group with a target.
+/// The rows of the bundles: one for each group with a target.
 fn bundled(first: &Summary, row: AddRow<'_>) {
     for (i, bundle) in first.bundled.iter().enumerate() {
         for (j, free) in bundle.free.iter().enumerate() {
@@ -103,10 +103,10 @@ fn bundled(first: &Summary, row: AddRow<'_>) {
     }
 }
 
-/// Number of policing points from which on they are summarised.
+/// The most policing points that are listed one by one; more are summarised.
 const POLICED_ONE_BY_ONE_MAX: usize = 4;
 
-/// The rows of the policing points: of each, or of all together.
+/// The rows of the policing points: for each point, or for all together.
 fn policed(first: &Summary, row: AddRow<'_>) {
     let all = first.policed.len();
     if all == 0 {
@@ -147,7 +147,7 @@ fn policed(first: &Summary, row: AddRow<'_>) {
     }
 }
 
-/// The rows of what applications measured.
+/// The rows of the applications' measurements.
 fn applications(first: &Summary, row: AddRow<'_>) {
     for (i, ping) in first.pings.iter().enumerate() {
         row(format!("{}, RTT median / p95, ms", ping.group), &|r| {
@@ -204,13 +204,13 @@ fn head(scenario: &str, seeds: usize, columns: &[Vec<&Report>]) -> Vec<String> {
     [name].into_iter().chain(columns.iter().map(control)).collect()
 }
 
-/// A number of a cell.
+/// A number of a cell, with its format.
 #[derive(Clone, Copy)]
 struct Number {
     value: Option<f64>,
     decimals: usize,
     unit: &'static str,
-    /// What is shown if there is none.
+    /// Text that is shown if there is no value.
     missing: &'static str,
 }
 
@@ -222,7 +222,7 @@ fn percent(value: Option<f64>) -> Number {
     Number { unit: " %", ..number(value.map(|v| v * 100.0), 1) }
 }
 
-/// One number as it is, several as mean ± standard deviation.
+/// One number is shown as it is, several as mean ± standard deviation.
 fn over_seeds(numbers: &[Number]) -> String {
     let Number { decimals, unit, missing, .. } = numbers[0];
     let known: Vec<f64> = numbers.iter().filter_map(|n| n.value).collect();
@@ -240,8 +240,8 @@ fn over_seeds(numbers: &[Number]) -> String {
     }
 }
 
-/// Rows as aligned plain text: the first column to the left, the others to the right, a rule below
-/// the first row.
+/// Rows as aligned plain text: the first column is left-aligned, the others are right-aligned; a
+/// rule follows the first row.
 pub fn aligned(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
@@ -270,8 +270,8 @@ pub fn aligned(rows: &[Vec<String>]) -> String {
     text
 }
 
-/// Rates and fair shares over time: `t_s,group,rate_bps,fair_bps`, the last empty where it cannot be
-/// know.
+/// Rates and fair shares over time: `t_s,group,rate_bps,fair_bps`, the last empty where it cannot
+/// be known.
 pub fn csv(scenario: &Scenario, report: &Report) -> String {
     let mut text = String::from("t_s,group,rate_bps,fair_bps\n");
     for (i, point) in report.series.iter().flatten().enumerate() {

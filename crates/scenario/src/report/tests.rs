@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::*;
 
-/// Two groups 2:1 on 30 Mbit/s, one from the start, the other from 4 s; 12 s, settling 2 s.
+/// Two groups 2:1 on 30 Mbit/s, one from the start, the other from 4 s; 12 s; settling takes 2 s.
 const TWO: &str = r#"
 version = 1
 name = "two"
@@ -31,8 +31,8 @@ fn scenario(text: &str) -> Scenario {
     Scenario::parse(text, "test.toml").unwrap()
 }
 
-/// Samples in which the groups have the rates in Mbit/s that `rates` gives for each bin's begin in
-/// ms, each packet having waited 10 ms.
+/// Samples in which the groups have the rates in Mbit/s that `rates` gives for the begin of each
+/// bin in ms; each packet waited 10 ms.
 fn samples(scenario: &Scenario, rates: impl Fn(u64) -> Vec<f64>) -> Samples {
     let mut samples = Samples::new(scenario);
     for bin in 0..scenario.duration.as_nanos() / BIN.as_nanos() {
@@ -71,7 +71,7 @@ fn judged(scenario: &Scenario, samples: &Samples) -> Report {
 #[test]
 fn the_least_use_is_that_of_three_seconds_after_the_first_three() {
     let scenario = scenario(TWO);
-    // A slow start, a pause of one second, and one that three seconds in a row do not show alone.
+    // A slow start, a pause of one second, and a pause that three seconds in a row alone do not show.
     let rates = |ms| match ms {
         0..3_000 => vec![1.0, 0.0],
         6_000..7_000 => vec![0.0, 6.0],
@@ -97,7 +97,7 @@ fn perfect_shares_have_no_error() {
     assert_eq!(summary.utilization, Some(1.0));
     let right: Vec<_> = summary.right_after_s.iter().map(|r| (r.at_s, r.seconds)).collect();
     assert_eq!(right, [(0.0, Some(1.0)), (4.0, Some(1.0))]);
-    // Scored are 2-4 s and 6-12 s.
+    // The scored times are 2-4 s and 6-12 s.
     let a = &summary.groups[0];
     assert_eq!((a.rate, a.fair), (Rate::bps(22_500_000), Some(Rate::bps(22_500_000))));
     let queue = summary.isp_queue_ms.unwrap();
@@ -107,18 +107,18 @@ fn perfect_shares_have_no_error() {
 #[test]
 fn the_error_is_half_the_distance_by_capacity_and_transients_count_apart() {
     let scenario = scenario(TWO);
-    // Swapped for 3 s after b starts, then 3 Mbit/s off.
+    // The rates are swapped for 3 s after b starts, then off by 3 Mbit/s.
     let samples = samples(&scenario, |ms| match ms {
         0..4_000 => vec![30.0, 0.0],
         4_000..7_000 => vec![10.0, 20.0],
         _ => vec![17.0, 13.0],
     });
     let summary = score(&scenario, &samples);
-    // Transient: 0, 0 and 4, 5 s with 20/2/30; scored: 2, 3 s right, 6 s swapped, 7-11 s 3/30.
+    // Transient errors: 0, 0 and at 4, 5 s 20/2/30; scored: 2, 3 s right, 6 s swapped, 7-11 s 3/30.
     assert_eq!(summary.transient_error, Some(0.1667));
     let expected = (1.0 / 3.0 + 5.0 * 0.1) / 8.0;
     assert!((summary.allocation_error.unwrap() - expected).abs() < 1e-4);
-    // 13 of 10 is not right, so never.
+    // 13 instead of 10 is not right, so `b` is never right.
     assert_eq!(summary.right_after_s[1].seconds, None);
 }
 
@@ -141,7 +141,7 @@ fn a_host_divides_what_it_gets_whatever_the_link_carries() {
     let [host, other] = &summary.hosts[..] else { panic!("{:?}", summary.hosts) };
     assert_eq!(summary.allocation_error, None, "what the video wants is not known");
     assert_eq!((host.device.as_deref(), host.rate), (Some("host"), Rate::mbit(9)));
-    // 1.5 of 9 in three of eight windows.
+    // The error is 1.5 of 9 in three of eight windows.
     assert_eq!(host.division_error, Some(0.0625));
     assert_eq!((other.rate, other.division_error), (Rate::mbit(21), None));
 }
@@ -149,20 +149,20 @@ fn a_host_divides_what_it_gets_whatever_the_link_carries() {
 #[test]
 fn right_is_when_it_stays_so() {
     let scenario = scenario(TWO);
-    // Right at once, wrong from 6 s to 7.2 s, right from then on.
+    // The rates are right at once, wrong from 6 s to 7.2 s, and right from then on.
     let samples = samples(&scenario, |ms| match ms {
         0..4_000 => vec![30.0, 0.0],
         6_000..7_200 => vec![10.0, 20.0],
         _ => vec![20.0, 10.0],
     });
     let summary = score(&scenario, &samples);
-    // The second from 7.2 to 8.2 s is right; the one that begins at 7.0 s has a fifth of 20.
+    // The second from 7.2 to 8.2 s is right; in the one from 7.0 s a fifth has 20 Mbit/s.
     assert_eq!(summary.right_after_s[1].seconds, Some(4.2));
 }
 
 #[test]
 fn under_a_trace_each_second_has_its_own_shares() {
-    // In turn a second of 1.2112 Mbit/s, one of nothing and one of twice as much.
+    // The trace has by turns a second of 1.2112 Mbit/s, one of nothing and one of twice as much.
     let lines = (1..100).map(|i| i * 10).chain((0..200).map(|i| 2_000 + i * 5)).chain([3_000]);
     let trace: String = lines.map(|ms| format!("{ms}\n")).collect();
     let text = TWO.replace("rate = \"30mbit\"", "trace = \"t\"");
@@ -175,11 +175,11 @@ fn under_a_trace_each_second_has_its_own_shares() {
     let summary = score(&scenario, &perfect);
     assert_eq!((summary.allocation_error, summary.utilization), (Some(0.0), Some(1.0)));
     assert_eq!(summary.right_after_s[1].seconds, Some(1.0));
-    // Everything to one group is wrong by its share of each second.
+    // If one group gets everything, the error is the other group's share of each second.
     let starving =
         samples(&scenario, |ms| vec![[1.2112, 0.0, 2.4224][(ms / 1_000 % 3) as usize], 0.0]);
     let summary = score(&scenario, &starving);
-    // Scored are the seconds from 2 to 4 and from 6; of those, the ones with something to share.
+    // Scored are the seconds from 2 to 4 and from 6 on; those with no capacity do not count.
     assert_eq!(summary.allocation_error, Some(0.2222));
     assert_eq!(summary.right_after_s[1].seconds, None);
 }
@@ -226,7 +226,7 @@ fn where_a_demand_is_unknown_nothing_is_judged_by_it() {
         _ => vec![27.0, 0.0],
     });
     let summary = score(&scenario, &samples);
-    // Scored are 2-4 s and 10-12 s without the film, a tenth off, and 6-8 s with it.
+    // Scored are 2-4 s and 10-12 s without the film, off by a tenth, and 6-8 s with it.
     assert_eq!(summary.allocation_error, Some(0.05));
     assert_eq!(summary.utilization, Some(0.8667));
     let events: Vec<_> = summary.right_after_s.iter().map(|r| r.at_s).collect();
@@ -238,13 +238,13 @@ fn where_a_demand_is_unknown_nothing_is_judged_by_it() {
     let rows = csv(&scenario, &report);
     assert!(rows.contains("\n3.8,a,27000000,30000000\n"), "{rows}");
     assert!(rows.contains("\n4,a,20000000,\n"), "{rows}");
-    // Two rates, and two shares in two pieces each.
+    // There are two lines of rates, and two lines of shares in two pieces each.
     assert_eq!(picture(&scenario, &[report]).matches("<polyline").count(), 6);
 }
 
 #[test]
 fn the_whole_run_is_summed_whatever_the_demand_was() {
-    // From 6 s on the link has half of its rate.
+    // From 6 s on the link has half its rate.
     let stepped = "rate = \"30mbit\"\nsteps = [{ at = \"6s\", rate = \"15mbit\" }]";
     let text = TWO.replace("rate = \"30mbit\"", stepped).replace("12s", "11900ms");
     let scenario = scenario(&text);
@@ -475,7 +475,7 @@ fn a_table_has_a_column_per_control_with_the_mean_and_spread_of_its_seeds() {
 
 const SCHEMA: &str = include_str!("../../../../docs/reference/report.schema.json");
 
-/// Where a value is not what a schema says; of JSON Schema only what ours uses.
+/// Finds where a value contradicts a schema; supports only the parts of JSON Schema that ours uses.
 fn contradiction(schema: &Value, value: &Value) -> Option<String> {
     if let Some(words) = schema["enum"].as_array() {
         return (!words.contains(value)).then(|| format!("{value} is none of {words:?}"));

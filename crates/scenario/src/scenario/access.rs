@@ -1,4 +1,4 @@
-//! From the table `[link]` to a valid [`Access`].
+//! Turns the table `[link]` into a valid [`Access`].
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ use super::value::{positive, step_time};
 use crate::link::{Buffer, Capacity, Discipline, Jitter, JitterModel, RateStep, Red, Trace};
 use fairweir_config::{ConfigError, Place, Placed, Table, Text};
 
-/// Reads a file beside the scenario.
+/// Reads a file whose path is relative to the scenario.
 pub(super) type Load<'l> = &'l dyn Fn(&Path) -> Result<Text, ConfigError>;
 
 const BUFFER: Buffer = Buffer::Time(Span::millis(100));
@@ -18,7 +18,7 @@ const MTU: u64 = 1500;
 const LOSS_BURST_MAX: u64 = 10_000;
 /// The longest jitter and the longest time between grants.
 const DELAY_MAX: Span = Span::secs(60);
-/// What every host accepts (RFC 791), and the most that Ethernet has.
+/// From the packet size that every host accepts (RFC 791) to the largest on Ethernet, in bytes.
 const MTU_RANGE: (u64, u64) = (576, 9000);
 
 pub(super) fn access(
@@ -46,7 +46,7 @@ pub(super) fn access(
     };
     if let Some(burst) = table.integer("loss_burst", 1, LOSS_BURST_MAX)? {
         access.loss_burst = burst.value as u32;
-        // Bursts that follow each other without a gap would be longer.
+        // With more losses, bursts would follow each other without a gap and so be longer.
         let most = burst.value as f64 / (burst.value + 1) as f64;
         let loss = f64::from(access.loss_ppm) / 1e6;
         if burst.value > 1 && loss > most {
@@ -76,7 +76,7 @@ fn jitter(table: &mut Table<'_>) -> Result<Jitter, ConfigError> {
     })
 }
 
-/// A delay, zero by default.
+/// A delay; zero by default.
 fn bounded(table: &mut Table<'_>, key: &str) -> Result<Span, ConfigError> {
     let Some(delay) = table.parsed::<Span>(key)? else { return Ok(Span::ZERO) };
     if delay.value > DELAY_MAX {

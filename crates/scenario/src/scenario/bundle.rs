@@ -1,4 +1,4 @@
-//! Bundles: which groups' connections leave one host and answer each other's congestion signals.
+//! Bundles: groups whose connections leave one host and answer each other's congestion signals.
 
 use fairweir_core::delegate::{BundleSpec, Change, Role, Target};
 use fairweir_core::share::Weight;
@@ -10,15 +10,15 @@ pub const BUNDLE_FREE_MAX: u32 = 16;
 /// Connections of one sending host.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Bundle {
-    /// Unique.
+    /// Its name, unique in the scenario.
     pub name: String,
-    /// How signals are delegated; `None` leaves every connection as it is, for comparison.
+    /// How signals are delegated; `None` leaves every connection unchanged, for comparison.
     pub delegation: Option<BundleSpec>,
     /// Groups whose connections have a target.
     pub free: Vec<FreeGroup>,
-    /// Groups whose connections answer their signals, with their weights.
+    /// Groups whose connections answer the signals of the free ones, with their weights.
     pub stunts: Vec<(usize, Weight)>,
-    /// What delegation leaves each stunt at least.
+    /// Rate that delegation leaves each stunt at least.
     pub min_rate: Rate,
 }
 
@@ -29,12 +29,12 @@ pub struct FreeGroup {
     pub group: usize,
     /// The target, as far as it is feasible.
     pub target: Target,
-    /// Where it is not what was requested.
+    /// The times at which the target differs from the request.
     pub changes: Vec<Change>,
 }
 
 impl Bundle {
-    /// What connections of a group are in this bundle; `None` if they do not belong to it.
+    /// The role of a group's connections in this bundle; `None` if they do not belong to it.
     pub fn role_of(&self, group: usize) -> Option<Role> {
         let free = self.free.iter().find(|free| free.group == group);
         let target = free.map(|free| Role::Free(free.target.clone()));

@@ -1,4 +1,4 @@
-//! What a flow does, and what it would use.
+//! The kinds of flows, and their demands.
 
 use std::iter::Sum;
 use std::ops::Add;
@@ -9,18 +9,18 @@ use serde::{Deserialize, Serialize};
 /// What a flow does.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Kind {
-    /// A TCP download that has always more to send, up to its demand.
+    /// A TCP download that always has more to send, up to its demand.
     Bulk,
     /// The same over QUIC, whose receive window cannot be bounded on the path.
     Quic,
     /// A small UDP request at every interval, answered by the server.
     Ping {
-        /// From one request to the next.
+        /// Time from one request to the next.
         interval: Span,
     },
     /// A TCP download that is on and off by turns.
     OnOff(OnOff),
-    /// Full UDP packets from the server at the demand, whatever becomes of them.
+    /// Full UDP packets from the server at the demanded rate, whatever becomes of them.
     Udp,
     /// A film whose quality follows what the network carries.
     Video(Video),
@@ -33,7 +33,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// What scenario files call it.
+    /// The kind's name in scenario files.
     pub const fn name(&self) -> &'static str {
         match self {
             Kind::Bulk => "bulk",
@@ -52,40 +52,40 @@ impl Kind {
 /// Periods of an on-off flow: Pareto distributed, with these means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OnOff {
-    /// While it sends.
+    /// Mean time for which it sends.
     pub on: Span,
-    /// While it does not.
+    /// Mean time for which it does not send.
     pub off: Span,
 }
 
 /// A film.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Video {
-    /// Rates of the qualities that there are, in rising order; of the film, without headers.
+    /// Rates of the qualities in rising order; they are rates of the film, without headers.
     pub ladder: Vec<Rate>,
-    /// How long the film is; `None` is until the flow stops.
+    /// Length of the film; `None` means until the flow stops.
     pub length: Option<Span>,
 }
 
 /// A user who looks at web pages, one after the other, in sessions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Web {
-    /// How many servers a page comes from.
+    /// Number of servers from which a page is loaded.
     pub hosts: u32,
     /// The fewest and the most objects of a page, the document included.
     pub objects: (u32, u32),
     /// Median size of an object.
     pub object: Bytes,
-    /// Mean time from a page that is there to the next one.
+    /// Mean time from the completion of a page to the next page.
     pub think: Span,
     /// Mean time from a session to the next one.
     pub session_gap: Span,
-    /// How many pages a session has.
+    /// Number of pages in a session.
     pub pages_per_session: u32,
 }
 
 impl Web {
-    /// The pages of [`Page::Images`]: the document and its images.
+    /// The web pages of [`Page::Images`]: the document and its images.
     pub(crate) const fn images(hosts: u32, think: Span) -> Web {
         let objects = PAGE_IMAGES + 1;
         Web {
@@ -102,13 +102,13 @@ impl Web {
 /// Downloads that arrive as a Poisson process, each with a connection of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Short {
-    /// Mean time from one to the next.
+    /// Mean time from one download to the next.
     pub interval: Span,
-    /// Median of their sizes.
+    /// Median size of the downloads.
     pub size: Bytes,
-    /// Standard deviation of the size's logarithm in millionths; zero if all are of one size.
+    /// Standard deviation of the size's logarithm, in millionths; zero if all sizes are equal.
     pub sigma_ppm: u32,
-    /// How many there are; then the first arrives at once. `None` is as many as chance brings.
+    /// Number of downloads, the first of which arrives at once; `None` leaves the number to chance.
     pub arrivals: Option<u32>,
 }
 
@@ -118,27 +118,27 @@ pub struct Short {
 /// [`SHARED_HOSTS_MAX`] hosts, each of which has an address of its own.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Browser {
-    /// The host name in the address bar, as on the wire.
+    /// The host name in the address bar, as sent on the wire.
     pub site: String,
-    /// From how many hosts the page loads.
+    /// Number of hosts from which the page loads.
     pub hosts: u32,
     /// The browser.
     pub program: Program,
-    /// By which HTTP it loads.
+    /// The version of HTTP that it uses.
     pub http: Http,
     /// What the page does.
     pub page: Page,
 }
 
-/// The most hosts that sites share.
+/// The most hosts that sites can share.
 pub const SHARED_HOSTS_MAX: u32 = 16;
 
 impl Browser {
-    /// How large the objects are that an endless page loads at a time from each host: two, so that they do not end
-    /// at the same time.
+    /// Sizes of the objects that an endless page loads from each host, one of each size at a time:
+    /// two sizes, so that the objects do not end at the same time.
     pub const OBJECTS: [Bytes; 2] = [Bytes::kb(3_000), Bytes::kb(4_200)];
 
-    /// How many connections an endless page uses.
+    /// Number of connections that an endless page uses.
     pub fn connections(&self) -> u32 {
         match self.http {
             Http::One => self.hosts * Browser::OBJECTS.len() as u32,
@@ -168,30 +168,30 @@ pub enum Http {
 /// What a site's page does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Page {
-    /// It loads objects of [`Browser::OBJECTS`] from each host, one of each size at a time, without end.
+    /// It loads objects of [`Browser::OBJECTS`] from each host without end, one of each size at a time.
     Endless,
     /// It has [`PAGE_IMAGES`] images in two waves, and is loaded again and again.
     Images {
-        /// Mean time from a page that is there to the next one.
+        /// Mean time from the completion of a page to the next page.
         think: Span,
     },
 }
 
-/// Images of a page.
+/// Number of images of a page.
 pub const PAGE_IMAGES: u32 = 43;
 
-/// What a flow or a group would use.
+/// The demand of a flow or a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Demand {
     /// This rate.
     Known(Rate),
-    /// All that it can have.
+    /// All the rate that it can have.
     Endless,
-    /// It depends on what it gets, or on chance.
+    /// It depends on the rate that it gets, or on chance.
     Unknown,
 }
 
-/// Together; next to an endless demand the others' do not matter.
+/// The demand of both together; an endless demand hides all others.
 impl Add for Demand {
     type Output = Demand;
     fn add(self, other: Demand) -> Demand {

@@ -1,15 +1,15 @@
 //! Scenario files: an access link, the groups that share it and the flows that load it.
 //!
-//! One TOML file describes what is played, in the emulated home as in the simulator (the format
-//! is in `docs/research/simulator.md`). [`Scenario::parse`] reads it into a [`Scenario`], which is valid by
-//! construction: names are unique, times lie inside the run, steps are in order, no rate is zero.
-//! Everything that can be asked of it is a function of time: which [`Scenario::capacity_at`], which
-//! demand, and so which fair shares hold.
+//! One TOML file describes a scenario for the emulated home as well as for the simulator (its
+//! format is in `docs/research/simulator.md`). [`Scenario::parse`] reads it into a [`Scenario`],
+//! which is valid by construction: names are unique, times lie inside the run, steps are in order,
+//! no rate is zero. All questions about it are functions of time: the capacity
+//! ([`Scenario::capacity_at`]), the demands, and so the fair shares.
 //!
-//! Terms: a *flow* is one application of a group, with as many connections as it needs; an *event*
-//! is an instant at which the fair shares may change; under a trace they also do in between, since
-//! they are those of each second's capacity, which may be zero. All rates, also demands, count L2
-//! bytes.
+//! Terms: a *flow* is one application of a group, with as many connections as it needs. An *event*
+//! is an instant at which the fair shares may change. Under a trace they also change in between,
+//! since they are the shares of each second's capacity, which may be zero. All rates, also demands,
+//! count L2 bytes.
 
 use std::path::Path;
 
@@ -39,27 +39,27 @@ pub use kind::{
     Browser, Demand, Http, Kind, OnOff, PAGE_IMAGES, Page, Program, SHARED_HOSTS_MAX, Short, Video,
     Web,
 };
-pub use police::{Algorithm, POLICE_COPIES_MAX, Police, PoliceSize, QueueBy};
+pub use police::{Algorithm, By, POLICE_COPIES_MAX, Police, PoliceSize, QueueBy};
 
 /// The most flows of a scenario.
 pub const FLOWS_MAX: usize = 4_096;
 /// The most connections of a flow.
 pub const CONNECTIONS_MAX: u32 = 256;
-/// The longest that a scenario may take.
+/// The longest duration of a scenario.
 pub const DURATION_MAX: Span = Span::secs(24 * 3600);
 
-/// What is played: valid, with every default filled in.
+/// A valid scenario, with every default filled in.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {
-    /// What reports call it.
+    /// Its name in reports.
     pub name: String,
-    /// How long it takes.
+    /// Length of the run.
     pub duration: Span,
-    /// How long after each event the averages leave out.
+    /// Time after each event that the averages leave out.
     pub settle: Span,
-    /// Where all randomness comes from.
+    /// Seed of all randomness.
     pub seed: u64,
-    /// How much later than the file says flows begin.
+    /// Delay of the flows' starts after the times in the file.
     pub start_jitter: StartJitter,
     /// The access link.
     pub link: Access,
@@ -67,40 +67,40 @@ pub struct Scenario {
     pub control: Told,
     /// The reflector that answers the control's probe.
     pub probe: Reflector,
-    /// The groups that share the link, in the order of the file; one without matches has the addresses of its
-    /// flows' servers.
+    /// The groups that share the link, in the order of the file. A group without matches takes the
+    /// addresses of its flows' servers.
     pub groups: Vec<Group>,
     /// Devices behind a router, which share by weight before their groups do; empty if the link
-    /// ends at the one host.
+    /// ends at a single host.
     pub devices: Vec<Device>,
     /// Index of each group's device; empty without devices.
     pub device_of: Vec<usize>,
-    /// The flows that load the link, in the order of the file; behind them those of the copies of policing
-    /// points.
+    /// The flows that load the link, in the order of the file; after them come the flows of the
+    /// copies of policing points.
     pub flows: Vec<Flow>,
-    /// What all policing points together let through, if they are members of a segment.
+    /// The rate of all policing points together, if they are members of a segment.
     pub segment: Option<Rate>,
-    /// Which flows are kept to a rate before they come to the downlink, and how.
+    /// The points that limit flows to a rate before they come to the downlink.
     pub police: Vec<Police>,
     /// The groups whose connections answer each other's congestion signals.
     pub bundles: Vec<Bundle>,
 }
 
-/// How much later than the file says a flow begins at most, by chance and only in the simulator, so
-/// that seeds differ in what real processes differ in.
+/// The largest random delay of a flow's start after the time in the file. It is used only in the
+/// simulator, so that seeds differ in the same way as real processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartJitter {
-    /// The same for all flows.
+    /// The same limit for all flows.
     UpTo(Span),
-    /// The flow's round trip: flows that start together are in any phase of it.
+    /// The flow's round-trip time: flows that start together are in any phase of it.
     Rtt,
 }
 
 impl StartJitter {
-    /// What processes that are started together differ by.
+    /// The differences between processes that are started together.
     pub const PROCESSES: StartJitter = StartJitter::UpTo(Span::millis(5));
 
-    /// The longest jitter of this flow, which begins before it stops.
+    /// The largest delay for this flow, which still begins before it stops.
     pub fn max(self, flow: &Flow) -> Span {
         let max = match self {
             StartJitter::UpTo(span) => span,
@@ -113,13 +113,13 @@ impl StartJitter {
 /// A device behind the router.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
-    /// Unique.
+    /// Its name, unique in the scenario.
     pub name: String,
     /// Its weight at the router.
     pub weight: Weight,
     /// How it controls its own groups, behind the router's control.
     pub control: Control,
-    /// The router leaves its connections to the proxy.
+    /// Whether the router leaves its connections to the proxy.
     pub via_proxy: bool,
     /// The part of TCP packets that its last hop loses, in millionths.
     pub loss_ppm: u32,
@@ -128,7 +128,7 @@ pub struct Device {
 /// An access link: a bottleneck in each direction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Access {
-    /// What the downlink carries, and when.
+    /// Capacity of the downlink over time.
     pub capacity: Capacity,
     /// Buffer of the downlink.
     pub buffer: Buffer,
@@ -140,45 +140,45 @@ pub struct Access {
     pub mtu: u32,
     /// How many of a million packets the downlink loses at random.
     pub loss_ppm: u32,
-    /// How many packets a burst of these losses has on average; 1 is no bursts.
+    /// Mean number of packets in a burst of these losses; 1 means no bursts.
     pub loss_burst: u32,
     /// The random delay that the downlink adds to packets, without reordering.
     pub jitter: Jitter,
-    /// From one grant of the downlink to the next; zero without grants.
+    /// Time from one grant of the downlink to the next; zero without grants.
     pub down_grant: Span,
-    /// The same of the uplink.
+    /// The same for the uplink.
     pub up_grant: Span,
     /// Order of service on the downlink.
     pub queue: Discipline,
 }
 
-/// A host in the internet that answers a control's probe, and how well.
+/// A host in the internet that answers a control's probe, and the quality of its answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reflector {
     /// Whether there is one; otherwise there is no probe.
     pub is_there: bool,
     /// Round-trip time without any queue.
     pub rtt: Span,
-    /// How many of a million requests it leaves unanswered.
+    /// Number of requests in a million that it leaves unanswered.
     pub loss_ppm: u32,
-    /// A request that follows an answered one by less is left unanswered, as routers limit them.
+    /// Routers limit answers: it does not answer a request within this time after an answered one.
     pub answer_interval: Span,
-    /// What is wrong with its answers.
+    /// How its answers mislead.
     pub lie: Lie,
 }
 
 /// How the answers of a reflector mislead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lie {
-    /// They do not.
+    /// They do not mislead.
     None,
-    /// They pass the queue of the downlink by.
+    /// They bypass the queue of the downlink.
     Fast,
     /// They take up to [`LIE_SLOW_MAX`] longer, at random.
     Slow,
 }
 
-/// The most that a slow reflector adds.
+/// The largest delay that a slow reflector adds.
 pub const LIE_SLOW_MAX: Span = Span::millis(40);
 
 impl Default for Reflector {
@@ -193,24 +193,24 @@ impl Default for Reflector {
     }
 }
 
-/// The parameters of the control, among them what it knows of the link at its start.
+/// The parameters of the control, among them the link data that it is given at its start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Told {
-    /// The capacity, for controls that do not learn it; `None` is what the link nominally has.
+    /// The capacity, for controls that do not learn it; `None` for the link's nominal rate.
     pub capacity: Option<Rate>,
-    /// What a control that learns the capacity remembers of earlier days.
+    /// The capacity that a learning control remembers from earlier days.
     pub remembered: Option<Rate>,
-    /// Whether `chokepoint` serves the groups strictly in their order, not by weight.
+    /// Whether `chokepoint` serves the groups strictly in their order instead of by weight.
     pub strict_priority: bool,
-    /// How `crab` differs from its defaults.
+    /// Deviations of `crab` from its defaults.
     pub tuning: Tuning,
     /// How `fairweir` enforces shares.
     pub enforce: Enforce,
-    /// Target of `fairweir` for the queue at the ISP; `None` is the default.
+    /// Target of `fairweir` for the queue at the ISP; `None` for the default.
     pub latency: Option<Span>,
-    /// How it sees its connections in the simulator.
+    /// How the control sees its connections in the simulator.
     pub measurement: Measurement,
-    /// When it starts; until then there is no control.
+    /// When the control starts; before that, there is no control.
     pub start: Time,
 }
 
@@ -220,29 +220,29 @@ pub enum Measurement {
     /// Every packet is timed from the first one on.
     #[default]
     Ideal,
-    /// As the daemon does by the kernel and its BPF programs: a packet in four, after a second; and
-    /// RTTs as the kernel estimates them.
+    /// As the daemon does with the kernel and its BPF programs: one packet in four is timed, after
+    /// a second; RTTs are as the kernel estimates them.
     Kernel,
-    /// `fairweir` gets the capacity and the RTT of each connection without queues: better than
-    /// anything can be measured.
+    /// `fairweir` is told the capacity, and each connection's RTT with empty queues. No real host
+    /// can measure them as well.
     Exact,
 }
 
-/// How `crab` differs from its defaults; `None` is the default.
+/// Deviations of `crab` from its defaults; `None` for the default.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tuning {
-    /// How often it takes in what arrived.
+    /// Time between two ticks, at which it reads what arrived.
     pub tick: Option<Span>,
     /// Ticks in a window.
     pub window_ticks: Option<u32>,
-    /// What a lender keeps at least beyond what it uses.
+    /// Rate that a lender keeps at least in addition to what it uses.
     pub headroom: Option<Rate>,
     /// Whether it estimates the capacity.
     pub estimates: Option<bool>,
 }
 
 impl Tuning {
-    /// The defaults `of` a loop, with what differs.
+    /// The defaults `of` a loop with these deviations.
     pub fn applied_to(self, of: CrabTuning) -> CrabTuning {
         CrabTuning {
             tick: self.tick.unwrap_or(of.tick),
@@ -264,13 +264,13 @@ pub struct Flow {
     /// Congestion control of the sender; ignored for UDP.
     pub congestion_control: CongestionControl,
     /// Whether the sender spreads packets over the RTT, as under the fq qdisc; BBR and QUIC always
-    /// do.
+    /// do so.
     pub paced: bool,
-    /// How long a tick of its servers' TCP timestamps takes; `None` if they use none.
+    /// Length of a tick of its servers' TCP timestamps; `None` if they use no timestamps.
     pub timestamps: Option<Span>,
     /// Whether its connections use ECN (RFC 3168), so that a policer marks their packets.
     pub ecn: bool,
-    /// How many connections a flow of kind bulk or QUIC has, or a browser's endless page.
+    /// Number of connections, for flows of kind bulk or QUIC and a browser's endless page.
     pub connections: u32,
     /// Round-trip time without any queue.
     pub rtt: Span,
@@ -278,46 +278,46 @@ pub struct Flow {
     pub start: Time,
     /// When it ends.
     pub stop: Time,
-    /// What a flow of kind bulk, QUIC, on-off (while on) or UDP would use, all connections together; the
-    /// first entry holds from the start.
+    /// The demand of a flow of kind bulk, QUIC, on-off (while on) or UDP, all connections together;
+    /// the first entry applies from the start.
     pub demands: Vec<DemandStep>,
-    /// Which IP it uses.
+    /// Version of IP that it uses.
     pub ip: Ip,
-    /// Base name of the receiving executable; `None` is `fetch-<group>`.
+    /// Base name of the receiving executable; `None` means `fetch-<group>`.
     pub app: Option<String>,
-    /// Flows of one server name have one address; `None` has its own.
+    /// Flows with the same server name have the same address; with `None` a flow has its own.
     pub server: Option<String>,
 }
 
-/// From when on a flow would use how much.
+/// A demand of a flow and when it begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DemandStep {
-    /// From then on.
+    /// When it begins.
     pub at: Time,
-    /// `None` is without end.
+    /// The demand; `None` is without end.
     pub demand: Option<Rate>,
 }
 
-/// How often a ping asks if its scenario does not say.
+/// A ping's interval if its scenario does not give one.
 pub const PING_INTERVAL: Span = Span::millis(100);
-/// UDP payload of a ping's request and answer in bytes, as of ping(8).
+/// UDP payload of a ping's request and answer in bytes, as in ping(8).
 pub const PING_PAYLOAD: u64 = 56;
-/// Payload of a request in bytes, as of an HTTP GET with a few headers.
+/// Payload of a request in bytes, as in an HTTP GET with a few headers.
 pub const REQUEST_PAYLOAD: u64 = 300;
-/// What Ethernet adds to an IP packet, in bytes; fairweir's rates include it.
+/// Bytes that Ethernet adds to an IP packet; fairweir's rates include them.
 pub const ETHERNET_HEADER: u64 = 14;
 /// The smallest MTU with which IPv6 works, in bytes. Source: RFC 8200 §5.
 pub const IPV6_MTU_MIN: u32 = 1280;
 /// TCP header without options in bytes.
 pub const TCP_HEADER: u64 = 20;
-/// What timestamps add to it (RFC 7323 appendix A).
+/// Bytes that timestamps add to the TCP header (RFC 7323 appendix A).
 pub const TIMESTAMPS: u64 = 12;
 /// UDP header in bytes.
 pub const UDP_HEADER: u64 = 8;
-/// What QUIC adds to the payload of a full UDP packet, in bytes: a short header with a connection
-/// id of 8 bytes and a packet number of 1 (which does while less than 128 are under way), the header
-/// of a stream's frame without its length, and the AEAD's tag. Source: RFC 9000 §17.3.1 and §19.8,
-/// RFC 9001 §5.3.
+/// Bytes that QUIC adds to the payload of a full UDP packet: a short header with a connection id of
+/// 8 bytes and a packet number of 1 (enough while fewer than 128 are under way), the header of a
+/// stream's frame without its length, and the AEAD's tag. Source: RFC 9000 §17.3.1 and §19.8, RFC
+/// 9001 §5.3.
 pub const QUIC_HEADER: u64 = (1 + 8 + 1) + (1 + 1 + 4) + 16;
 
 /// A sender's congestion control.
@@ -334,7 +334,7 @@ pub enum CongestionControl {
 }
 
 impl CongestionControl {
-    /// The kernel's name of it.
+    /// Its name in the kernel.
     pub const fn name(self) -> &'static str {
         match self {
             CongestionControl::Reno => "reno",
@@ -364,17 +364,17 @@ impl Ip {
     }
 }
 
-/// In which groups a receiving host counts a connection.
+/// The groups in which a receiving host counts a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SeenAs {
-    /// Until it is known what it is for.
+    /// The group until it is known what the connection is for.
     pub first: usize,
-    /// From then on.
+    /// The group from then on.
     pub decided: usize,
 }
 
 impl SeenAs {
-    /// Known from the start.
+    /// A connection whose group is known from the start.
     const fn one(group: usize) -> SeenAs {
         SeenAs { first: group, decided: group }
     }
@@ -383,17 +383,17 @@ impl SeenAs {
 /// An instant at which the fair shares may change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// When.
+    /// When it happens.
     pub at: Time,
-    /// What happens, for people: `video starts, link 10mbit`.
+    /// What happens, as readable text: `video starts, link 10mbit`.
     pub what: String,
 }
 
 impl Scenario {
-    /// Reads a scenario that needs no other file; `file` is what errors call the text.
+    /// Reads a scenario that needs no other file; `file` is the name of the text in errors.
     ///
     /// # Errors
-    /// [`ConfigError`]: all that is wrong, with file, line and key.
+    /// [`ConfigError`]: all faults, with file, line and key.
     pub fn parse(text: &str, file: &str) -> Result<Scenario, ConfigError> {
         let refuse = |path: &Path| {
             Err(ConfigError::whole_file(path, "cannot read it: a scenario without files"))
@@ -401,12 +401,12 @@ impl Scenario {
         Scenario::parse_with(&Text::new(text, file), &[], &refuse)
     }
 
-    /// Reads a scenario as if its file said what the overrides say (the last of one key holds), and
-    /// the trace that it names, if it does: `load` gets its path, beside the scenario's file, and
-    /// reads it.
+    /// Reads a scenario as if its file contained the overrides (of several for one key, the last
+    /// applies), and the trace that it names, if any: `load` gets the trace's path, which is beside
+    /// the scenario's file, and reads it.
     ///
     /// # Errors
-    /// [`ConfigError`]: all that is wrong in either, with file and line, or override, and key.
+    /// [`ConfigError`]: all faults in either, with file and line, or override, and key.
     pub fn parse_with(
         text: &Text,
         overrides: &[Override],
@@ -422,8 +422,8 @@ impl Scenario {
         Time::ZERO + self.duration
     }
 
-    /// Starts, stops and steps in order of time, those of one instant as one event. A stop at the
-    /// end of the run is none.
+    /// Starts, stops and steps in order of time, those at the same instant as one event. A stop at
+    /// the end of the run is not an event.
     pub fn events(&self) -> Vec<Event> {
         let mut all: Vec<(Time, String)> = Vec::new();
         for flow in &self.flows {
@@ -461,16 +461,16 @@ impl Scenario {
         self.groups.iter().position(|group| group.name == DEFAULT_GROUP)
     }
 
-    /// In which group packets count that are of no flow: the default one, or the last.
+    /// The group in which packets count that belong to no flow: the default group, or the last one.
     pub fn rest_group(&self) -> usize {
         self.default_group().unwrap_or(self.groups.len() - 1)
     }
 
-    /// In which groups a receiving host counts a flow's connections.
+    /// The groups in which a receiving host counts a flow's connections.
     ///
-    /// A site's connections go to servers of all sites. Only a `web:` rule tells them apart, and that
-    /// from the moment of the browser extension's report on; until then they are of the
-    /// default group. Without one the servers' addresses decide, for all sites alike.
+    /// A site's connections go to servers of all sites. Only a `web:` rule tells them apart, and
+    /// only from the moment at which the browser extension reports; until then they belong to the
+    /// default group. Without such a rule the servers' addresses decide, for all sites alike.
     pub fn seen_as(&self, flow: &Flow) -> SeenAs {
         let Kind::Browser(browser) = &flow.kind else { return SeenAs::one(flow.group) };
         let sites = Sites::of_lists(self.groups.iter().map(|group| &group.matches[..]));
@@ -487,7 +487,7 @@ impl Scenario {
         SeenAs::one(groups.find(by_address).or(default).unwrap_or(flow.group))
     }
 
-    /// The downlink as a link; for the control `wfq` the ISP itself serves by weight.
+    /// The downlink as a link; with the control `wfq` the ISP itself serves by weight.
     pub fn downlink(&self, control: Control) -> LinkSpec {
         let link = &self.link;
         LinkSpec {
@@ -510,21 +510,33 @@ impl Scenario {
         LinkSpec { seed: self.seed, grant: up_grant, ..link }
     }
 
-    /// What the downlink carries at time `t`; under a trace, in the second that begins at `t`.
+    /// The capacity at time `t` that both the downlink and a plan divided by agreement allow; under
+    /// a trace, the mean of the second that begins at `t`.
     pub fn capacity_at(&self, t: Time) -> Rate {
-        self.link.capacity.at(t)
+        let link = self.link.capacity.at(t);
+        self.agreed().map_or(link, |plan| plan.min(link))
     }
 
-    /// What a group would use at time `t`: the sum of its active flows.
+    /// The rate of the plan that is divided by agreement, if there is one.
+    pub fn agreed(&self) -> Option<Rate> {
+        self.police.iter().find(|police| police.by == By::Agreement).map(Police::rate)
+    }
+
+    /// Whether only plans decide the rates of the groups.
+    fn is_policed(&self) -> bool {
+        !self.police.is_empty() && self.agreed().is_none()
+    }
+
+    /// The demand of a group at time `t`: the sum over its active flows.
     pub fn demand_at(&self, group: usize, t: Time) -> Demand {
         self.flows.iter().filter(|f| f.group == group).map(|f| f.demand_at(t)).sum()
     }
 
-    /// Weighted max-min fair shares of the groups at time `t`, by true capacity and demands, among
-    /// the devices first where there are some; `None` while the demand of a group is unknown, since
-    /// then all shares are, and where flows are policed, since then the plans decide.
+    /// Weighted max-min fair shares of the groups at time `t`, by true capacity and demands; if there are devices,
+    /// capacity is shared among them first. `None` while the demand of a group is unknown, since then all shares
+    /// are, and where flows are policed without an agreement, since then the plans decide.
     pub fn fair_shares_at(&self, t: Time) -> Option<Vec<Rate>> {
-        if !self.police.is_empty() {
+        if self.is_policed() {
             return None;
         }
         let (hosts, capacity) = (self.hosts(), self.capacity_at(t));
@@ -546,7 +558,7 @@ impl Scenario {
         Some(shares)
     }
 
-    /// The groups of each device, or all groups as those of the only host.
+    /// The groups of each device, or all groups as the groups of the only host.
     pub fn hosts(&self) -> Vec<Vec<usize>> {
         let groups = || 0..self.groups.len();
         if self.devices.is_empty() {
@@ -557,7 +569,7 @@ impl Scenario {
     }
 
     /// How weighted max-min fairness divides `total` among some groups at time `t`; `None` while
-    /// the demand of one of them is unknown.
+    /// the demand of one of these groups is unknown.
     pub fn division_at(&self, groups: &[usize], total: Rate, t: Time) -> Option<Vec<Rate>> {
         let entries = self.entries_at(groups, t)?;
         let demands: Vec<Option<Rate>> = entries.iter().map(|entry| entry.demand).collect();
@@ -582,10 +594,10 @@ impl Scenario {
         groups.iter().map(entry).collect()
     }
 
-    /// Whether the flows want at least what the downlink carries at time `t`, whatever those of
-    /// unknown demand want, and are not policed.
+    /// Whether the flows demand at least the capacity of the downlink at time `t`, whatever flows
+    /// of unknown demand want. `false` where flows are policed without an agreement.
     pub fn demand_suffices_at(&self, t: Time) -> bool {
-        if !self.police.is_empty() {
+        if self.is_policed() {
             return false;
         }
         let known = |flow: &Flow| match flow.demand_at(t) {
@@ -608,13 +620,13 @@ impl Flow {
         TCP_HEADER + self.timestamps.map_or(0, |_| TIMESTAMPS)
     }
 
-    /// IP header and what is between it and the payload of its connections, in bytes.
+    /// Size of the IP header and all headers between it and the payload of its connections, in bytes.
     pub fn headers(&self) -> u64 {
         let is_quic = self.kind == Kind::Quic;
         self.ip.header() + if is_quic { UDP_HEADER + QUIC_HEADER } else { self.tcp_header() }
     }
 
-    /// What the flow would use at time `t`: nothing while it is not active.
+    /// The demand of the flow at time `t`: nothing while it is not active.
     pub fn demand_at(&self, t: Time) -> Demand {
         if t < self.start || t >= self.stop {
             return Demand::Known(Rate::ZERO);

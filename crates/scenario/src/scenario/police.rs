@@ -1,4 +1,4 @@
-//! Policing points: which flows are kept to which rate, how it is shared, and by what.
+//! Policing points: flows limited to a rate, how it is shared, and the algorithm that does it.
 
 use fairweir_core::phantom::plan::{Deviation, limit_for};
 use fairweir_core::phantom::{Bundle, BundleSpec, Plan, PlanSpec};
@@ -7,27 +7,27 @@ use fairweir_core::units::{Bytes, Rate, Span, Time};
 /// The most copies of a policing point.
 pub const POLICE_COPIES_MAX: u64 = 1_000;
 
-/// A policing point before the bottleneck: an aggregate of flows and what it may use.
+/// A policing point before the bottleneck: an aggregate of flows and its plan.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Police {
-    /// Unique.
+    /// Its name, unique in the scenario.
     pub name: String,
-    /// What is enforced, and how it is shared. A class of the scenario is recognised by a DSCP that
-    /// only it has; see [`Police::class_of`].
+    /// The enforced rate, and how it is shared. A class of the scenario is recognised by a DSCP
+    /// that no other class has; see [`Police::class_of`].
     pub spec: PlanSpec,
-    /// Which class holds a rate, and which one pays for it.
+    /// The class that holds a rate, and the class that pays for it.
     pub bundle: Option<BundleSpec>,
-    /// By what.
+    /// The algorithm that enforces it.
     pub algorithm: Algorithm,
-    /// How large its bucket or its queues are; of no meaning for BC-PQP, whose plan knows it.
+    /// Size of its bucket or its queues; without meaning for BC-PQP, whose plan contains it.
     pub size: PoliceSize,
-    /// Which deviation from the paper its plan lacks, of BC-PQP.
+    /// The deviation from the paper that its plan leaves out, for BC-PQP.
     pub without: Option<Deviation>,
     /// What chooses a connection's queue.
     pub queue_by: QueueBy,
-    /// Whether the emulated home leaves it to the daemon.
-    pub by_daemon: bool,
-    /// From when on which rate of the segment is guaranteed to it, in order of time; none before.
+    /// The element that polices in the emulated home; in the simulator it is a model of the plan.
+    pub by: By,
+    /// Rates of the segment that are guaranteed to it, each from a time on, in order; none before.
     pub guarantees: Vec<(Time, Rate)>,
     /// Its flows, by their indices in rising order.
     pub flows: Vec<usize>,
@@ -35,8 +35,19 @@ pub struct Police {
     pub class_of: Vec<String>,
 }
 
+/// The element that polices in the emulated home.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum By {
+    /// The model.
+    Model,
+    /// The daemon, with this plan.
+    Daemon,
+    /// The daemon, with a plan that is divided as hosts and router ask. Lab only.
+    Agreement,
+}
+
 impl Police {
-    /// What it may use.
+    /// The rate that it enforces.
     pub fn rate(&self) -> Rate {
         self.spec.rate
     }
@@ -71,23 +82,23 @@ impl Police {
 /// What chooses a connection's queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueBy {
-    /// Its turn among the connections of its class, so that no two share a queue while there are
-    /// enough.
+    /// Its turn among the connections of its class, so that no two connections share a queue while
+    /// there are enough queues.
     Flow,
     /// A hash of its addresses and ports.
     Hash,
-    /// Nothing: all are in the first queue, whatever the policy.
+    /// Nothing: all connections are in the first queue, whatever the policy.
     One,
 }
 
-/// What keeps an aggregate to its rate.
+/// The algorithm that keeps an aggregate to its rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Algorithm {
     /// Phantom queues with burst control.
     BcPqp,
-    /// The same as printed, with the paper's constants.
+    /// The same algorithm exactly as the paper prints it, with the paper's constants.
     BcPqpPrinted,
-    /// Phantom queues without it.
+    /// Phantom queues without burst control.
     Pqp,
     /// A token bucket whose tokens the flows share.
     FairPolicer,
@@ -98,7 +109,7 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// All there are.
+    /// All algorithms.
     pub const ALL: [Algorithm; 6] = [
         Algorithm::BcPqp,
         Algorithm::BcPqpPrinted,
@@ -108,12 +119,12 @@ impl Algorithm {
         Algorithm::Shaper,
     ];
 
-    /// Whether this build plays it. The baselines need the feature `reference`.
+    /// Whether this build contains it. The baselines need the feature `reference`.
     pub const fn is_built(self) -> bool {
         cfg!(feature = "reference") || matches!(self, Algorithm::BcPqp)
     }
 
-    /// What scenario files call it.
+    /// Its name in scenario files.
     pub const fn name(self) -> &'static str {
         match self {
             Algorithm::BcPqp => "bc-pqp",
@@ -125,8 +136,8 @@ impl Algorithm {
         }
     }
 
-    /// How large its bucket or queues are by default. Source: BC-PQP §6.1 for the shaper and
-    /// the token bucket, and BC-PQP as printed, §3.5 for queues that Reno can keep busy.
+    /// The default size of its bucket or queues. Source: BC-PQP §6.1 for the shaper, the token
+    /// bucket and BC-PQP as printed; §3.5 for queues that Reno can keep busy.
     pub(super) const fn size(self) -> PoliceSize {
         match self {
             Algorithm::TokenBucket | Algorithm::Shaper => PoliceSize::Bdp { ppm: 1_000_000 },
@@ -138,17 +149,17 @@ impl Algorithm {
     }
 }
 
-/// How large a bucket or a queue is.
+/// Size of a bucket or a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PoliceSize {
-    /// This many bytes.
+    /// This number of bytes.
     Bytes(Bytes),
-    /// In millionths of what the rate carries in the longest round-trip time.
+    /// In millionths of the volume that the rate carries in the longest round-trip time.
     Bdp {
         /// Millionths.
         ppm: u64,
     },
-    /// In millionths of what Reno needs to keep it busy, BDP² / (18 · MSS).
+    /// In millionths of what Reno needs to keep the queue busy, BDP² / (18 · MSS).
     Reno {
         /// Millionths.
         ppm: u64,

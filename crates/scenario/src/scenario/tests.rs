@@ -45,7 +45,7 @@ fn good() -> Scenario {
     Scenario::parse(GOOD, "good.toml").unwrap()
 }
 
-/// A scenario that names no other file asks for none.
+/// Fails: a scenario that names no other file does not ask for one.
 fn no_file(path: &Path) -> Result<Text, ConfigError> {
     panic!("{} is asked for", path.display());
 }
@@ -78,7 +78,7 @@ fn flows_begin_up_to_5_ms_a_given_time_or_their_round_trip_later() {
     assert_eq!(with(""), vec![ms(5); rtts.len()]);
     assert_eq!(with("start_jitter = \"20ms\""), vec![ms(20); rtts.len()]);
     assert_eq!(with("start_jitter = \"rtt\""), rtts);
-    // Not later than it stops.
+    // The delay ends no later than the flow stops.
     assert_eq!(with("start_jitter = \"1h\"")[1], good().flows[1].stop.since(good().flows[1].start));
 }
 
@@ -146,12 +146,12 @@ fn a_ping_wants_its_own_tiny_rate() {
         "kind = \"ping\"\n",
     );
     let scenario = Scenario::parse(&text, "ping.toml").unwrap();
-    // 56 + 8 + 40 + 14 bytes, ten times a second.
+    // A ping has 56 + 8 + 40 + 14 bytes, ten times a second.
     assert_eq!(scenario.demand_at(1, s(10)), Demand::Known(Rate::bps(9_440)));
     assert_eq!(scenario.demand_at(1, s(55)), Demand::Known(Rate::ZERO));
 }
 
-/// What replaces what in the good file, and what the error must say.
+/// Texts to replace in the good file, their replacements, and what the error must say.
 const BAD: &[(&str, &str, &[&str])] = &[
     ("version = 1", "version = 2", &["bad.toml:2: version", "found the number 2, allowed is 1"]),
     ("version = 1\n", "", &["version", "missing"]),
@@ -358,7 +358,7 @@ fn traced(trace: &str) -> Result<Scenario, ConfigError> {
 
 #[test]
 fn the_capacity_of_a_second_is_what_its_opportunities_carry() {
-    // Two in the first second, one in the second one, and again at 2 s.
+    // There are two opportunities in the first second, one in the second one, and again from 2 s on.
     let scenario = traced("300\n600\n1000\n2000\n").unwrap();
     let opportunity = Rate::bps(1_514 * 8);
     let capacity = |t: u64| scenario.capacity_at(s(t)).as_bps() / opportunity.as_bps();
@@ -566,8 +566,8 @@ fn what_is_wrong_in_the_file_is_said_with_its_line_beside_overrides() {
     assert!(error.starts_with("bad.toml:12: group.weight"), "{error}");
 }
 
-/// A scenario with an endless download in group `a` and a flow of some kind in group `b`, which
-/// lasts from 10 s to 50 s.
+/// A scenario with an endless download in group `a` and a flow of `kind` in group `b`, which lasts
+/// from 10 s to 50 s.
 fn with(kind: &str, keys: &str) -> Result<Scenario, ConfigError> {
     let text = format!(
         "version = 1\nname = \"x\"\nduration = \"60s\"\n[link]\nrate = \"30mbit\"\n\
@@ -737,7 +737,7 @@ fn each_key_belongs_to_its_kinds() {
     }
 }
 
-/// Two groups with three flows, and a policing point with more keys.
+/// Two groups with three flows, and a policing point to which `keys` are added.
 fn policed(keys: &str) -> Result<Scenario, ConfigError> {
     let text = format!(
         "version = 1\nname = \"p\"\nduration = \"60s\"\nlink = {{ rate = \"1gbit\" }}\n\
@@ -759,7 +759,7 @@ fn a_policing_point_has_its_flows_and_defaults() {
     assert_eq!(one("groups = [\"a\"]\nflows = [2]").flows, [0, 2]);
     let bucket = one("algorithm = \"token-bucket\"\nburst = \"2bdp\"");
     assert_eq!(bucket.size(), Bytes::new(225_000));
-    // BDP² / (18 · MSS) of 9 Mbit/s in 100 ms.
+    // The queue is 2 · BDP² / (18 · MSS) for 9 Mbit/s and 100 ms.
     let queues = one("algorithm = \"pqp\"\nqueue = \"2reno\"");
     assert_eq!(queues.size().as_u64(), 2 * 112_500 * 112_500 / (18 * 1_500));
     let classes = "share = \"weighted\"\n[[police.class]]\nname = \"x\"\nflows = [0]\n\
@@ -797,6 +797,10 @@ fn what_is_wrong_with_policing_points_is_said() {
         ("algorithm = \"pqp\"\nwithout = \"gate\"", "only `bc-pqp` has deviations"),
         ("without = \"gat\"", "did you mean `gate`?"),
         ("by = \"daemon\"\nwithout = \"gate\"", "neither the daemon nor a segment"),
+        (
+            &format!("by = \"agreement\"\nshare = \"weighted\"{class}groups = [\"a\", \"b\"]"),
+            "11: police.by: the groups are the classes of an agreement",
+        ),
         ("rtt_max = \"3s\"", "11: police.rtt_max: "),
         ("count = 0", "11: police.count: "),
         ("count = 9\nstagger = \"9s\"", "11: police.count: copy 7 would start at the end"),
@@ -962,7 +966,7 @@ fn a_bundle_that_cannot_be_is_refused_with_the_reason() {
         let error = bundled(&keys).expect_err(&keys).to_string();
         assert!(error.contains(says), "{target}\n{error}\nwanted {says}");
     }
-    // A rule that matches a thousand connections.
+    // This makes a rule that matches a thousand connections.
     let many = "stunts = [\"a\"]\nfree = [{ group = \"b\", target = \"1mbit\" }]";
     let set: Override = "flow.1.connections=200".parse().unwrap();
     let file = format!(

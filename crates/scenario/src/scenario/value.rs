@@ -1,9 +1,9 @@
-//! Values that several tables of a scenario have.
+//! Readers of values that occur in several tables of a scenario.
 
 use fairweir_config::{ConfigError, Placed, Table};
 use fairweir_core::units::{Rate, Span, Time};
 
-/// The key `at` of a step: after the last one and before the end.
+/// The key `at` of a step, which is after the last step and before the end.
 pub(super) fn step_time(step: &mut Table<'_>, last: Time, end: Time) -> Result<Time, ConfigError> {
     let at = time(step, "at", last, end)?;
     let at = at.ok_or_else(|| step.missing("at", "a time such as 40s"))?;

@@ -1,4 +1,4 @@
-//! Every scenario file of the project can be read, and is what its name says.
+//! Tests that every scenario file of the project can be read and is what its name says.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -50,6 +50,19 @@ fn shares(name: &str) -> Vec<(u64, Vec<u64>)> {
 }
 
 #[test]
+fn a_chain_divides_its_plan_among_devices_and_then_among_groups() {
+    assert_eq!(
+        shares("chain"),
+        [
+            (0, vec![11_428, 5_714, 2_857, 0, 0]),
+            (6, vec![7_619, 3_809, 1_904, 6_666, 0]),
+            (12, vec![0, 8_888, 4_444, 6_666, 0]),
+            (18, vec![0, 6_666, 3_333, 5_000, 5_000]),
+        ]
+    );
+}
+
+#[test]
 fn figure_7_shortened_has_the_shares_that_all_comparisons_assume() {
     assert_eq!(
         shares("crab-fig7-short"),
@@ -80,9 +93,9 @@ fn figure_8_shortened_has_the_shares_that_all_comparisons_assume() {
     );
 }
 
-/// What `lte-60s.trace` is made by: a random walk of the opportunities in each 100 ms, by at most
-/// six up or down between 2 and 100, evenly spread; now and then 300 ms without any, as when a
-/// phone changes its cell. The last line is the length of the trace.
+/// The rule behind `lte-60s.trace`: a random walk of the number of opportunities in each 100 ms, by
+/// at most six up or down between 2 and 100, evenly spread; now and then 300 ms have none, as when
+/// a phone changes its cell. The last line is the length of the trace.
 fn lte_60s() -> String {
     let mut state = 1u64;
     let mut random = move || {

@@ -9,19 +9,19 @@ use fairweir_scenario::CongestionControl;
 use super::measure::{Measure, Sight};
 use crate::tcp::{Receiver, ReceiverSpec, Sender, SenderSpec};
 
-/// To what a receive window grows at most: half of Linux's default `tcp_rmem` maximum of 6 MiB.
+/// Largest size of a receive window: half of Linux's default `tcp_rmem` maximum of 6 MiB.
 const RECEIVE_WINDOW: Bytes = Bytes::new(3 << 20);
-/// With what it begins, as Linux with its default `tcp_rmem`.
+/// Initial size of a receive window, as in Linux with its default `tcp_rmem`.
 const RECEIVE_WINDOW_FIRST: Bytes = Bytes::new(65_535);
-/// What Linux adds to the smoothed RTT at least.
+/// The least that Linux adds to the smoothed RTT.
 const REQUEST_VARIANCE_MIN: Span = Span::millis(200);
 
-/// The receive window without a bound, as Linux lets it grow (dynamic right-sizing): once in an
-/// RTT it becomes twice what was read in that time, and more if that grows.
+/// The receive window without a bound, which grows as in Linux (dynamic right-sizing): once per RTT
+/// it becomes twice the volume that was read in that time, and more if that volume grows.
 #[derive(Debug, Default)]
 struct Autotuning {
     window: Bytes,
-    /// What is read from `since` on, and what was read in the RTT before.
+    /// Volume that was read in the RTT before `since`; below, total received at `since`.
     read_before: Bytes,
     received_then: Bytes,
     since: Time,
@@ -32,7 +32,7 @@ impl Autotuning {
         self.window.max(RECEIVE_WINDOW_FIRST)
     }
 
-    /// Whether the window has grown.
+    /// Updates the window after a read. Returns whether it has grown.
     fn handle_read(&mut self, now: Time, rtt: Span, received: Bytes, segment: Bytes) -> bool {
         if now.since(self.since) < rtt {
             return false;
@@ -54,12 +54,12 @@ impl Autotuning {
     }
 }
 
-/// The place of a connection in the bundles.
+/// A connection's role in a bundle.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Membership {
     pub(super) bundle: usize,
     pub(super) id: MemberId,
-    /// Which of the free groups it is of; `None` for a stunt.
+    /// The free group to which it belongs; `None` for a stunt.
     pub(super) free: Option<usize>,
 }
 
@@ -67,46 +67,46 @@ pub(super) struct Membership {
 #[derive(Debug)]
 pub(super) struct Connection {
     pub(super) flow: usize,
-    /// What its application calls it.
+    /// Its number in its application.
     pub(super) slot: u32,
     pub(super) sender: Sender,
     pub(super) receiver: Receiver,
-    /// Tells it from every other connection of the run.
+    /// Identifies the connection among all connections of the run.
     pub(super) serial: u64,
-    /// Its place in a bundle of its server.
+    /// Its role in a bundle of its server.
     pub(super) membership: Option<Membership>,
-    /// What the client's host sees of it.
+    /// What the client's host measures of it.
     pub(super) measure: Measure,
-    /// What the router before a host that controls sees of it.
+    /// What the router measures of it, in front of a host that controls.
     pub(super) measure_router: Measure,
     autotuning: Autotuning,
-    /// How far its host and that router let its window open, if they do.
+    /// Bounds that its host (and, below, that router) set for its window, if any.
     bound: Option<Bytes>,
     bound_router: Option<Bytes>,
-    /// The newest timestamp that the server has seen of the client, in ms.
+    /// The client's newest timestamp that the server has seen, in ms.
     pub(super) echo: u32,
-    /// That of the client's newest request, or of the end of its handshake.
+    /// The timestamp of the client's newest request, or of the end of its handshake.
     pub(super) asked: u32,
     /// When the client last sent its SYN.
     pub(super) syn_at: Time,
     /// When the server last sent its SYN-ACK.
     pub(super) syn_ack_at: Time,
-    /// What the client measured in the handshake.
+    /// Round-trip time that the client measured in the handshake.
     pub(super) client_rtt: Span,
-    /// The server has the client's first packet after its SYN-ACK.
+    /// Whether the server has received the client's first packet after its SYN-ACK.
     pub(super) established: bool,
-    /// Requests that have not reached the server.
+    /// Number of requests that have not reached the server.
     pub(super) requests: u32,
-    /// How many of them come too late: the server has stopped in the meantime.
+    /// Number of these that come too late: the server has stopped in the meantime.
     pub(super) withdrawn: u32,
-    /// When the home knows what it is for.
+    /// When the home knows what the connection is for.
     pub(super) decided_at: Option<Time>,
-    /// What of it waited in the group of connections that are not decided has been moved.
+    /// Whether its packets that waited in the group of undecided connections have been moved.
     pub(super) is_moved: bool,
-    /// What arrives is no longer wanted.
+    /// Whether arriving data is no longer wanted.
     pub(super) closed: bool,
-    /// Packets of it that are somewhere between its ends, or wait for being sent again; its place
-    /// is not reused before they are gone.
+    /// Number of its packets that are between its ends or wait to be sent again; its place is not
+    /// reused before they are gone.
     pub(super) under_way: u32,
     pub(super) timer_source: usize,
     pub(super) pacing_source: usize,
@@ -125,19 +125,19 @@ impl Connection {
         (Sender::new(&sender), Receiver::new(&receiver))
     }
 
-    /// Bounds its window, or lets it go.
+    /// Sets or removes the host's bound of its window.
     pub(super) fn bound_window(&mut self, bound: Option<Bytes>) {
         self.bound = bound;
         self.open_window();
     }
 
-    /// The router lowers the window that the host asks for, or lets it pass.
+    /// Sets or removes the router's bound of the window that the host asks for.
     pub(super) fn bound_at_router(&mut self, bound: Option<Bytes>) {
         self.bound_router = bound;
         self.open_window();
     }
 
-    /// Payload has come to the application, which takes it at once.
+    /// Payload has arrived at the application, which reads it at once.
     pub(super) fn handle_read(&mut self, now: Time) {
         self.measure.handle_window(now, &self.receiver);
         let Some(rtt) = self.measure.rtt() else { return };
@@ -153,18 +153,18 @@ impl Connection {
         self.receiver.set_window(self.bound_router.map_or(asked, |bound| bound.min(asked)));
     }
 
-    /// What its host bounds its window to (Linux's `window_clamp`), whatever its buffer holds.
+    /// The host's bound of its window (Linux's `window_clamp`), whatever its buffer holds.
     pub(super) fn window_clamp(&self) -> Bytes {
         self.bound.unwrap_or(self.autotuning.window())
     }
 
-    /// The most that its window may become.
+    /// The largest size that its window may have.
     pub(super) fn clamp(&self) -> Bytes {
         let tuned = self.autotuning.window();
         self.bound.map_or(tuned, |bound| bound.min(tuned))
     }
 
-    /// The window that it asks for without a bound.
+    /// The window that it asks for if there is no bound.
     pub(super) fn tuned(&self) -> Bytes {
         self.autotuning.window()
     }
@@ -174,12 +174,12 @@ impl Connection {
         self.bound.is_some()
     }
 
-    /// What the router bounds its window to.
+    /// The router's bound of its window.
     pub(super) fn bound_router(&self) -> Option<Bytes> {
         self.bound_router
     }
 
-    /// The handshake is done, if it was not yet.
+    /// Completes the handshake, unless that was done before.
     pub(super) fn establish(&mut self, now: Time) {
         if !self.established {
             self.established = true;
@@ -194,25 +194,25 @@ impl Connection {
         self.client_rtt + (self.client_rtt * 2).max(REQUEST_VARIANCE_MIN)
     }
 
-    /// When one of the ends wants to be woken.
+    /// When one of the ends has to be called next.
     pub(super) fn next_timeout(&self) -> Option<Time> {
         let ends = [self.sender.next_timeout(), self.receiver.next_timeout()];
         ends.into_iter().flatten().min()
     }
 }
 
-/// All connections; places of those that are gone are reused.
+/// All connections; the places of connections that are gone are reused.
 #[derive(Debug, Default)]
 pub(super) struct Connections {
     all: Vec<Connection>,
     free: Vec<u32>,
-    /// How many there ever were.
+    /// Number of connections opened so far.
     opened: u64,
 }
 
 impl Connections {
-    /// Makes a connection of `flow` with the ends that `ends` makes from its serial number; says
-    /// where it is, and whether that place is new.
+    /// Makes a connection of `flow` with the ends that `ends` makes from its serial number. Returns
+    /// its place, and whether that place is new.
     pub(super) fn open(
         &mut self,
         flow: usize,
@@ -265,19 +265,19 @@ impl Connections {
         }
     }
 
-    /// Those that are open, with their places.
+    /// The open connections with their places.
     pub(super) fn open_ones(&mut self) -> impl Iterator<Item = (u32, &mut Connection)> {
         let all = self.all.iter_mut().enumerate().map(|(index, c)| (index as u32, c));
         all.filter(|(_, connection)| !connection.closed)
     }
 
-    /// How many places there are, and how many of them are free.
+    /// The number of places, and how many of them are free.
     #[cfg(test)]
     pub(super) fn places(&self) -> (usize, usize) {
         (self.all.len(), self.free.len())
     }
 
-    /// How many there ever were.
+    /// Number of connections opened so far.
     #[cfg(test)]
     pub(super) fn opened(&self) -> u64 {
         self.opened

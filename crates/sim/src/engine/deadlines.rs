@@ -1,21 +1,21 @@
-//! Which of many sources of events is due first.
+//! Finds which of many sources of events is due first.
 
 use fairweir_core::units::Time;
 
-/// At most one deadline for each source; the earliest comes first, and of equal ones that of the
-/// source that was added first.
+/// At most one deadline for each source. The earliest comes first; of equal deadlines, the one of
+/// the source that was added first.
 ///
 /// A binary heap of sources in which each source knows its place, so that moving a deadline costs
 /// O(log n) and leaves nothing behind.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Deadlines {
-    /// Sources with their deadlines, a parent never after its children.
+    /// Sources with their deadlines; a parent is never later than its children.
     heap: Vec<Entry>,
-    /// Where in the heap each source is; `NOWHERE` without a deadline.
+    /// Place of each source in the heap; `NOWHERE` without a deadline.
     place: Vec<u32>,
 }
 
-/// Ordered by deadline, then by source.
+/// Entries are ordered by deadline, then by source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Entry {
     at: Time,

@@ -1,9 +1,9 @@
 //! The receiving end behind the access link: control loops with their enforcers.
 //!
-//! A [`Stage`] is what one daemon is on a real host: it counts what arrives, hands the counts to its
-//! controller every tick and lets its enforcer carry out what the controller commands. A home has
-//! a stage per controlling host, and one at the router before them if that controls too. A group's
-//! packets pass the stages on its *route*, one *hop* after the other.
+//! A [`Stage`] models one daemon on a real host: it counts what arrives, gives the counts to its
+//! controller every tick and lets its enforcer carry out what the controller commands. A home has a
+//! stage for each controlling host, and one at the router in front of them if that controls too. A
+//! group's packets pass the stages on its *route*, one *hop* after the other.
 
 use std::convert::Infallible;
 
@@ -16,7 +16,7 @@ use fairweir_scenario::link::Packet;
 
 use crate::htb::{Htb, Verdict};
 
-/// Where a group's packets meet a stage, and as which of its classes.
+/// A stage on a group's route, and the class that the group has there.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Hop {
     pub(super) stage: usize,
@@ -38,7 +38,7 @@ impl<T> Home<T> {
         Home { stages: Vec::new(), has_router: false, routes: vec![Vec::new(); groups] }
     }
 
-    /// Adds a stage behind the others; `classes` are the groups that pass it, and as which class.
+    /// Adds a stage behind the others; `classes` are the groups that pass it, each with its class.
     pub(super) fn add(&mut self, stage: Stage<T>, classes: impl Iterator<Item = (usize, usize)>) {
         for (group, class) in classes {
             self.routes[group].push(Hop { stage: self.stages.len(), class });
@@ -46,34 +46,34 @@ impl<T> Home<T> {
         self.stages.push(stage);
     }
 
-    /// How many packets wait.
+    /// Number of packets that wait.
     pub(super) fn len(&self) -> usize {
         self.stages.iter().map(|stage| stage.htb.len()).sum()
     }
 
-    /// The hop of a group after `after` others; `None` if there is no more.
+    /// The hop of a group after `after` other hops; `None` if there are no more.
     pub(super) fn hop(&self, group: usize, after: usize) -> Option<Hop> {
         self.routes[group].get(after).copied()
     }
 
-    /// The host at which packets of a group end, if it controls.
+    /// The hop at the host where packets of a group end, if that host controls.
     pub(super) fn host(&self, group: usize) -> Option<Hop> {
         self.routes[group].last().copied()
     }
 
-    /// The router of a host that controls, if it controls too.
+    /// The hop at the router in front of a host that controls, if the router controls too.
     pub(super) fn router(&self, group: usize) -> Option<Hop> {
         self.routes[group].first().copied().filter(|_| self.routes[group].len() > 1)
     }
 
-    /// How many hops a packet of a group has behind it when it leaves a stage.
+    /// Number of hops that a packet of a group has passed when it leaves a stage.
     pub(super) fn hops_done(&self, group: usize, stage: usize) -> usize {
         let hops = self.routes[group].iter();
         hops.take_while(|hop| hop.stage <= stage).count()
     }
 }
 
-/// What a controller gets in a tick in addition to the groups' volumes: see [`Observation`].
+/// Input of a controller in a tick in addition to the groups' volumes: see [`Observation`].
 #[derive(Debug)]
 pub(super) struct Seen {
     pub(super) connections: Vec<ConnectionSample>,
@@ -88,17 +88,17 @@ pub(super) struct Stage<T> {
     control: ControlLoop<Box<dyn Decider>>,
     htb: Htb<T>,
     samples: Vec<GroupSample>,
-    /// What each class had dropped at the last tick.
+    /// Packets that each class had dropped up to the last tick.
     drops: Vec<u64>,
     tick: Span,
-    /// How far the windows of its connections may open.
+    /// Bounds for the windows of its connections.
     pub(super) windows: Windows,
-    /// What its departures are announced by.
+    /// Source of the deadline that announces its departures.
     pub(super) source: usize,
 }
 
 impl<T> Stage<T> {
-    /// Makes a stage of `classes` groups, which does nothing until it begins.
+    /// Makes a stage of `classes` groups, which does nothing until [`Stage::begin`].
     pub(super) fn new(
         decider: Box<dyn Decider>,
         classes: usize,
@@ -117,7 +117,7 @@ impl<T> Stage<T> {
         }
     }
 
-    /// Begins: what the controller commands at its start holds at once, and what came before is not
+    /// Begins: the controller's first commands apply at once, and what arrived before is not
     /// counted.
     pub(super) fn begin(&mut self, now: Time) {
         self.samples.fill(GroupSample::default());
@@ -133,7 +133,7 @@ impl<T> Stage<T> {
         self.htb.enqueue(now, packet)
     }
 
-    /// What waits and is meant belongs to another class from now on.
+    /// Moves waiting packets for which a condition holds to another class from now on.
     pub(super) fn reclassify(
         &mut self,
         now: Time,
@@ -144,17 +144,17 @@ impl<T> Stage<T> {
         self.htb.reclassify(now, from, to, is_meant);
     }
 
-    /// What arrived in the last tick.
+    /// Rate that arrived in the last tick.
     pub(super) fn rate(&self) -> Rate {
         self.control.decision().groups.iter().map(|group| group.rate).sum()
     }
 
-    /// What was decided in the last tick.
+    /// The decision of the last tick.
     pub(super) fn decision(&self) -> &Decision {
         self.control.decision()
     }
 
-    /// The same, and what is known of the link's queue.
+    /// The same, and the state of the link's queue.
     pub(super) fn seen(&self) -> (&Decision, AtLink) {
         (self.control.decision(), self.control.at_link())
     }
@@ -167,8 +167,8 @@ impl<T> Stage<T> {
         self.htb.poll_departure(now)
     }
 
-    /// Tells the controller what arrived since the last tick and does what it says; returns when it
-    /// ticks next.
+    /// Tells the controller what arrived since the last tick and carries out its commands; returns
+    /// when it ticks next.
     pub(super) fn handle_tick(
         &mut self,
         now: Time,
@@ -195,7 +195,7 @@ impl<T> Stage<T> {
     }
 }
 
-/// The enforcer of a stage: classes at once, windows when their connections are looked at next.
+/// The enforcer of a stage: sets classes at once, windows when their connections are next visited.
 struct Model<'s, T> {
     now: Time,
     htb: &'s mut Htb<T>,

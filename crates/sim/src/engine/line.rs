@@ -1,10 +1,10 @@
-//! A path of constant delay: what goes in first comes out first.
+//! A path of constant delay: first in, first out.
 
 use std::collections::VecDeque;
 
 use fairweir_core::units::{Span, Time};
 
-/// Everything that is under way on a path.
+/// All items that are under way on a path.
 #[derive(Clone, Debug)]
 pub(super) struct Line<T> {
     delay: Span,
@@ -20,12 +20,12 @@ impl<T> Line<T> {
         self.delay
     }
 
-    /// How much is under way.
+    /// Number of items under way.
     pub(super) fn len(&self) -> usize {
         self.under_way.len()
     }
 
-    /// How much fits without more memory.
+    /// Number of items that fit without more memory.
     #[cfg(test)]
     pub(super) fn room(&self) -> usize {
         self.under_way.capacity()

@@ -1,11 +1,11 @@
-//! What a receiving host sees of one TCP connection between two ticks.
+//! What a receiving host measures of one TCP connection between two ticks.
 //!
-//! TCP timestamps in whole ticks: what a packet's stamp is older than its arrival is its transit, up
-//! to the difference of two clocks; what its echo is older is the receiver's own sample of the RTT,
-//! smoothed by an eighth (Linux's `rcv_rtt_est`).
+//! TCP timestamps are in whole ticks. A packet's arrival minus its stamp is its transit time, up to
+//! the difference of the two clocks. The arrival minus its echo is the receiver's own sample of the
+//! RTT, smoothed by an eighth (Linux's `rcv_rtt_est`).
 //!
-//! Seen as the kernel does, packets are timed as [`Timing`] says, and the RTT is also at most what it
-//! takes to receive what the window was (`tcp_rcv_rtt_measure`), which is all that there is without
+//! In the kernel's view, packets are timed as [`Timing`] says, and the RTT is also at most the time
+//! to receive one whole window (`tcp_rcv_rtt_measure`), which is the only measurement without
 //! timestamps. Source: Linux 6.12, `net/ipv4/tcp_input.c`.
 
 use fairweir_core::receiver::{ConnectionSample, TransitSample};
@@ -21,44 +21,44 @@ const MILLISECOND: u64 = 1_000_000;
 pub(super) struct Stamps {
     /// When it was sent, by the server's clock.
     pub(super) sent: u32,
-    /// The newest that its sender had seen of the other end, in ms.
+    /// The newest timestamp of the other end that its sender had seen, in ms.
     pub(super) echo: u32,
 }
 
-/// What a client's clock says, in ms.
+/// Time of a client's clock, in ms.
 pub(super) fn stamp(now: Time) -> u32 {
     (now.as_nanos() / MILLISECOND) as u32
 }
 
-/// What can be seen of a connection.
+/// What can be measured of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sight {
-    /// As the kernel sees it, not better.
+    /// Whether the view is the kernel's and no better.
     pub(super) as_kernel: bool,
     /// The server's clock, if there are timestamps.
     pub(super) clock: Option<ServerClock>,
 }
 
-/// What was seen of a connection since the last tick, and its RTT.
+/// Measurements of a connection since the last tick, and its RTT.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Measure {
     sight: Sight,
-    /// What had been received at the last tick.
+    /// Volume that had been received at the last tick.
     received_before: Bytes,
-    /// What had arrived out of order by then.
+    /// Volume that had arrived out of order by then.
     out_of_order_before: u64,
     segments: u64,
     has_sent: bool,
     rtt: Option<Span>,
     echo_seen: u32,
-    /// Since when a whole window is awaited, and up to which payload.
+    /// Since when a whole window has been awaited, and the payload with which it is complete.
     window_since: Option<(Time, Bytes)>,
     timing: Timing,
     transit: Option<(i64, i64, u32)>,
 }
 
 impl Measure {
-    /// A connection of which nothing has arrived.
+    /// A connection on which nothing has arrived.
     pub(super) fn new(sight: Sight) -> Measure {
         Measure {
             sight,
@@ -74,13 +74,13 @@ impl Measure {
         }
     }
 
-    /// From now on packets are timed; the kernel's RTT is older.
+    /// Times packets from now on; the kernel's RTT estimate began earlier.
     pub(super) fn begin(&mut self) {
         (self.timing, self.transit) = (Timing::default(), None);
     }
 
     /// A packet with payload has arrived at the interface; `is_turn` says whether the classifier
-    /// times this one.
+    /// times this packet.
     pub(super) fn handle_arrival(&mut self, now: Time, stamps: Stamps, is_turn: bool) {
         let Some(clock) = self.sight.clock else { return };
         let transit = if !self.sight.as_kernel {
@@ -102,7 +102,7 @@ impl Measure {
         self.transit = Some((min.min(transit), sum + transit, count + 1));
     }
 
-    /// It has come to its socket, a full one or not.
+    /// The packet has come to its socket; `is_full` says whether it is a full one.
     pub(super) fn handle_segment(&mut self, now: Time, stamps: Stamps, is_full: bool) {
         self.segments += 1;
         if self.sight.clock.is_none() || stamps.echo == self.echo_seen {
@@ -120,7 +120,7 @@ impl Measure {
         self.rtt = Some(self.rtt.map_or(sample, smoothed));
     }
 
-    /// The receiver has it: measures how long a whole window takes, which is no less than an RTT.
+    /// The receiver has the packet: measures the time of a whole window, which is at least an RTT.
     pub(super) fn handle_window(&mut self, now: Time, receiver: &Receiver) {
         if self.sight.clock.is_some() && !self.sight.as_kernel {
             return;
@@ -141,13 +141,13 @@ impl Measure {
         self.rtt
     }
 
-    /// Whether the daemon sees the connection at all: its iterator passes those over of which
+    /// Whether the daemon sees the connection at all: its iterator skips connections on which
     /// nothing has arrived and whose window it does not bound.
     pub(super) fn is_told(&self, receiver: &Receiver, is_bounded: bool) -> bool {
         !self.sight.as_kernel || is_bounded || receiver.received() != self.received_before
     }
 
-    /// Whether it is seen as the kernel does.
+    /// Whether the connection is seen as the kernel sees it.
     pub(super) fn as_kernel(&self) -> bool {
         self.sight.as_kernel
     }
@@ -157,7 +157,7 @@ impl Measure {
         self.has_sent = true;
     }
 
-    /// What was seen since the last call, by the receiver of the connection among others.
+    /// The measurements since the last call, partly from the receiver of the connection.
     pub(super) fn take(
         &mut self,
         sample: ConnectionSample,
@@ -203,7 +203,7 @@ mod tests {
         };
         assert_eq!(holes_after(&[(0, 0), (1, 0)]), 0, "all in order");
         assert_eq!(holes_after(&[(4, 0), (5, 0), (6, 0)]), 3, "2 and 3 are missing");
-        // 7 carries the payload of 2 again, 9 that of 3; 8 is new and lies behind 3.
+        // 7 carries the payload of 2 again, 9 that of 3; 8 is new and comes after 3.
         assert_eq!(holes_after(&[(7, 1), (8, 1), (9, 2)]), 1, "what fills a hole is in order");
         assert_eq!(holes_after(&[(10, 2)]), 0, "nothing is missing");
     }

@@ -4,15 +4,15 @@
 //! servers ── down line (RTT/2) ── police ── downlink ── stages of the home ── receivers
 //!    └────── up line (RTT/2) ──── uplink ──────────────────────────────────────┘
 //! ```
-//! The same controllers as in the daemon, the same link as in the lab; TCP and applications are
-//! models. The method: every source of events (a link, a path, an enforcer, a timer) has at most
-//! one deadline, the earliest is handled, and packets go on from hand to hand until they wait
-//! somewhere. Flows of equal RTT share one path, so that the number of deadlines does not grow
-//! with the packets under way.
+//! The controllers are those of the daemon, and the link is that of the lab; TCP and applications
+//! are models. Method: every source of events (a link, a path, an enforcer, a timer) has at most
+//! one deadline, the earliest is handled, and packets are handed on from element to element until
+//! they wait somewhere. Flows of equal RTT share one path, so that the number of deadlines does not
+//! grow with the packets under way.
 //!
 //! Properties, all tested: the same scenario, control and seed give the same report to the byte; a
-//! packet that is sent arrives, is dropped or is under way at the end, which each run checks for
-//! itself; what is kept does not grow with the length of the run, but for the report's samples.
+//! packet that is sent arrives, is dropped or is under way at the end, which each run checks
+//! itself; memory does not grow with the length of the run, except for the report's samples.
 //!
 //! Not modelled: the receiver's CPU, offloads, reassembly. Handshakes and requests are sent again
 //! only if they were lost, not if they are late.
@@ -45,20 +45,20 @@ pub enum PlayError {
     /// The control cannot work with the scenario.
     #[error(transparent)]
     Control(#[from] ControllerError),
-    /// What only the lab plays.
+    /// The scenario needs something that only the lab plays.
     #[error(
-        "a device behind the proxy, or with a last hop that loses packets, is played in the lab only"
+        "an agreement with the ISP, and a device behind the proxy or with a last hop that loses packets, are played in the lab only"
     )]
     LabOnly,
-    /// The caller asked for it.
+    /// The caller asked to stop.
     #[error("interrupted")]
     Cancelled,
 }
 
-/// What is left after a run.
+/// Records that remain after a run.
 struct Ended {
     samples: Samples,
-    /// What each flow's application has to say.
+    /// The outcome of each flow's application.
     outcomes: Vec<Outcome>,
     policed: Vec<PoliceSamples>,
     bundled: Vec<BundleSamples>,
@@ -88,8 +88,8 @@ impl Ended {
     }
 }
 
-/// Plays a scenario with one control and judges how it went; `progress` hears every second of
-/// virtual time, and `cancel` is looked at as often.
+/// Plays a scenario with one control and evaluates it; `progress` is called every second of virtual
+/// time, and `cancel` is read as often.
 ///
 /// # Errors
 /// [`PlayError`] if the control cannot work with the scenario, or `cancel` was set.
@@ -123,8 +123,8 @@ pub fn play_watched(
     Ok(world.ended().judge(scenario, control))
 }
 
-/// Plays jobs on several threads, the longest first; the reports are in the order of the jobs.
-/// `progress` hears of each job, by its index, what [`play`] tells of one, and its end.
+/// Plays jobs on several threads, the longest first; the reports are in the order of the jobs. For
+/// each job, by its index, `progress` gets what [`play`] reports, and its end.
 ///
 /// # Errors
 /// The first [`PlayError`] of a job; it sets `cancel`, which ends the others.
@@ -144,14 +144,14 @@ pub fn play_all(
                 Some(report)
             }
             Err(e) => {
-                // The others end because of it, and are not what went wrong.
+                // The other jobs end because of this error, so their errors are not the cause.
                 error.lock().unwrap_or_else(|e| e.into_inner()).get_or_insert(e);
                 cancel.store(true, Ordering::Relaxed);
                 None
             }
         }
     };
-    // The long ones first, so that no core plays alone at the end.
+    // Long jobs come first, so that no core plays alone at the end.
     let mut order: Vec<usize> = (0..jobs.len()).collect();
     order.sort_by_key(|&i| Reverse(estimate(jobs[i].scenario)));
     let played = over_threads(&order, threads.clamp(1, jobs.len().max(1)), one);

@@ -1,4 +1,4 @@
-//! What crosses the simulated paths.
+//! Packets that cross the simulated paths.
 
 use fairweir_core::units::Bytes;
 use fairweir_scenario::{
@@ -55,7 +55,7 @@ pub(super) enum UpKind {
     Opened,
     /// Asks for this much payload; `None` is without end.
     Request { volume: Option<Bytes> },
-    /// The stamp says when it was sent, in ms.
+    /// `stamp` is the time at which it was sent, in ms.
     Ack { ack: Ack, stamp: u32 },
     /// UDP of the flow `from`.
     Ping { id: u64 },
@@ -66,17 +66,17 @@ pub(super) enum UpKind {
 /// L2 sizes of a flow's packets.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sizes {
-    /// Ethernet and IP.
+    /// Ethernet and IP headers.
     l3: u64,
     /// All headers of a full packet of a connection.
     full: u64,
-    /// A whole packet of the handshake, and one that only acknowledges, without `l3`.
+    /// A whole packet of the handshake; below, one that only acknowledges; both without `l3`.
     syn: u64,
     ack: u64,
 }
 
-/// What a SYN adds to the TCP header as Linux sends it, but for timestamps: MSS, SACK permitted,
-/// window scale. With timestamps SACK permitted fits into what pads them.
+/// Bytes that a SYN adds to the TCP header as Linux sends it, without timestamps: MSS, SACK
+/// permitted, window scale. With timestamps, SACK permitted fits into their padding.
 const SYN_OPTIONS: u64 = 8;
 const SYN_OPTIONS_ALONE: u64 = 12;
 /// UDP payload of QUIC's first packets, which are padded. Source: RFC 9000 §14.1.

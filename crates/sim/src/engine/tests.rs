@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// As [`testing::scenario`], of which the first 5 s do not count.
+/// Like [`testing::scenario`]; the first 5 s do not count.
 fn scenario(seconds: u64, link: &str, rest: &str) -> Scenario {
     testing::scenario(seconds, 5, link, rest)
 }
@@ -41,7 +41,7 @@ fn rates(report: &Report) -> Vec<f64> {
     report.summary.groups.iter().map(|g| g.rate.as_bps() as f64 / 1e6).collect()
 }
 
-/// All kinds of flows, each with a fourth of the link's weight and until `stop`.
+/// All kinds of flows, each with a fourth of the link's weight; they run until `stop`.
 fn everything(stop: &str) -> String {
     let until = |keys: &str| format!("stop = \"{stop}\"\n{keys}");
     groups(&[1, 2, 3, 4])
@@ -68,7 +68,7 @@ fn when_all_flows_have_stopped_nothing_is_under_way_and_every_place_is_free() {
     let link = "rate = \"6mbit\"\nbuffer = \"30p\"\nup_rate = \"300kbit\"\nup_buffer = \"5p\"\n\
                 loss = 0.01\njitter = \"3ms\"";
     let mixed = scenario(24, link, &everything("12s"));
-    // What is under way on each connection when it is closed is a packet or two.
+    // When a connection is closed, one or two packets of it are under way.
     let thin = "connections = 250\ndemand = \"20mbit\"\nrtt = \"400ms\"\nstop = \"4s\"";
     let many = groups(&[1]) + &flow(1, "bulk", thin);
     let many = scenario(8, "rate = \"100mbit\"\nloss = 0.2", &many);
@@ -89,7 +89,7 @@ fn the_same_seed_gives_the_same_report_to_the_byte_and_another_one_another() {
     };
     let first = text(1);
     assert_eq!(first, text(1));
-    // The report names the seed, which alone is no difference.
+    // The report names the seed, and the seed alone must not be the only difference.
     assert_ne!(first, text(2).replace("\"seed\":2", "\"seed\":1"));
 }
 
@@ -142,8 +142,8 @@ fn up(bytes: u64) -> Span {
     Span::micros(bytes * 8)
 }
 
-/// What a download takes that the server may send at once: SYN and SYN-ACK; then ACK,
-/// request and the data.
+/// Time of a download that the server may send at once: SYN and SYN-ACK; then ACK, request and the
+/// data.
 fn download(payload: u64) -> Span {
     let packets = payload.div_ceil(1_448);
     assert!(packets <= 10, "more than an initial window");
@@ -222,7 +222,7 @@ fn a_lost_handshake_is_sent_again_after_a_second() {
     let Outcome::Short(ShortSamples { completions, .. }) = outcome(&scenario) else { panic!() };
     let losses = |n| completions.iter().filter(|&&c| c == download(1_000) + Span::secs(n)).count();
     let counts = [losses(0), losses(1), losses(2)];
-    // Of 200 downloads as many have no loss, and a loss of one SYN-ACK or two.
+    // Expected numbers, of 200 downloads, without loss and with one or two lost SYN-ACKs.
     let expected = [0.7 * 0.7, 0.3 * 0.7 * 0.7, 0.3 * 0.3 * 0.7 * 0.7].map(|p| p * 200.0);
     for (count, expected) in counts.iter().zip(expected) {
         assert!((*count as f64 / expected - 1.0).abs() < 0.5, "{counts:?}");
@@ -288,7 +288,7 @@ fn a_step_of_the_link_is_followed_at_once() {
         } else {
             1.0
         };
-        // A packet more or less in 200 ms.
+        // The tolerance is one packet in 200 ms.
         let off = (point.rate.as_bps() as f64 / 1e6 - mbit).abs();
         assert!(off <= 1_514.0 * 8.0 / 0.2e6, "{point:?}");
     }
@@ -328,11 +328,11 @@ fn the_routers_loop_gives_each_device_its_weight_and_its_own_favours_the_heavier
     let by_router = |control| rates(&quietly(&scenario, control));
     let rates = by_router(Control::Crab);
     assert!(((rates[0] + rates[1]) / rates[2] / 2.0 - 1.0).abs() < 0.1, "{rates:?}");
-    // Of 3; without a loop it were 1/4. The device's loop takes the router's share for a link that
-    // changes, so it is not exact.
+    // The ratio is 3 with the loop; without a loop it would be 1/4. The device's loop takes the
+    // router's share for a link that changes, so the ratio is not exact.
     assert!((2.0..4.0).contains(&(rates[0] / rates[1])), "{rates:?}");
     assert!(rates.iter().sum::<f64>() > 27.0, "{rates:?}");
-    // Without the router's loop the eight connections have more than the one.
+    // Without the router's loop the eight connections get more than the one.
     let rates = by_router(Control::None);
     assert!(rates[2] > 0.9 * rates[0], "{rates:?}");
 }
@@ -387,7 +387,7 @@ fn any_link() -> impl Strategy<Value = (u64, String)> {
     })
 }
 
-/// With or without devices, three groups.
+/// Three groups, with or without devices.
 fn any_home() -> impl Strategy<Value = String> {
     let control = || prop::sample::select(Control::ALL.to_vec());
     (prop::bool::ANY, control(), control()).prop_map(|(with_devices, a, b)| {
@@ -408,7 +408,7 @@ fn any_home() -> impl Strategy<Value = String> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
-    /// Every world checks at its end that no packet was lost or made on the way.
+    /// Every world checks at its end that no packet was lost or created on the way.
     #[test]
     fn any_scenario_ends_and_carries_no_more_than_its_link_can(
         (kbit, link) in any_link(),
@@ -434,7 +434,7 @@ proptest! {
 
 #[test]
 fn a_page_is_complete_whatever_was_sent_twice() {
-    // On a modem whose queue is 4 s long senders give packets up too early, which then arrive twice.
+    // On a modem whose queue is 4 s long, senders give packets up too early; these then arrive twice.
     let text = include_str!("../../../../scenarios/rbm-fig4.toml");
     let scenario = Scenario::parse(text, "rbm-fig4").unwrap();
     let report = play(&scenario, Control::None, 2, &|_| {}, &AtomicBool::new(false)).unwrap();
@@ -455,7 +455,7 @@ fn queue_management_keeps_its_delay_where_tail_drop_fills_the_buffer() {
         summary.isp_queue_ms.unwrap().mean
     };
     assert!(delay("fifo") > 100.0);
-    // CoDel holds the least delay of 100 ms below 5 ms, PIE the delay at 15 ms.
+    // CoDel keeps the lowest delay in 100 ms below 5 ms, PIE the delay at 15 ms.
     for (queue, range) in [("codel", 2.0..15.0), ("fq_codel", 2.0..15.0), ("pie", 7.0..25.0)] {
         assert!(range.contains(&delay(queue)), "{queue}: {}", delay(queue));
     }
@@ -470,7 +470,7 @@ fn under_fq_codel_connections_share_equally_and_a_ping_does_not_wait_for_them() 
         + &flow(2, "ping", "rtt = \"20ms\"");
     let report = quietly(&scenario(30, link, &flows), Control::None);
     let shares = rates(&report);
-    // Reno with an RTT of 80 ms cannot use its fifth whole: one drop halves it.
+    // Reno with an RTT of 80 ms cannot use the whole of its fifth: one drop halves it.
     assert!((3.5..5.5).contains(&(shares[0] / shares[1])), "{shares:?}");
     let ping = &report.summary.pings[0];
     assert!(ping.rtt_ms_median.unwrap() < 25.0, "{ping:?}");
@@ -479,7 +479,7 @@ fn under_fq_codel_connections_share_equally_and_a_ping_does_not_wait_for_them() 
 // ------------------------------------------------------------------------------------------------
 // What hosts see of their connections
 
-/// Who measured the delay at each tick from 1 s on, when the flows start, without a probe.
+/// The sources of the delay measured at each tick from 1 s on, when the flows start, without a probe.
 fn delay_sources(measurement: &str, keys: &str) -> Vec<Option<DelaySource>> {
     let rest = format!("[control]\nmeasurement = \"{measurement}\"\n[probe]\nreflector = false\n")
         + &groups(&[1])
@@ -509,7 +509,7 @@ fn without_timestamps_the_receivers_rtt_is_all_there_is() {
     for measurement in ["ideal", "kernel"] {
         let sources = delay_sources(measurement, "timestamps = false");
         assert!(!sources.contains(&Some(DelaySource::Timestamps)), "{measurement} {sources:?}");
-        // But for ticks in which classes delay what arrives.
+        // Skips ticks in which classes delay arrivals.
         let last = sources.iter().rev().find_map(|source| *source);
         assert_eq!(last, Some(DelaySource::ReceiverRtt), "{measurement}");
     }

@@ -1,10 +1,10 @@
 //! The clock of a server's TCP timestamps, and how the daemon reads it.
 //!
-//! A classifier times one packet in [`TIMED_EVERY`]. It does not know the period of the clock, and
-//! compares it to its own for a second; until then it measures nothing. If a queue builds up meanwhile
-//! the clocks differ by more than it tolerates, and it begins again. The daemon's
+//! A classifier times one packet in [`TIMED_EVERY`]. It does not know the period of the server's clock,
+//! and compares it with its own clock for a second; until then it measures nothing. If a queue builds up
+//! meanwhile, the clocks differ by more than it tolerates, and it begins again. The daemon's classifier
 //! (`crates/linux/bpf/transit.h`) did so until it was changed to find a clock of 1 ms after a quarter of
-//! a second and to time more packets on slow links: what a control can bear here it can bear there.
+//! a second and to time more packets on slow links: a control that works here works there too.
 
 use fairweir_core::units::{Span, Time};
 
@@ -16,13 +16,13 @@ pub(super) struct ServerClock {
 }
 
 impl ServerClock {
-    /// What it says.
+    /// The timestamp it shows.
     pub(super) fn stamp(self, now: Time) -> u32 {
         ((now + self.phase).as_nanos() / self.period.as_nanos()) as u32
     }
 }
 
-/// What the classifier knows of the clock of one connection's server.
+/// State of the classifier for the clock of one connection's server.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Timing {
     anchor: Option<Time>,
@@ -31,14 +31,14 @@ pub(super) struct Timing {
     period_ns: i64,
 }
 
-/// What became of a packet that was timed.
+/// Result for a packet that was timed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Timed {
     /// Nothing is known of the clock yet.
     Nothing,
-    /// What was measured before is void: it begins again.
+    /// Earlier measurements are void, and it begins again.
     Anew,
-    /// The packet took this number of ns, up to a constant of the connection.
+    /// Transit time of the packet in ns, up to a constant of the connection.
     Took(i64),
 }
 
@@ -73,9 +73,9 @@ impl Timing {
     }
 }
 
-/// One packet in this many is timed.
+/// One packet in this number is timed.
 pub(super) const TIMED_EVERY: u32 = 4;
-/// The periods that stacks use.
+/// The clock periods that TCP stacks use.
 const PERIODS_NS: [i64; 4] = [1_000_000, 4_000_000, 10_000_000, 100_000_000];
 const FOUND_AFTER: Span = Span::secs(1);
 const CHECKED_AFTER: Span = Span::secs(10);
@@ -86,7 +86,7 @@ mod tests {
 
     const CLOCK: ServerClock = ServerClock { period: Span::millis(1), phase: Span::micros(300) };
 
-    /// What is seen of packets that are sent every 5 ms and meet this queue.
+    /// Results for packets that are sent every 5 ms and meet this queue.
     fn timed(clock: ServerClock, queue: impl Fn(Span) -> Span) -> Vec<(Span, Timed)> {
         let mut timing = Timing::default();
         let mut timed = |i: u64| {
@@ -120,10 +120,10 @@ mod tests {
 
     #[test]
     fn a_queue_that_builds_up_in_the_first_second_costs_another_one() {
-        // 30 ms within a second are 3 % of it.
+        // A delay of 30 ms within a second is 3 % of it, which is too much.
         let ramp = |sent: Span| (sent / 33).min(Span::millis(30));
         assert_eq!(first_ms(&timed(CLOCK, ramp)), 1_980);
-        // 15 ms are not.
+        // A delay of 15 ms is not too much.
         let ramp = |sent: Span| (sent / 66).min(Span::millis(15));
         assert!((985..=1_005).contains(&first_ms(&timed(CLOCK, ramp))));
     }

@@ -5,26 +5,26 @@ use fairweir_core::units::{Rate, Time};
 
 use super::turns::NEVER;
 
-/// Tokens that come at a rate and that packets cost.
+/// Tokens that arrive at a rate and are spent on packets.
 ///
-/// As in the kernel, tokens are counted in time at the rate, not in bytes, and so a change of the
-/// rate keeps the time that a debt lasts. What is kept is the instant at which there are no tokens
-/// and no debt: tokens are the time since then, up to `depth`, and a debt is the time until then.
-/// Thus a bucket needs no refill.
+/// As in the kernel, tokens are counted as time at the rate, not in bytes, so a change of the rate
+/// keeps the duration of a debt. The bucket stores the instant at which there are neither tokens
+/// nor debt: tokens are the time since then, up to `depth`, and a debt is the time until then. Thus
+/// a bucket needs no refill.
 #[derive(Clone, Debug)]
 pub(super) struct Bucket {
-    /// In nanoseconds, before the epoch too.
+    /// That instant in nanoseconds; it may lie before the epoch.
     ready: i64,
-    /// What packets cost below a nanosecond, carried over so that it is never lost.
+    /// The part of costs below a nanosecond, carried over so that it is never lost.
     fraction: u64,
-    /// How much may be saved up, in nanoseconds.
+    /// The most tokens that are saved up, in nanoseconds.
     depth: i64,
-    /// What a byte costs, in [`FRACTIONS`] of a nanosecond.
+    /// Cost of a byte, in [`FRACTIONS`] of a nanosecond.
     byte_cost: u64,
 }
 
 impl Bucket {
-    /// A full one, of which nothing is taken before it has a rate.
+    /// A full bucket, from which nothing is taken before it has a rate.
     pub(super) fn full() -> Bucket {
         Bucket { ready: FULL, fraction: 0, depth: 0, byte_cost: 0 }
     }
@@ -37,12 +37,12 @@ impl Bucket {
         self.depth = i64::try_from(depth).unwrap_or(i64::MAX);
     }
 
-    /// From when on there is no debt.
+    /// The instant from which on there is no debt.
     pub(super) fn ready(&self) -> i64 {
         self.ready
     }
 
-    /// Takes the tokens for a packet, also if that makes a debt.
+    /// Takes the tokens for a packet, even if that makes a debt.
     pub(super) fn charge(&mut self, now: i64, bytes: u64) {
         let cost = bytes.saturating_mul(self.byte_cost).saturating_add(self.fraction);
         self.fraction = cost % FRACTIONS;
@@ -58,9 +58,9 @@ pub(super) fn nanos(at: Time) -> i64 {
     at.as_nanos().min(NEVER as u64 - 1) as i64
 }
 
-/// Parts of a nanosecond in which costs are counted: within 10⁻⁵ up to 34 Gbit/s.
+/// Parts of a nanosecond in which costs are counted: exact to 10⁻⁵ up to 34 Gbit/s.
 const FRACTIONS: u64 = 1 << 20;
-/// Full since before every epoch.
+/// The instant of a bucket that has been full since before every epoch.
 const FULL: i64 = i64::MIN / 2;
-/// HTB forgives a debt of more than a minute.
+/// The longest debt: HTB forgives a debt of more than a minute.
 const DEBT_MAX: i64 = 60_000_000_000;

@@ -1,26 +1,26 @@
-//! The receiver's own enforcer in virtual time: a hierarchical token bucket as Linux has it.
+//! The receiver's own enforcer in virtual time: a hierarchical token bucket as in Linux.
 //!
-//! The problem: what an [`Allocation`] does to packets is decided by the kernel's HTB on an
-//! intermediate device, one class for each flow group under one parent, a byte FIFO in each. The
-//! method: the same rules as a state machine. The caller hands in packets ([`Htb::enqueue`]), asks
-//! when one may leave ([`Htb::next_departure`]) and takes them out ([`Htb::poll_departure`]).
+//! Problem: the effect of an [`Allocation`] on packets is decided by the kernel's HTB on an
+//! intermediate device, with one class for each flow group under one parent, and a byte FIFO in
+//! each. Method: the same rules as a state machine. The caller hands in packets ([`Htb::enqueue`]),
+//! asks when one may leave ([`Htb::next_departure`]) and takes them out ([`Htb::poll_departure`]).
 //!
 //! Terms as in tc(8). A class has tokens for its *rate* and for its *ceil*, both with a *burst*. It
-//! sends from its own tokens, or it *borrows*: then its parent's pay, whose rate is what all may
-//! carry together. A packet may leave as soon as there is no debt, whatever its size, and may
-//! make one. A class that sends from its own tokens is not held back, but the parent pays too.
-//! A class that borrows waits until the parent has no debt: the highest priority first, and among equals
-//! by deficit round robin, a *quantum* each. A device behind it takes whatever comes, so what may
-//! leave has left.
+//! sends from its own tokens, or it *borrows*: then it uses its parent's tokens, whose rate is what
+//! all classes may carry together. A packet may leave as soon as there is no debt, whatever its
+//! size, and may make a debt. A class that sends from its own tokens is not held back, but the
+//! parent pays too. A class that borrows waits until the parent has no debt: the highest priority
+//! first, and among equals by deficit round robin, a *quantum* each. A device behind HTB takes
+//! every packet, so a packet that may leave has left.
 //!
-//! Properties, all tested: what comes in passes, waits or is dropped, and what waits leaves once,
-//! in order within its class; a backlogged class that does not borrow gets its rate, and in any
-//! time no more than rate · time, a burst and a packet; what is spare is divided by quantum, and
-//! not at all to a lower priority while a higher one can use it; a change of rates keeps tokens,
-//! as time, and loses no packet. A poll that comes late is what the kernel's late timer is: up to
-//! a burst is made up for, the rest is lost.
+//! Properties, all tested: each packet passes, waits or is dropped, and a packet that waits leaves
+//! once, in order within its class; a backlogged class that does not borrow gets its rate, and in
+//! any time no more than rate · time, a burst and a packet; spare rate is divided by quantum, and a
+//! lower priority gets none while a higher one can use it; a change of rates keeps tokens, as time,
+//! and loses no packet. A late poll is like a late timer of the kernel: up to a burst is made up
+//! for, the rest is lost.
 //!
-//! Left out: the kernel's timer is never late here, and packets are not merged before they are
+//! Differences: the kernel's timer is never late here, and packets are not merged before they are
 //! counted. Source: tc-htb(8); Devera, HTB Linux queuing discipline manual (2002); deficit round
 //! robin: Shreedhar and Varghese, SIGCOMM 1995.
 
@@ -37,31 +37,31 @@ mod turns;
 use bucket::{Bucket, nanos};
 use turns::{Borrowers, NEVER, Timetable};
 
-/// What becomes of a packet that comes in.
+/// The fate of a packet that comes in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict<T> {
     /// It leaves at once.
     Pass(Packet<T>),
     /// It leaves later.
     Waits,
-    /// Its class's queue is full.
+    /// It is dropped, as its class's queue is full.
     Dropped(Packet<T>),
 }
 
-/// The classes of a receiver and what waits in them.
+/// The classes of a receiver and the packets that wait in them.
 ///
-/// Invariant: a class is in the timetable if something waits in it, and among the borrowers if it
-/// moreover could borrow when it was last looked at.
+/// Invariant: a class is in the timetable if a packet waits in it, and also among the borrowers if
+/// it could borrow when it was last looked at.
 #[derive(Clone, Debug)]
 pub struct Htb<T> {
-    /// The largest packet.
+    /// Size of the largest packet.
     packet: Bytes,
     is_shaping: bool,
     classes: Vec<Class<T>>,
     parent: Bucket,
     timetable: Timetable,
     borrowers: Borrowers,
-    /// When something may leave; [`NEVER`] if nothing waits.
+    /// When a packet may leave next; [`NEVER`] if none waits.
     next: i64,
 }
 
@@ -71,7 +71,7 @@ struct Class<T> {
     ceil: Bucket,
     priority: u8,
     quantum: i64,
-    /// What is left of its quantum in this round.
+    /// The rest of its quantum in this round.
     deficit: i64,
     waiting: VecDeque<Packet<T>>,
     backlog: u64,
@@ -83,9 +83,9 @@ struct Class<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
     MaySend,
-    /// Or send, from then on.
+    /// It may borrow now, or send from its own tokens from then on.
     MayBorrow(i64),
-    /// Until then.
+    /// It has to wait until then.
     Waits(i64),
 }
 
@@ -108,7 +108,7 @@ impl<T> Htb<T> {
         }
     }
 
-    /// Makes the classes so.
+    /// Sets the classes as the allocation says.
     ///
     /// # Panics
     /// If an allocation has another number of classes.
@@ -117,7 +117,7 @@ impl<T> Htb<T> {
         self.look_at_all(now);
     }
 
-    /// Lets everything pass, what waits included.
+    /// Lets everything pass, including the packets that wait.
     pub fn release(&mut self, now: Time) {
         self.is_shaping = false;
         self.look_at_all(now);
@@ -141,7 +141,7 @@ impl<T> Htb<T> {
         if is_first && !self.is_shaping {
             return Verdict::Pass(packet);
         }
-        // What is due before it has not been taken out yet: then it waits for its turn.
+        // A packet that is due earlier has not been taken out yet: the new one waits for its turn.
         if is_first
             && now < self.next
             && let Some(borrows) = self.may_leave(now, i)
@@ -164,8 +164,8 @@ impl<T> Htb<T> {
         Verdict::Waits
     }
 
-    /// Moves what waits in one class to the end of another's queue, in its order, whether that queue has room or
-    /// not.
+    /// Moves waiting packets for which `is_meant` holds from one class to the end of another's
+    /// queue, in their order, whether that queue has room or not.
     ///
     /// # Panics
     /// If there is no such class.
@@ -184,7 +184,7 @@ impl<T> Htb<T> {
         self.look_ahead();
     }
 
-    /// When something may leave if nothing else comes in; in the past, if it was not taken out.
+    /// When a packet may leave if no other comes in; a past time if it was not taken out yet.
     pub fn next_departure(&self) -> Option<Time> {
         (self.next < NEVER).then(|| Time::from_nanos(self.next.max(0) as u64))
     }
@@ -201,18 +201,18 @@ impl<T> Htb<T> {
         packet
     }
 
-    /// How many packets a class has dropped since the start.
+    /// Number of packets that a class has dropped since the start.
     pub fn drops(&self, class: usize) -> u64 {
         self.classes[class].drops
     }
 
-    /// How many packets wait.
+    /// Number of packets that wait.
     #[expect(clippy::len_without_is_empty, reason = "not asked")]
     pub fn len(&self) -> usize {
         self.classes.iter().map(|class| class.waiting.len()).sum()
     }
 
-    /// What waits in a class.
+    /// Bytes that wait in a class.
     pub fn backlog(&self, class: usize) -> Bytes {
         Bytes::new(self.classes[class].backlog)
     }
@@ -230,7 +230,7 @@ impl<T> Htb<T> {
         self.is_shaping = true;
     }
 
-    /// Whether a class borrows if it sends now; `None` if it may not.
+    /// Whether a class borrows if it sends now; `None` if it may not send.
     fn may_leave(&self, now: i64, i: usize) -> Option<bool> {
         match self.classes[i].standing(now) {
             Standing::MaySend => Some(false),
@@ -249,7 +249,7 @@ impl<T> Htb<T> {
             if !self.is_shaping || self.classes[i].standing(now) == Standing::MaySend {
                 return Some((i, false));
             }
-            // From now on it may borrow, and its next time is later.
+            // From now on the class may borrow, and its next time is later.
             self.look_at(now, i);
         }
         if self.parent.ready() > now {
@@ -286,7 +286,7 @@ impl<T> Htb<T> {
         self.borrowers.set_turn(class.priority, i + usize::from(is_over));
     }
 
-    /// Notes what a class waits for.
+    /// Updates the time that a class waits for.
     fn look_at(&mut self, now: i64, i: usize) {
         let class = &self.classes[i];
         let standing = match (class.waiting.is_empty(), self.is_shaping) {

@@ -29,10 +29,10 @@ fn ms(n: u64) -> Time {
     Time::ZERO + Span::millis(n)
 }
 
-/// What left, and when.
+/// The packets that left, and when.
 type Left = Vec<(Time, Packet<usize>)>;
 
-/// Takes out in time what leaves until `end`.
+/// Takes out, in time, the packets that leave until `end`.
 fn drain(htb: &mut Htb<usize>, end: Time, left: &mut Left) {
     while let Some(at) = htb.next_departure().filter(|&at| at <= end) {
         while let Some(packet) = htb.poll_departure(at) {
@@ -41,7 +41,7 @@ fn drain(htb: &mut Htb<usize>, end: Time, left: &mut Left) {
     }
 }
 
-/// Keeps some classes backlogged from `begin` to `end`, while everything is taken out in time.
+/// Keeps some classes backlogged from `begin` to `end`, and takes every packet out in time.
 fn backlogged(htb: &mut Htb<usize>, classes: &[usize], begin: Time, end: Time) -> Left {
     let mut left = Left::new();
     let mut now = begin;
@@ -93,7 +93,7 @@ fn a_backlogged_class_gets_its_rate() {
     let mut htb = htb(4);
     htb.apply(Time::ZERO, &alone(&given));
     let left = backlogged(&mut htb, &[0, 1, 2, 3], Time::ZERO, ms(22_000));
-    // The slowest needs 1.2 s for its first burst.
+    // The slowest class needs 1.2 s for its first burst.
     let wanted = given.map(Rate::as_mbit_f64);
     assert_near(&rates(&left, 4, ms(2_000), ms(22_000)), &wanted, 0.005);
 }
@@ -125,7 +125,7 @@ fn no_window_of_any_length_has_more_than_a_burst_and_a_packet() {
     let mut htb = htb(1);
     htb.apply(Time::ZERO, &alone(&[rate]));
     let mut left = Left::new();
-    // Pauses of 1 to 40 ms, so that the burst is found full, half full and empty.
+    // The pauses are 1 to 40 ms, so that the burst is found full, half full and empty.
     for (i, pause) in [1, 40, 3, 15, 7, 2, 30, 5].into_iter().cycle().take(60).enumerate() {
         let now = ms(45 * i as u64 + pause);
         drain(&mut htb, now, &mut left);
@@ -160,7 +160,7 @@ fn a_queue_takes_100_ms_and_then_drops_what_comes() {
         let dropped = all.iter().filter(|v| matches!(v, Verdict::Dropped(_))).count();
         (htb.backlog(class).as_u64(), htb.drops(class), dropped)
     };
-    // 15 packets pass by the burst, and one more as long as there is no debt.
+    // 15 packets pass from the burst, and one more because there is no debt yet.
     assert_eq!(verdicts(0), (100_000, 84, 84));
     assert_eq!(verdicts(1), (9_000, 175, 175));
 }
@@ -180,7 +180,7 @@ fn a_change_of_rates_loses_nothing_that_waits_and_keeps_a_debt_as_time() {
     let mut left = Left::new();
     drain(&mut htb, ms(1_000_000), &mut left);
     assert_eq!(left.len(), 100);
-    // The debt of one packet at 8 Mbit/s, then 99 packets at 1 Mbit/s.
+    // First the debt of one packet at 8 Mbit/s is paid, then 99 packets go at 1 Mbit/s.
     assert_eq!(left[99].0, ms(1 + 99 * 8));
 }
 
@@ -194,7 +194,7 @@ fn a_release_lets_everything_out_at_once_and_rates_hold_again_after_it() {
     }
     assert!(htb.backlog(0) > Bytes::ZERO && htb.backlog(1) > Bytes::ZERO);
     htb.release(ms(1));
-    // It keeps its place behind what waits, and nothing is too much.
+    // A packet keeps its place behind those that wait, and no number of packets is too large.
     assert_eq!(htb.enqueue(ms(1), packet(0, 1_000_000, 99)), Verdict::Waits);
     assert_eq!(htb.next_departure(), Some(ms(1)));
     let out: Vec<_> = std::iter::from_fn(|| htb.poll_departure(ms(1))).collect();
@@ -210,7 +210,7 @@ fn a_release_lets_everything_out_at_once_and_rates_hold_again_after_it() {
     );
 }
 
-/// As the control `borrow` sets it up: shares of 20 Mbit/s, all may have all.
+/// Classes as the control `borrow` sets them up: shares of 20 Mbit/s, each may have everything.
 fn borrowing(weights: &[u32]) -> Allocation {
     let total = Rate::mbit(20);
     let sum: u32 = weights.iter().sum();
@@ -223,7 +223,7 @@ fn borrowing(weights: &[u32]) -> Allocation {
 fn what_nobody_uses_is_borrowed_by_quantum() {
     let mut htb = htb(4);
     htb.apply(Time::ZERO, &borrowing(&[5, 3, 1, 1]));
-    // Class 0 is idle: 10 Mbit/s to spare for 3:1:1 in addition to what they have.
+    // Class 0 is idle: the others divide its 10 Mbit/s by 3:1:1 in addition to their own rates.
     let left = backlogged(&mut htb, &[1, 2, 3], Time::ZERO, ms(10_000));
     assert_near(&rates(&left, 4, ms(1_000), ms(10_000)), &[0.0, 12.0, 4.0, 4.0], 0.01);
 }
@@ -240,7 +240,7 @@ fn alone_a_class_borrows_everything_and_all_together_have_no_more_than_the_total
     assert_near(&[found.iter().sum()], &[20.0], 0.005);
 }
 
-/// As the control `chokepoint` sets it up with strict priority.
+/// Classes as the control `chokepoint` sets them up with strict priority.
 fn strict(classes: usize) -> Allocation {
     let total = Rate::mbit(25);
     let class = |i| class(total / 1_000, total, i as u8, 1);
@@ -252,7 +252,7 @@ fn a_strict_priority_starves_the_lower_ones_to_what_they_own() {
     let mut htb = htb(3);
     htb.apply(Time::ZERO, &strict(3));
     let left = backlogged(&mut htb, &[0, 1, 2], Time::ZERO, ms(20_000));
-    // A class of 25 kbit/s works off its first burst of 15 kB for 5 s.
+    // A class of 25 kbit/s needs 5 s to pay for its first burst of 15 kB.
     assert_near(&rates(&left, 3, ms(6_000), ms(20_000)), &[24.95, 0.025, 0.025], 0.02);
     let left = backlogged(&mut htb, &[1, 2], ms(20_000), ms(30_000));
     assert_near(&rates(&left, 3, ms(22_000), ms(30_000)), &[0.0, 24.975, 0.025], 0.03);
@@ -279,14 +279,14 @@ fn a_late_poll_makes_up_for_a_burst_and_no_more() {
     assert_eq!(out, 16, "15 kB and the packet that makes a debt");
 }
 
-/// What a caller does: waits some µs, then hands in a packet.
+/// A step of a caller: it waits some µs, then hands in a packet (class and size).
 type Step = (u64, usize, u64);
 
 fn steps(classes: usize) -> impl Strategy<Value = Vec<Step>> {
     proptest::collection::vec((0u64..1_500, 0..classes, 60u64..=PACKET), 1..400)
 }
 
-/// What left, in order, and who was dropped.
+/// The packets that left, in order, and those that were dropped.
 fn play(allocation: &Allocation, steps: &[Step]) -> (Left, Vec<usize>) {
     let mut htb = htb(3);
     htb.apply(Time::ZERO, allocation);
@@ -305,7 +305,7 @@ fn play(allocation: &Allocation, steps: &[Step]) -> (Left, Vec<usize>) {
     (left, dropped)
 }
 
-/// Departures of one class by a bucket that is filled each microsecond.
+/// Departures of one class from a bucket that is filled each microsecond.
 fn oracle(rate: Rate, steps: &[Step], class: usize) -> Vec<(u64, usize)> {
     let per_us = rate.as_bps() as f64 / 8e6;
     let depth = ClassSpec::burst(rate).as_u64() as f64;
@@ -324,7 +324,7 @@ fn oracle(rate: Rate, steps: &[Step], class: usize) -> Vec<(u64, usize)> {
         while let Some((_, _, size, i)) = arrivals.next_if(|a| a.0 <= us) {
             waiting.push_back((size, i));
         }
-        // What a sum of floats is off must not make a microsecond of zero.
+        // The rounding error of a sum of floats must not delay a packet by a microsecond.
         while tokens > -1e-6 {
             let Some((size, i)) = waiting.pop_front() else { break };
             tokens -= size as f64;
@@ -393,7 +393,7 @@ proptest! {
 fn what_is_moved_to_another_class_leaves_behind_what_waits_there_in_its_order() {
     let mut htb = htb(2);
     htb.apply(Time::ZERO, &alone(&[Rate::mbit(1), Rate::mbit(8)]));
-    // Until neither class may send.
+    // Fills both classes until neither may send.
     for class in [0, 1] {
         while htb.enqueue(Time::ZERO, packet(class, 1_000, 0)) != Verdict::Waits {}
     }

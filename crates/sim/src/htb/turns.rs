@@ -1,14 +1,14 @@
-//! Which class's turn it is: by time, and among classes that borrow by priority and round.
+//! Selects the class whose turn it is: by time, and among borrowing classes by priority and round.
 
 use fairweir_core::policy::GROUPS_MAX;
 
-/// When each class has to be looked at: a tournament, whose winner is the earliest, and the lowest
-/// of equals. To change an entry takes O(log classes).
+/// The time at which each class has to be looked at: a tournament whose winner is the earliest
+/// class, and the lowest of equal ones. A change of an entry takes O(log classes).
 #[derive(Clone, Debug)]
 pub(super) struct Timetable {
-    /// By class; [`NEVER`] if it waits for nothing.
+    /// Times by class; [`NEVER`] if the class waits for nothing.
     at: Vec<i64>,
-    /// Node `i` has the better of `2i` and `2i + 1`; the last half are the classes themselves.
+    /// Node `i` has the winner of `2i` and `2i + 1`; the last half are the classes themselves.
     winners: Vec<u16>,
 }
 
@@ -22,7 +22,7 @@ impl Timetable {
         Timetable { at: vec![NEVER; places], winners }
     }
 
-    /// The earliest, and when; at [`NEVER`] if there is none.
+    /// The earliest time and its class; the time is [`NEVER`] if there is none.
     pub(super) fn first(&self) -> (i64, usize) {
         let class = usize::from(self.winners[1]);
         (self.at[class], class)
@@ -50,7 +50,7 @@ pub(super) struct Borrowers {
     classes: [[u64; WORDS]; PRIORITIES],
     /// A bit for each priority with a class.
     occupied: u8,
-    /// Where the round of each priority goes on.
+    /// The class at which the round of each priority continues.
     turn: [u16; PRIORITIES],
 }
 
@@ -59,7 +59,7 @@ impl Borrowers {
         self.occupied == 0
     }
 
-    /// Puts a class in or takes it out.
+    /// Adds or removes a class.
     pub(super) fn set(&mut self, priority: u8, class: usize, is_in: bool) {
         let classes = &mut self.classes[usize::from(priority)];
         let (word, bit) = (class / 64, 1 << (class % 64));
@@ -74,7 +74,7 @@ impl Borrowers {
         }
     }
 
-    /// Takes all classes out; the rounds stay where they are.
+    /// Removes all classes; the rounds keep their positions.
     pub(super) fn clear(&mut self) {
         self.classes = Default::default();
         self.occupied = 0;
@@ -87,7 +87,7 @@ impl Borrowers {
         }
         let priority = self.occupied.trailing_zeros() as usize;
         let (classes, turn) = (&self.classes[priority], usize::from(self.turn[priority]));
-        // The rest of the word in which the turn is, the words after it, and around to its begin.
+        // Searches the rest of the turn's word, the words after it, and then from the start.
         let (first, from) = (turn / 64, turn % 64);
         let rest = classes[first] & (u64::MAX << from);
         let around = (first + 1..WORDS).chain(0..=first).map(|word| (word, classes[word]));
@@ -96,13 +96,13 @@ impl Borrowers {
         Some(word * 64 + bits.trailing_zeros() as usize)
     }
 
-    /// The round goes on with `class`, or the first after it.
+    /// The round continues with `class`, or with the first one after it.
     pub(super) fn set_turn(&mut self, priority: u8, class: usize) {
         self.turn[usize::from(priority)] = (class % GROUPS_MAX) as u16;
     }
 }
 
-/// Later than everything.
+/// A time later than all others.
 pub(super) const NEVER: i64 = i64::MAX;
 const PRIORITIES: usize = 8;
 const WORDS: usize = GROUPS_MAX.div_ceil(64);

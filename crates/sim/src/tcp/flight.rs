@@ -1,10 +1,10 @@
-//! The packets that are under way, and what becomes of each.
+//! The packets that are under way, and the fate of each.
 //!
-//! One ring of small records in the order of transmission numbers. An ACK decides about numbers that
-//! it covers for the first time ([`Flight::acknowledge`]), loss detection about holes
-//! ([`Flight::detect_losses`]); both only move forward, so that the cost is O(packets decided). A
-//! retransmission timeout gives up packets that no ACK has covered yet; their records stay until one
-//! does, since they may turn out to be delivered after all.
+//! One ring of small records in the order of transmission numbers. An ACK decides about the numbers
+//! that it covers for the first time ([`Flight::acknowledge`]), loss detection decides about holes
+//! ([`Flight::detect_losses`]). Both only move forward, so the cost is O(packets decided). A
+//! retransmission timeout gives up packets that no ACK has covered yet; their records stay until an
+//! ACK covers them, since they may turn out to be delivered after all.
 //!
 //! Invariant: `base` ≤ `decided_end` ≤ `acked_end` ≤ `numbers_end`; below `decided_end` nothing is in
 //! flight. Conservation: every number was delivered, is lost or is in flight.
@@ -19,7 +19,7 @@ use super::Ack;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
     pub(super) sent_at: Time,
-    /// The connection's rate sampler when it went: see [`super::rate`].
+    /// State of the connection's rate sampler when the packet was sent: see [`super::rate`].
     pub(super) first_sent_at: Time,
     pub(super) delivered_at: Time,
     pub(super) delivered: u32,
@@ -28,7 +28,7 @@ pub(super) struct Sent {
     marks: u8,
 }
 
-/// A BDP of a thousand connections has to fit into memory.
+/// The BDP of a thousand connections has to fit into memory.
 const _: () = assert!(size_of::<Sent>() == 32);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,9 +39,9 @@ enum Fate {
 }
 
 impl Sent {
-    /// The application had run dry when it went.
+    /// The application had no data left when the packet was sent.
     pub(super) const APP_LIMITED: u8 = 1;
-    /// It carries again what was sent before the recovery of its time began.
+    /// It carries payload again that was sent before the recovery of that time began.
     pub(super) const REPAIR: u8 = 2;
     /// It carries the payload of the packet before it.
     pub(super) const COPY: u8 = 4;
@@ -71,30 +71,30 @@ impl Sent {
     }
 }
 
-/// What an ACK says about packets that no ACK covered before.
+/// The decision of an ACK about packets that no ACK covered before.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Delivered {
     pub(super) count: u32,
-    /// Those of them that were sent before the recovery point, or to repair such a packet.
+    /// The number of these that were sent before the recovery point, or to repair such a packet.
     pub(super) repaired: u32,
-    /// Those of them that a timeout gave up.
+    /// The number of these that a timeout gave up.
     pub(super) late: u32,
-    /// When the first of them was sent that was not given up: what is late may have arrived long ago.
+    /// When the first of these not given up was sent; one that was given up may have arrived long ago.
     pub(super) oldest_sent_at: Option<Time>,
     pub(super) newest: Option<Sent>,
 }
 
-/// What was given up.
+/// Packets that were given up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Losses {
     pub(super) count: u32,
-    /// Those of them that were sent before the recovery point, or to repair such a packet, and are to be
-    /// sent again.
+    /// The number of these that were sent before the recovery point, or to repair such a packet,
+    /// and that have to be sent again.
     pub(super) before: u32,
-    /// Those of them that were sent after the recovery point and are to be sent again.
+    /// The number of these that were sent after the recovery point and have to be sent again.
     pub(super) after: u32,
-    /// Those of them that were sent before the recovery point and need not be sent again: a copy, or a packet
-    /// whose copy arrived.
+    /// The number of these that were sent before the recovery point and need not be sent again: a
+    /// copy, or a packet whose copy arrived.
     pub(super) settled: u32,
 }
 
@@ -108,9 +108,9 @@ pub(super) struct Flight {
     decided_end: u64,
     /// One more than the highest number acknowledged.
     acked_end: u64,
-    /// Packets that the receiver has, by its newest ACK.
+    /// Number of packets that the receiver has, according to its newest ACK.
     received: u64,
-    /// Packets acknowledged above the first hole.
+    /// Number of packets acknowledged above the first hole.
     above_holes: u64,
     in_flight: u32,
     payload: u64,
@@ -127,7 +127,7 @@ impl Flight {
         self.acked_end
     }
 
-    /// Packets in flight, holes included.
+    /// Number of packets in flight, holes included.
     pub(super) fn in_flight(&self) -> u32 {
         self.in_flight
     }
@@ -150,7 +150,7 @@ impl Flight {
         self.ring.range(from..).find(|sent| sent.fate == Fate::InFlight)
     }
 
-    /// Payload of the last packet, if it is in flight and its payload its own.
+    /// Payload of the last packet, if it is in flight and the payload is its own.
     pub(super) fn last_payload(&self) -> Option<u16> {
         let last = self.ring.back().filter(|sent| sent.fate == Fate::InFlight)?;
         (!last.is(Sent::COPY)).then_some(last.payload)
@@ -162,10 +162,10 @@ impl Flight {
         self.ring.push_back(sent);
     }
 
-    /// Takes in an ACK; `point` is the recovery point.
+    /// Processes an ACK; `point` is the recovery point.
     ///
     /// # Panics
-    /// If the ACK covers what was not sent.
+    /// If the ACK covers packets that were not sent.
     pub(super) fn acknowledge(&mut self, ack: &Ack, point: u64) -> Delivered {
         let mut delivered = Delivered::default();
         if ack.last < self.acked_end {
@@ -195,13 +195,13 @@ impl Flight {
         }
         self.received = ack.received;
         self.acked_end = ack.last + 1;
-        // Holes are taken to be below what was delivered.
+        // Holes are assumed to be below the delivered packets.
         self.above_holes += fresh;
         delivered
     }
 
-    /// Gives up all holes: `at_once`, or if [`DUPLICATE_THRESHOLD`] packets are acknowledged above
-    /// the first.
+    /// Gives up all holes if `at_once`, or if [`DUPLICATE_THRESHOLD`] packets are acknowledged
+    /// above the first hole.
     pub(super) fn detect_losses(&mut self, at_once: bool, point: u64) -> Losses {
         let mut losses = Losses::default();
         let are_lost = at_once || self.above_holes >= DUPLICATE_THRESHOLD;
@@ -225,7 +225,7 @@ impl Flight {
         losses
     }
 
-    /// Gives up the oldest packet and all that were sent by `sent_by`.
+    /// Gives up the oldest packet and all packets that were sent by `sent_by`.
     pub(super) fn give_up(&mut self, sent_by: Time, point: u64) -> Losses {
         let mut losses = Losses::default();
         for number in self.decided_end..self.numbers_end() {
@@ -241,7 +241,7 @@ impl Flight {
         losses
     }
 
-    /// Takes back what [`Flight::give_up`] gave up and no ACK has covered; says how many.
+    /// Restores packets that [`Flight::give_up`] gave up and no ACK has covered; returns their number.
     pub(super) fn take_back(&mut self) -> u32 {
         let mut count = 0;
         for sent in self.ring.range_mut((self.acked_end - self.base) as usize..) {
@@ -282,7 +282,7 @@ mod tests {
 
     use super::*;
 
-    /// What happens to a connection.
+    /// An event on a connection.
     #[derive(Clone, Debug)]
     enum Event {
         Send(u32),
@@ -306,7 +306,7 @@ mod tests {
         ]
     }
 
-    /// What the receiver says.
+    /// An ACK of the receiver.
     fn ack(last: u64, received: u64) -> Ack {
         Ack { last, received, marked: 0, payload: Bytes::ZERO, window: Bytes::ZERO }
     }
@@ -352,7 +352,7 @@ mod tests {
                 let are_in_flight = |sent: &&Sent| sent.fate == Fate::InFlight;
                 prop_assert_eq!(flight.ring.iter().filter(are_in_flight).count() as i64, in_flight);
             }
-            // Nothing is remembered but what no ACK covers.
+            // Only packets that no ACK covers are remembered.
             prop_assert_eq!(flight.base, last.map_or(0, |last| last + 1));
         }
     }

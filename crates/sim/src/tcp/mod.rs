@@ -1,22 +1,22 @@
 //! TCP in virtual time, as Linux (6.x) behaves on the wire.
 //!
-//! Problem: what a queue, a policer or a window does to TCP depends on details of loss recovery and
-//! congestion control, which no formula has. Method: a [`Sender`] and a [`Receiver`] as state
-//! machines, with packets that are *fungible*: a packet is known by its transmission number (0, 1,
-//! 2 …), every transmission has a new one, also one that carries payload again, and there is no
+//! Problem: the effect of a queue, a policer or a window on TCP depends on details of loss recovery
+//! and congestion control that no formula contains. Method: a [`Sender`] and a [`Receiver`] as
+//! state machines, with packets that are *fungible*. A packet is known by its transmission number
+//! (0, 1, 2 …); every transmission has a new number, even if it carries payload again. There is no
 //! reassembly: payload is a number of bytes. That leaves congestion control and loss recovery exact
 //! and makes an ACK O(packets acknowledged).
 //!
-//! Paths may lose packets and ACKs but must not reorder those of a connection. An [`Ack`] says which
-//! number is the highest and how many packets and bytes have arrived in all. So, of the numbers that
-//! it covers for the first time, as many as arrived are taken as delivered, the newest first, and the
-//! others are *holes*; if ACKs are lost this may name the wrong packet, but counts stay exact. What
-//! has still to be sent is what was written less what has arrived less what is in flight, so that
-//! lost payload returns by itself.
+//! Paths may lose packets and ACKs but must not reorder those of a connection. An [`Ack`] contains
+//! the highest number and the total of packets and bytes that have arrived. So, of the numbers that
+//! it covers for the first time, as many as arrived are taken as delivered, the newest first, and
+//! the others are *holes*; if ACKs are lost this may name the wrong packet, but counts stay exact.
+//! The payload still to be sent is what was written minus what has arrived minus what is in flight,
+//! so that lost payload is sent again automatically.
 //!
 //! Terms: *segment*, the payload of a full packet; *in flight*, sent and neither acknowledged nor
-//! given up; *hole*, not acknowledged though a later one is; *lost*, given up. Windows are in
-//! packets, as Linux has them.
+//! given up; *hole*, not acknowledged though a later packet is; *lost*, given up. Windows are in
+//! packets, as in Linux.
 //!
 //! | file | its job | source |
 //! |---|---|---|
@@ -30,7 +30,7 @@
 //! | `receiver` | when what is acknowledged | RFC 1122, 5681 |
 //! | `congestion` | Reno, CUBIC, Vegas, BBR | each its own |
 //!
-//! How near that is to the kernel: `docs/results/validation.md`.
+//! Accuracy compared with the kernel: `docs/results/validation.md`.
 //!
 //! With ECN an [`Ack`] says how many marks have arrived. The first of a round is answered as a loss is,
 //! the others of the round are not, which is what RFC 3168 does with its one bit.
@@ -57,16 +57,16 @@ pub use spec::SenderSpec;
 use fairweir_core::delegate::Answer;
 use fairweir_core::units::Bytes;
 
-/// What a connection has to answer.
+/// A signal to which a connection has to react.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
     /// A loss that an ACK showed, or a mark.
     Loss,
-    /// Nothing came back for too long.
+    /// No ACK arrived for too long.
     Timeout,
 }
 
-/// Asked at each congestion signal: who answers it.
+/// Called at each congestion signal: returns which connections answer it.
 pub type Signals<'s> = dyn FnMut(Signal) -> Answer + 's;
 
 /// A packet with payload, from the sender to the receiver.
@@ -76,13 +76,13 @@ pub struct Segment {
     pub number: u64,
     /// Its payload in bytes.
     pub payload: u32,
-    /// How many of the connection's transmissions up to this one carry payload again, so that the
-    /// receiver knows whether it misses any: real TCP reads that off the sequence numbers.
+    /// Number of the connection's transmissions up to this one that carry payload again. From it
+    /// the receiver knows whether it misses any: real TCP reads that off the sequence numbers.
     pub resent: u32,
     /// Whether it carries the payload of the transmission just before it, which may have arrived: a
     /// tail loss probe.
     pub copy: bool,
-    /// Whether something on the way has marked it: ECN's *congestion experienced*.
+    /// Whether it was marked on the way: ECN's *congestion experienced*.
     pub marked: bool,
 }
 
@@ -91,13 +91,13 @@ pub struct Segment {
 pub struct Ack {
     /// The highest transmission number that has arrived.
     pub last: u64,
-    /// How many packets have arrived in all.
+    /// Total number of packets that have arrived.
     pub received: u64,
-    /// How many of them were marked.
+    /// Number of these that were marked.
     pub marked: u64,
-    /// How much payload has arrived in all, copies not counted.
+    /// Total payload that has arrived, copies not counted.
     pub payload: Bytes,
-    /// How much the receiver takes beyond that.
+    /// Payload that the receiver accepts beyond that.
     pub window: Bytes,
 }
 

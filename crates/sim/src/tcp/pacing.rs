@@ -1,9 +1,9 @@
 //! When packets may go, if they are paced.
 //!
-//! As Linux's own pacing and its fq qdisc do it: packets go in bursts of about a millisecond at the
-//! pacing rate (what TSO makes of them), at least two and at most 64 KB, and after a burst comes a
-//! pause of its length at that rate. A sender that comes late, since its window held it back, gets
-//! half of that lateness back at most, so that it keeps its rate without catching up in a lump. The
+//! As in Linux's own pacing and its fq qdisc, packets go in bursts of about a millisecond at the
+//! pacing rate (the effect of TSO), of at least two packets and at most 64 KB. After a burst comes
+//! a pause of its length at that rate. A sender that is late, since its window held it back, gets
+//! at most half of that lateness back, so that it keeps its rate without catching up in a lump. The
 //! first ten packets of a connection are not paced.
 
 use fairweir_core::units::{Bytes, Rate, Span, Time};
@@ -17,7 +17,7 @@ pub(super) struct Pacer {
     /// When the next burst may begin.
     next_at: Time,
     burst: Option<Burst>,
-    /// Packets that still go unpaced.
+    /// Number of packets that still go unpaced.
     free_left: u32,
 }
 
@@ -43,14 +43,14 @@ impl Pacer {
         self.rate
     }
 
-    /// How many packets a burst has at a rate.
+    /// Number of packets in a burst at a rate.
     pub(super) fn burst_packets(rate: Rate, segment: u64) -> u64 {
         let bytes = (rate.bytes_per_second_floor() >> BURST_SHIFT).min(BURST_BYTES_MAX);
         let least = if rate < SLOW { 1 } else { BURST_PACKETS_MIN };
         (bytes / segment).max(least)
     }
 
-    /// When the next packet may go: at once, if that is not after now.
+    /// When the next packet may go: at once, if that time is not after `now`.
     pub(super) fn next_at(&self, now: Time) -> Time {
         match self.burst {
             Some(burst) if burst.at == now => now,
@@ -58,7 +58,7 @@ impl Pacer {
         }
     }
 
-    /// A packet goes.
+    /// A packet was sent.
     pub(super) fn handle_sent(&mut self, now: Time, payload: u64) {
         if self.free_left > 0 {
             self.free_left -= 1;
@@ -80,7 +80,7 @@ impl Pacer {
         }
     }
 
-    /// Nothing more goes with the burst that is going out.
+    /// No more packets go with the present burst.
     pub(super) fn end_burst(&mut self) {
         if let Some(burst) = self.burst.take() {
             self.next_at = self.pause_after(burst);
@@ -97,13 +97,13 @@ impl Pacer {
 
 /// A burst is what passes in 2⁻¹⁰ s (Linux's `sk_pacing_shift`).
 const BURST_SHIFT: u32 = 10;
-/// What a TSO packet holds.
+/// Largest size of a TSO packet.
 const BURST_BYTES_MAX: u64 = 65_536;
 /// Linux's `tcp_min_tso_segs`.
 const BURST_PACKETS_MIN: u64 = 2;
 /// Below this rate packets go one by one (`bbr_min_tso_rate`, which is for BBR only).
 const SLOW: Rate = Rate::kbit(1_200);
-/// The initial window goes unpaced.
+/// Number of packets in the initial window, which goes unpaced.
 const FREE_PACKETS: u32 = 10;
-/// However slow, something goes each second (as in fq).
+/// However low the rate, a packet goes each second (as in fq).
 const PAUSE_MAX: Span = Span::secs(1);

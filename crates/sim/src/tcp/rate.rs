@@ -1,16 +1,16 @@
-//! Delivery-rate samples: at what rate did the network deliver what this ACK acknowledges?
+//! Delivery-rate samples: the rate at which the network delivered the packets an ACK acknowledges.
 //!
-//! Each packet remembers how much was delivered when it was sent. When it is acknowledged, what was
-//! delivered since, over the longer of the times that it took to send and to acknowledge it, is a
-//! sample; the longer, since ACKs may come in lumps but nothing is delivered faster than it was
-//! sent. A sample is *app-limited* if the application ran dry meanwhile: then it says less than the
-//! network can. Source: draft-cheng-iccrg-delivery-rate-estimation-02.
+//! Each packet stores the number of packets delivered when it was sent. When it is acknowledged, a
+//! sample is the number delivered since then, divided by the longer of two times: that to send and
+//! that to acknowledge them. ACKs may come in lumps, but nothing is delivered faster than it was
+//! sent. A sample is *app-limited* if the application ran dry meanwhile: it may then be below the
+//! network's rate. Source: draft-cheng-iccrg-delivery-rate-estimation-02.
 
 use fairweir_core::units::{Span, Time};
 
 use super::flight::Sent;
 
-/// What one ACK says about the rate.
+/// The rate sample of one ACK.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RateSample {
     /// Packets delivered in the interval.
@@ -21,14 +21,14 @@ pub(super) struct RateSample {
     pub(super) is_app_limited: bool,
 }
 
-/// The connection's counts; in packets, which wrap around.
+/// The connection's counters, in packets; they wrap around.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RateSampler {
     delivered: u32,
     delivered_at: Time,
-    /// When the packet was sent that was acknowledged last.
+    /// When the packet that was acknowledged last was sent.
     first_sent_at: Time,
-    /// Samples are app-limited until more than this is delivered.
+    /// Samples are app-limited until more packets than this are delivered.
     app_limited_until: Option<u32>,
 }
 
@@ -37,7 +37,7 @@ impl RateSampler {
         self.delivered
     }
 
-    /// The application has nothing to send though the window would let it.
+    /// The application has nothing to send although the window permits it.
     pub(super) fn mark_app_limited(&mut self, in_flight: u32) {
         self.app_limited_until = Some(self.delivered.wrapping_add(in_flight));
     }
@@ -46,7 +46,7 @@ impl RateSampler {
         self.app_limited_until.is_some()
     }
 
-    /// Notes in a packet what is known when it goes.
+    /// Stores the sampler's state in a packet that is sent.
     pub(super) fn handle_sent(&mut self, now: Time, in_flight: u32, sent: &mut Sent) {
         if in_flight == 0 {
             self.first_sent_at = now;
@@ -58,8 +58,8 @@ impl RateSampler {
         sent.set(Sent::APP_LIMITED, self.is_app_limited());
     }
 
-    /// `newest` of `count` packets was acknowledged; a sample shorter than the smallest RTT would be
-    /// an artefact and is none.
+    /// `newest` is the newest of `count` packets that were acknowledged. A sample shorter than the
+    /// smallest RTT would be an artefact and is discarded.
     pub(super) fn handle_delivered(
         &mut self,
         now: Time,
@@ -85,7 +85,7 @@ impl RateSampler {
     }
 }
 
-/// Whether count `a` is ahead of `b`, of counts that wrap around.
+/// Whether count `a` is ahead of count `b`; counts wrap around.
 pub(super) fn is_after(a: u32, b: u32) -> bool {
     (a.wrapping_sub(b) as i32) > 0
 }

@@ -1,52 +1,52 @@
-//! The receiver: what has arrived, and when an ACK goes.
+//! The receiver: what has arrived, and when an ACK is sent.
 //!
-//! As Linux: an ACK for every second full segment (RFC 1122 §4.2.3.2), at the latest after
-//! [`DELAY`]; at once for the first [`QUICK_ACKS`] of a connection and after a pause; at once while
-//! a hole is open, for the packet that fills the last one (RFC 5681 §4.2), for a copy and for a
-//! packet that is marked.
+//! As in Linux, an ACK is sent for every second full segment (RFC 1122 §4.2.3.2), at the latest
+//! after [`DELAY`]. It is sent at once for the first [`QUICK_ACKS`] of a connection and after a
+//! pause, while a hole is open, for the packet that fills the last hole (RFC 5681 §4.2), for a
+//! copy, and for a packet that is marked.
 //!
-//! The window shrinks and grows as the kernel's does, and as RFC 9293 §3.8.6 wants it: what was
-//! advertised once is never taken back, so a smaller window takes effect as packets arrive; a larger
-//! one opens by a full segment for each packet that arrives, so that no burst follows (Spring et al.
-//! §IV-B).
+//! The window shrinks and grows as the kernel's does, and as RFC 9293 §3.8.6 requires. A window
+//! that was advertised is never taken back, so a smaller window takes effect as packets arrive. A
+//! larger window opens by a full segment for each packet that arrives, so that no burst follows
+//! (Spring et al. §IV-B).
 //!
-//! Whether a hole is open follows from counts: of the transmissions up to the newest, those that
-//! carry new payload, less those that arrived.
+//! Whether a hole is open follows from counts: the transmissions up to the newest that carry new
+//! payload, minus the packets that arrived.
 
 use fairweir_core::units::{Bytes, Span, Time};
 
 use super::{Ack, Segment};
 
-/// What a receiver is made from.
+/// Parameters of a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReceiverSpec {
-    /// How much may be under way to it.
+    /// The largest volume that may be under way to it.
     pub window: Bytes,
 }
 
 /// The receiving end of a connection.
 #[derive(Clone, Debug)]
 pub struct Receiver {
-    /// How much may be under way, but for what was advertised before.
+    /// Volume that may be under way, apart from what was advertised before.
     window: Bytes,
-    /// To which the window grows.
+    /// The value to which the window grows.
     window_target: Bytes,
-    /// Payload up to which the sender may send, as last advertised; `None` before anything was.
-    /// Invariant: it never becomes less.
+    /// Payload up to which the sender may send, as last advertised; `None` before the first
+    /// advertisement. Invariant: it never becomes less.
     right_edge: Option<Bytes>,
     /// One more than the highest number that arrived.
     numbers_end: u64,
-    /// Packets that arrived, with copies.
+    /// Number of packets that arrived, copies included.
     packets: u64,
-    /// Packets that arrived with a mark.
+    /// Number of packets that arrived with a mark.
     marked: u64,
-    /// Packets that arrived, without copies.
+    /// Number of packets that arrived, without copies.
     distinct: u64,
-    /// Packets up to the newest that carry new payload.
+    /// Number of packets up to the newest that carry new payload.
     sent: u64,
-    /// Packets that arrived with new payload while an earlier one was missing.
+    /// Number of packets that arrived with new payload while an earlier one was missing.
     out_of_order: u64,
-    /// What arrived twice because the sender gave it up too early.
+    /// Number of packets that arrived twice because the sender gave them up too early.
     surplus: u64,
     payload: Bytes,
     segment_max: u32,
@@ -110,7 +110,7 @@ impl Receiver {
         let sent = self.numbers_end - u64::from(segment.resent);
         self.surplus = self.surplus.max(self.distinct.saturating_sub(sent));
         self.has_holes = sent + self.surplus > self.distinct;
-        // A packet that is sent again fills the first hole, which is in order.
+        // A retransmission fills the first hole, so it counts as in order.
         let is_new = sent > std::mem::replace(&mut self.sent, sent) && !is_known;
         self.out_of_order += u64::from(is_new && self.has_holes);
         self.is_due |= is_known
@@ -124,7 +124,7 @@ impl Receiver {
         }
     }
 
-    /// The ACK that is due, if one is.
+    /// The ACK that is due, if any.
     pub fn poll_ack(&mut self, now: Time) -> Option<Ack> {
         if !self.is_due && self.delayed_until.is_none_or(|at| now < at) {
             return None;
@@ -148,17 +148,17 @@ impl Receiver {
     }
 
     /// The payload that has arrived. It is fungible: an object is complete when this reaches the
-    /// sum of what was written up to its end.
+    /// total payload written up to the object's end.
     pub fn received(&self) -> Bytes {
         self.payload
     }
 
-    /// How many packets arrived out of order, as Linux's `tcpi_rcv_ooopack` counts them.
+    /// Number of packets that arrived out of order, as Linux's `tcpi_rcv_ooopack` counts them.
     pub fn out_of_order(&self) -> u64 {
         self.out_of_order
     }
 
-    /// The sender has handed over no more than this: what arrived beyond it arrived twice, since
+    /// The sender has handed over no more than `written`: payload beyond that arrived twice, since
     /// packets were given up too early.
     pub fn handle_written(&mut self, written: Bytes) {
         self.payload = self.payload.min(written);
@@ -169,21 +169,21 @@ impl Receiver {
         Bytes::new(self.segment_max.into())
     }
 
-    /// What it would advertise now: how much may be under way to it.
+    /// The window that it would advertise now: the volume that may be under way to it.
     pub fn window(&self) -> Bytes {
         let promised = self.right_edge.unwrap_or(Bytes::ZERO).saturating_sub(self.payload);
         promised.max(self.window)
     }
 
-    /// Tells the sender the window, and so promises it.
+    /// Advertises the window to the sender, which makes it binding.
     pub fn advertise(&mut self) -> Bytes {
         let window = self.window();
         self.right_edge = Some(self.payload + window);
         window
     }
 
-    /// Changes how far the window opens: at once if nothing was advertised yet; else a smaller one
-    /// once what was promised has arrived, a larger one by a full segment for each packet.
+    /// Changes the window: at once if nothing was advertised yet; else a smaller one applies once
+    /// the advertised payload has arrived, a larger one by a full segment for each packet.
     pub fn set_window(&mut self, window: Bytes) {
         self.window_target = window;
         if self.right_edge.is_none() || window < self.window {
@@ -194,8 +194,8 @@ impl Receiver {
 
 /// Linux's smallest delay of an ACK (`TCP_DELACK_MIN`).
 const DELAY: Span = Span::millis(40);
-/// How many ACKs go at once when a connection starts (Linux's `TCP_MAX_QUICKACKS`).
+/// Number of ACKs sent at once when a connection starts (Linux's `TCP_MAX_QUICKACKS`).
 const QUICK_ACKS: u32 = 16;
-/// After a pause longer than its own RTO, Linux is quick again; the receiver here knows no RTT, so
-/// it takes the smallest RTO with an RTT of 50 ms.
+/// After a pause longer than its own RTO, Linux sends quick ACKs again. This receiver knows no RTT,
+/// so it takes the smallest RTO with an RTT of 50 ms.
 const QUICK_AFTER: Span = Span::millis(250);

@@ -1,33 +1,33 @@
-//! Loss recovery: when the window is cut, and what is sent again.
+//! Loss recovery: when the window is cut, and which packets are sent again.
 //!
 //! Rounds. The first loss opens a *recovery*, whose *point* is the next number at that moment. The
-//! recovery ends when everything that was sent before the point is delivered, be it by
+//! recovery ends when everything that was sent before the point is delivered, if need be by
 //! retransmission. Losses meanwhile, also of retransmissions, are sent again without another cut;
-//! losses of what was sent after the point open the next recovery when this one ends, as in
-//! RFC 6582 and RFC 6675.
+//! losses of packets sent after the point open the next recovery when this one ends, as in RFC 6582
+//! and RFC 6675.
 //!
-//! What is a loss. Every hole, once three packets above the first are acknowledged (RFC 6675) or a
-//! recovery is on; with fewer, a hole whose time is up (RFC 8985, for paths that do not reorder). A
-//! retransmission timeout gives up all that was sent more than an RTT before.
+//! Losses. Every hole counts as lost once three packets above the first are acknowledged (RFC 6675)
+//! or a recovery is going on; with fewer, a hole whose time is up (RFC 8985, for paths that do not
+//! reorder). A retransmission timeout gives up all packets sent more than an RTT before.
 //!
-//! How much may go. During a recovery, proportional rate reduction (RFC 9937): the window goes down
-//! to ssthresh in step with what is delivered; when what is in flight falls below ssthresh, one
-//! packet goes for each delivered, and one more while repairs arrive and nothing else is lost.
+//! Amount sent. During a recovery, proportional rate reduction (RFC 9937) applies: the window goes
+//! down to ssthresh in step with deliveries. When the packets in flight fall below ssthresh, one
+//! packet goes for each delivered, and one more while repairs arrive and no other packet is lost.
 
 use super::flight::{Delivered, Losses};
 
-/// Where a connection stands.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum State {
     /// Nothing is lost.
     Open,
-    /// What was lost is sent again, with a cut window.
+    /// Lost packets are sent again, with a cut window.
     Recovery,
     /// A timeout has passed; the window starts again from one packet.
     Loss,
 }
 
-/// What was in force before the window was cut.
+/// Values before the window was cut.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Prior {
     pub(super) cwnd: u32,
@@ -39,12 +39,12 @@ pub(super) struct Prior {
 pub(super) struct Recovery {
     state: State,
     point: u64,
-    /// Packets sent before the point that are neither delivered nor made good.
+    /// Number of packets sent before the point that are neither delivered nor repaired.
     unrepaired: u32,
-    /// Packets to be sent again, from before and from after the point.
+    /// Number of packets to be sent again from before the point; below, from after it.
     lost_before: u32,
     lost_after: u32,
-    /// Before the last cut; whether a timeout made it, with nothing cut before.
+    /// Values before the last cut; below, whether a timeout made that cut, with none before it.
     prior: Prior,
     may_undo: bool,
     delivered: u32,
@@ -74,7 +74,7 @@ impl Recovery {
         self.point
     }
 
-    /// How many packets are to be sent again.
+    /// Number of packets to be sent again.
     pub(super) fn lost(&self) -> u32 {
         self.lost_before + self.lost_after
     }
@@ -90,13 +90,13 @@ impl Recovery {
         self.unrepaired = self.unrepaired.saturating_sub(losses.settled);
     }
 
-    /// Whether all that was sent before the point is made good.
+    /// Whether all packets sent before the point are repaired.
     pub(super) fn is_over(&self) -> bool {
         self.state != State::Open && self.unrepaired == 0
     }
 
-    /// Goes into recovery; `in_flight` without what is lost, `end` is the next number, `prior` what
-    /// was before if the window was cut.
+    /// Goes into recovery. `in_flight` does not include lost packets, `end` is the next number, and
+    /// `prior` has the values before the window was cut, if it was.
     pub(super) fn enter(&mut self, state: State, end: u64, in_flight: u32, prior: Option<Prior>) {
         self.prior = prior.unwrap_or(self.prior);
         self.may_undo = state == State::Loss && prior.is_some();
@@ -116,15 +116,15 @@ impl Recovery {
         self.lost_before = 0;
     }
 
-    /// What a timeout gave up was only late; `taken_back` packets are in flight after all. Returns
-    /// what the timeout cut.
+    /// The packets that a timeout gave up were only late; `taken_back` packets are in flight after
+    /// all. Returns the values before the timeout's cut.
     pub(super) fn take_back(&mut self, taken_back: u32) -> Option<Prior> {
         self.lost_before = self.lost_before.saturating_sub(taken_back);
         self.leave();
         self.may_undo.then_some(self.prior)
     }
 
-    /// A packet goes; says whether it repairs what was sent before the point.
+    /// A packet is sent; returns whether it repairs one that was sent before the point.
     pub(super) fn handle_sent(&mut self) -> bool {
         self.out += u32::from(self.state == State::Recovery);
         if self.lost_before > 0 {
@@ -135,8 +135,8 @@ impl Recovery {
         false
     }
 
-    /// There is no payload left to send again: fewer, larger packets carried it, or what was given
-    /// up has arrived.
+    /// No payload is left to send again: fewer, larger packets carried it, or the packets given up
+    /// have arrived.
     pub(super) fn forgive(&mut self) {
         self.unrepaired = self.unrepaired.saturating_sub(self.lost_before);
         self.lost_before = 0;
@@ -173,7 +173,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Each ACK delivers some packets, shows others to be lost, and what may go goes.
+        /// Each ACK delivers some packets and shows others to be lost; then all permitted ones go.
         #[test]
         fn a_reduction_sends_no_more_than_is_delivered_and_ends_at_ssthresh(
             cwnd in 4u32..500,
@@ -197,7 +197,7 @@ mod tests {
                 let window = recovery.reduced_window(ssthresh, in_flight, delivered, lost == 0);
                 prop_assert!(window >= in_flight);
                 let sent = window - in_flight;
-                // One for the first retransmission, one for each ACK that shows a repair.
+                // One goes for the first retransmission, one for each ACK that shows a repair.
                 prop_assert!(sent <= delivered_sum + 1 - sent_sum.min(delivered_sum) + delivered + 1);
                 (0..sent).for_each(|_| { recovery.handle_sent(); });
                 sent_sum += sent;
@@ -207,7 +207,7 @@ mod tests {
                 } else {
                     prop_assert!(window <= ssthresh.max(in_flight));
                 }
-                // Once as much was delivered as was in flight, nothing is above ssthresh.
+                // Once as many packets were delivered as were in flight, at most ssthresh are.
                 if delivered_sum + lost_sum >= cwnd {
                     prop_assert!(in_flight <= ssthresh + 1, "{in_flight} {ssthresh}");
                 }

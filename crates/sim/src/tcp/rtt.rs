@@ -5,22 +5,22 @@
 
 use fairweir_core::units::Span;
 
-/// What a connection knows of its round-trip time.
+/// Estimates of a connection's round-trip time.
 #[derive(Clone, Debug)]
 pub(super) struct Rtt {
     smoothed: Span,
     deviation: Span,
     min: Span,
     latest: Span,
-    /// Sum of all samples, each by its newest packet.
+    /// Sum of all samples, one per ACK from its newest packet.
     sum: Span,
     count: u64,
-    /// How often the timeout was doubled since something new was acknowledged.
+    /// Number of times the timeout was doubled since the last new acknowledgement.
     backoff: u32,
 }
 
 impl Rtt {
-    /// `first` is that of the handshake.
+    /// Starts with `first`, the RTT of the handshake.
     pub(super) fn new(first: Span) -> Rtt {
         Rtt {
             smoothed: first,
@@ -33,8 +33,8 @@ impl Rtt {
         }
     }
 
-    /// Takes in what an ACK says: the RTT of the oldest packet that it acknowledges, which includes
-    /// the receiver's delay, and of the newest, which includes the least of it.
+    /// Adds the samples of an ACK: the RTT of the oldest packet that it acknowledges, which includes
+    /// the receiver's delay, and the RTT of the newest, which includes the least of that delay.
     pub(super) fn handle_sample(&mut self, oldest: Span, newest: Span) {
         let [smoothed, deviation, sample] =
             [self.smoothed, self.deviation, oldest].map(|s| s.as_nanos());
@@ -61,7 +61,7 @@ impl Rtt {
         self.latest
     }
 
-    /// All samples together, and how many they are.
+    /// The sum of all samples, and their number.
     pub(super) fn all(&self) -> (Span, u64) {
         (self.sum, self.count)
     }
@@ -71,7 +71,7 @@ impl Rtt {
         (self.smoothed + (self.deviation * 4).max(RTO_ABOVE_SRTT_MIN)).min(RTO_MAX)
     }
 
-    /// The timeout that holds, doubled for each time that it has passed in vain.
+    /// The timeout in force: doubled for each time that it passed without an answer.
     pub(super) fn rto_backed_off(&self) -> Span {
         (self.rto() * (1 << self.backoff)).min(RTO_MAX)
     }
@@ -84,15 +84,15 @@ impl Rtt {
         self.backoff > 0
     }
 
-    /// How long after the last transmission a probe goes out: RFC 8985 §7.2. With one packet in
-    /// flight its ACK may be delayed, for which Linux allows as much as the smallest RTO.
+    /// Time from the last transmission to a probe: RFC 8985 §7.2. With one packet in flight its ACK
+    /// may be delayed; Linux allows the smallest RTO for that.
     pub(super) fn probe_timeout(&self, in_flight: u32) -> Span {
         let allowance = if in_flight == 1 { RTO_ABOVE_SRTT_MIN } else { PROBE_ALLOWANCE };
         self.smoothed * 2 + allowance
     }
 
-    /// How long after its RTT a packet may still be late while fewer than three later ones are
-    /// acknowledged: RFC 8985 §6.2.
+    /// Time after its RTT for which a packet may still be late while fewer than three later ones
+    /// are acknowledged: RFC 8985 §6.2.
     pub(super) fn reordering_window(&self) -> Span {
         (self.min / 4).min(self.smoothed / 8)
     }
@@ -100,7 +100,7 @@ impl Rtt {
 
 /// Linux's `tcp_rto_min`.
 const RTO_ABOVE_SRTT_MIN: Span = Span::millis(200);
-/// The most that RFC 6298 (2.5) asks a bound to be is 60 s and more; Linux has 120 s.
+/// RFC 6298 (2.5) permits an upper bound of at least 60 s; Linux has 120 s.
 const RTO_MAX: Span = Span::secs(120);
 /// 200 ms · 2¹⁰ is above [`RTO_MAX`].
 const BACKOFF_MAX: u32 = 10;

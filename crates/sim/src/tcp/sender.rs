@@ -1,4 +1,4 @@
-//! The sender: what the world sees of a connection's sending end.
+//! The sender: the interface of a connection's sending end.
 
 use fairweir_core::delegate::{Answer, Phase};
 use fairweir_core::units::{Bytes, Rate, Span, Time};
@@ -10,14 +10,14 @@ use super::{Ack, Segment, Signals};
 
 /// The sending end of a connection.
 ///
-/// Feed it by the `handle_*` and [`Sender::write`]; after each, drain [`Sender::poll_transmit`] and
-/// look at [`Sender::next_timeout`] and [`Sender::next_transmit`] again.
+/// Feed it by the `handle_*` methods and [`Sender::write`]; after each call, drain
+/// [`Sender::poll_transmit`] and read [`Sender::next_timeout`] and [`Sender::next_transmit`] again.
 #[derive(Clone, Debug)]
 pub struct Sender {
     spec: SenderSpec,
-    /// Nothing is sent before the handshake is done.
+    /// `None` until the handshake is done; nothing is sent before.
     connection: Option<Connection>,
-    /// What the application has handed over; `None` is without end.
+    /// Payload that the application has handed over; `None` is without end.
     written: Option<u64>,
 }
 
@@ -48,7 +48,7 @@ impl Sender {
         };
     }
 
-    /// The application takes back what has not been sent yet, but for `kept`.
+    /// The application takes back payload that has not been sent yet, except for `kept`.
     pub fn withdraw(&mut self, kept: Bytes) {
         let (arrived, flying) =
             self.connection.as_ref().map_or((0, 0), |c| (c.arrived(), c.flight().payload()));
@@ -56,39 +56,39 @@ impl Sender {
         self.written = Some(self.written.map_or(most, |written| written.min(most)));
     }
 
-    /// An ACK has come.
+    /// An ACK has arrived.
     pub fn handle_ack(&mut self, now: Time, ack: &Ack) {
         self.handle_ack_in_bundle(now, ack, &mut |_| Answer::Own);
     }
 
-    /// An ACK has come to a connection of a bundle; `signals` is asked who answers a loss.
+    /// An ACK has arrived at a connection of a bundle; `signals` decides who answers a loss.
     pub fn handle_ack_in_bundle(&mut self, now: Time, ack: &Ack, signals: &mut Signals<'_>) {
         if let Some(connection) = &mut self.connection {
             connection.handle_ack(now, ack, signals);
         }
     }
 
-    /// It may be time for what [`Sender::next_timeout`] announced; harmless if it is not.
+    /// Handles timers that are due, see [`Sender::next_timeout`]; harmless if no timer is due.
     pub fn handle_timeout(&mut self, now: Time) {
         self.handle_timeout_in_bundle(now, &mut |_| Answer::Own);
     }
 
-    /// The same for a connection of a bundle; `signals` is asked who answers a loss.
+    /// The same for a connection of a bundle; `signals` decides who answers a loss.
     pub fn handle_timeout_in_bundle(&mut self, now: Time, signals: &mut Signals<'_>) {
         if let Some(connection) = &mut self.connection {
             connection.handle_timeout(now, signals);
         }
     }
 
-    /// Reduces the window to `packets`, for a signal of another connection.
+    /// Reduces the window to `cwnd` packets, for a signal of another connection.
     pub fn cut_to(&mut self, cwnd: u32) {
         if let Some(connection) = &mut self.connection {
             connection.cut_to(cwnd);
         }
     }
 
-    /// What a signal would leave of the window, and what the window does; `None` before the handshake
-    /// is done.
+    /// The window that would remain after a signal, and the phase of its growth; `None` before the
+    /// handshake is done.
     pub fn growth(&self) -> Option<(u32, Phase)> {
         self.connection.as_ref().map(|c| (c.cwnd_cut(), c.phase()))
     }
@@ -98,7 +98,7 @@ impl Sender {
         Bytes::new(self.connection.as_ref().map_or(0, |c| c.arrived()))
     }
 
-    /// The next packet that goes now.
+    /// The next packet to send now.
     pub fn poll_transmit(&mut self, now: Time) -> Option<Segment> {
         let connection = self.connection.as_mut()?;
         let segment = connection.transmit(now, self.written);
@@ -108,13 +108,13 @@ impl Sender {
         segment
     }
 
-    /// When [`Sender::handle_timeout`] has something to do unless an ACK comes first; moves with
+    /// When [`Sender::handle_timeout`] has to be called unless an ACK comes first; changes with
     /// most ACKs.
     pub fn next_timeout(&self) -> Option<Time> {
         self.connection.as_ref()?.next_timeout()
     }
 
-    /// When pacing lets the next packet go, if nothing else holds it back.
+    /// When pacing permits the next packet, if nothing else holds it back.
     pub fn next_transmit(&self, now: Time) -> Option<Time> {
         let connection = self.connection.as_ref()?;
         let at = connection.paced_until(now)?;
@@ -141,7 +141,7 @@ impl Sender {
         self.connection.as_ref().map(|c| c.rtt().smoothed())
     }
 
-    /// The RTTs of the newest packets of all ACKs together, and how many they are.
+    /// The sum of the RTTs of each ACK's newest packet, and their number.
     pub fn rtts(&self) -> (Span, u64) {
         self.connection.as_ref().map_or((Span::ZERO, 0), |c| c.rtt().all())
     }
@@ -151,17 +151,17 @@ impl Sender {
         self.connection.as_ref().map(|c| c.rtt().min())
     }
 
-    /// The rate at which packets are paced, in payload; `None` if they are not.
+    /// The rate at which packets are paced, in payload; `None` without pacing.
     pub fn pacing_rate(&self) -> Option<Rate> {
         self.connection.as_ref()?.pacing_rate()
     }
 
-    /// Packets sent, with those that carry payload again.
+    /// Number of packets sent, including those that carry payload again.
     pub fn transmitted(&self) -> u64 {
         self.connection.as_ref().map_or(0, |c| c.flight().numbers_end())
     }
 
-    /// Packets that carried payload again.
+    /// Number of packets that carried payload again.
     pub fn retransmitted(&self) -> u64 {
         self.connection.as_ref().map_or(0, |c| c.resent().into())
     }
@@ -174,18 +174,18 @@ impl Sender {
         }
     }
 
-    /// What the application has handed over; `None` is without end.
+    /// Payload that the application has handed over; `None` is without end.
     pub fn written(&self) -> Option<Bytes> {
         self.written.map(Bytes::new)
     }
 
-    /// What has still to be sent; `None` is without end.
+    /// Payload that has still to be sent; `None` is without end.
     pub fn unsent(&self) -> Option<Bytes> {
         let written = self.written?;
         Some(Bytes::new(self.connection.as_ref().map_or(written, |c| c.unsent(Some(written)))))
     }
 
-    /// Whether all that was written has arrived, as far as the sender knows.
+    /// Whether all written payload has arrived, as far as the sender knows.
     pub fn all_delivered(&self) -> bool {
         let arrived = self.connection.as_ref().map_or(0, |c| c.arrived());
         self.written.is_some_and(|written| arrived >= written)

@@ -1,17 +1,17 @@
-//! What a sender is made from.
+//! Parameters of a sender.
 
 use fairweir_core::units::Bytes;
 use fairweir_scenario::CongestionControl;
 
-/// What a sender is made from.
+/// Parameters of a sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SenderSpec {
-    /// How large its window is.
+    /// The algorithm that sets its window.
     pub congestion_control: CongestionControl,
     /// Payload of a full packet; below 64 KiB.
     pub segment: Bytes,
-    /// Whether packets are paced as by the fq qdisc; BBR's are always.
+    /// Whether packets are paced as by the fq qdisc; BBR always paces.
     pub paced: bool,
-    /// Where randomness comes from: in which phase BBR begins its cycle.
+    /// Seed of randomness: the phase in which BBR begins its cycle.
     pub seed: u64,
 }

@@ -1,4 +1,4 @@
-//! A bundle on a bottleneck: the target is held, and who is not in the bundle pays nothing.
+//! A bundle on a bottleneck: the target is held, and connections outside the bundle pay nothing.
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -8,7 +8,7 @@ use fairweir_scenario::report::Report;
 use fairweir_scenario::{Control, Scenario};
 use fairweir_sim::engine;
 
-/// Plays `fs-bundle` with something else than its file says.
+/// Plays `fs-bundle` with overrides of its file.
 fn play(set: &[&str]) -> Report {
     play_file(include_str!("../../../../scenarios/fs-bundle.toml"), set, 1)
 }
@@ -61,7 +61,7 @@ fn a_target_of_so_many_connections_follows_the_bundle() {
     let report = play(&[set, "flow.0.congestion_control=cubic"]);
     let free = &report.summary.bundled[0].free[0];
     let target = free.target.unwrap().as_mbit_f64();
-    // Of the mean of all eight, its own rate included.
+    // Twice the mean of all eight connections, its own rate included.
     let wanted = (rate(&report, 0) + rate(&report, 1)) / 8.0 * 2.0;
     assert!((target / wanted - 1.0).abs() < 0.05, "{target} {wanted}");
     assert!((rate(&report, 0) / target - 1.0).abs() < 0.05);
@@ -69,15 +69,15 @@ fn a_target_of_so_many_connections_follows_the_bundle() {
 
 #[test]
 fn stunts_at_their_floors_make_a_target_unreachable() {
-    // What they have at most, so that nothing is left to give up.
+    // Their floor is the most they can have, so that nothing is left to give up.
     let report = play(&["bundle.0.min_rate=5mbit", "duration=60s", "settle=20s"]);
     let free = &report.summary.bundled[0].free[0];
     assert_eq!((free.verdict, free.reason.is_some()), ("unreachable", true));
     assert_eq!(free.signals.delegated, 0);
 }
 
-/// What the free connection has by its target, and what the others have with the bundle by what they
-/// have without, beside a drop-tail queue: means over the seeds.
+/// The rate of the free connection divided by its target, and the rate of the others with the
+/// bundle divided by that without, beside a drop-tail queue: means over the seeds.
 fn at_drop_tail(sender: &str, mbit: u64, rtt: &str, seeds: u64) -> (f64, f64) {
     let mut set = vec![
         format!("link.rate={mbit}mbit"),
@@ -99,8 +99,8 @@ fn at_drop_tail(sender: &str, mbit: u64, rtt: &str, seeds: u64) -> (f64, f64) {
     (mean(with, 0) / (mbit as f64 * 0.125), mean(with, 2) / mean(without, 2))
 }
 
-/// All connections lose packets at once, so stunts have signals of their own beside those that they
-/// answer for others.
+/// All connections lose packets at the same time, so stunts have signals of their own in addition
+/// to those that they answer for others.
 #[test]
 fn at_a_full_queue_others_have_what_they_have_beside_plain_connections() {
     let (by_target, others) = at_drop_tail("reno", 10, "20ms", 5);
@@ -125,7 +125,7 @@ fn at_full_queues_of_all_kinds_others_have_what_they_have_beside_plain_connectio
     }
 }
 
-/// Plays `fs-apart` or another file with CUBIC or Reno; the most stunts apart, and since when.
+/// Plays `fs-apart` or another file with CUBIC or Reno; returns the most stunts apart, and since when.
 fn apart(file: &str, sender: &str, set: &[&str], seed: u64) -> (u64, Option<f64>) {
     let text = match file {
         "fs-apart" => include_str!("../../../../scenarios/fs-apart.toml"),
@@ -150,7 +150,7 @@ fn stunts_behind_another_bottleneck_are_no_longer_asked_and_the_others_hold_the_
     assert!(free.apart_from_s.unwrap() < 90.0, "{:?}", free.apart_from_s);
     let by_target = free.rate.as_mbit_f64() / 1.8;
     assert!((0.95..1.05).contains(&by_target), "{by_target}");
-    // After they were found out they give up nothing.
+    // Once they were found out, they give up nothing.
     let plain = play_file(text, &["bundle.0.controller=none"], 1);
     let far = rate(&report, 2) / rate(&plain, 2);
     assert!(far > 0.97, "those behind the other queue have {far} of what they have without");

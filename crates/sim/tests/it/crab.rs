@@ -1,4 +1,4 @@
-//! CRAB's loop over many seeds: what a few runs on real packets may miss.
+//! CRAB's loop over many seeds: faults that a few runs on real packets may miss.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use fairweir_scenario::{Control, Scenario};
 use fairweir_sim::engine;
 
-/// Plays a scenario of the project under `crab` with six seeds.
+/// Plays a scenario of the project under `crab` with six seeds and checks the shares.
 fn assert_shares(name: &str, error_max: f64, utilization_min: f64) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../scenarios/{name}.toml"));
     let scenario = Scenario::parse(&fs::read_to_string(path).unwrap(), name).unwrap();

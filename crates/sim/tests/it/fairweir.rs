@@ -1,5 +1,5 @@
-//! The control `fairweir` over several seeds: what it promises, and every state in which CRAB's loop
-//! ends wrong. What is measured is printed (`--nocapture`); bounds are a little above it.
+//! The control `fairweir` over several seeds: its promises, and every state in which CRAB's loop
+//! fails. Measurements are printed (`--nocapture`); the bounds are a little above them.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -21,7 +21,7 @@ struct Played {
     report: Report,
     /// Changes of the believed capacity per minute, after the first ten seconds.
     changes: f64,
-    /// The believed capacity after that, on average, in Mbit/s.
+    /// The mean of the believed capacity after that, in Mbit/s.
     believed: f64,
 }
 
@@ -51,7 +51,7 @@ impl Played {
         group.rate.as_mbit_f64()
     }
 
-    /// The longest time after an event until every group has its share for good; infinite if never.
+    /// The longest time after an event until every group has its share for good; infinite if it never has.
     fn right_after_s(&self) -> f64 {
         let seconds = self.summary().right_after_s.iter();
         seconds.map(|right| right.seconds.unwrap_or(f64::INFINITY)).fold(0.0, f64::max)
@@ -68,16 +68,16 @@ pub(crate) fn file_in(directory: &str, name: &str) -> Scenario {
     Scenario::parse(&fs::read_to_string(path).unwrap(), name).unwrap()
 }
 
-/// A claim that does not hold yet is played, so that the day on which it holds is noticed.
+/// Plays a claim that does not hold yet, so that it is noticed when the claim begins to hold.
 ///
 /// # Panics
-/// If it holds.
+/// If the claim holds.
 pub(crate) fn not_yet(why_not: &str, claim: impl FnOnce()) {
     let result = catch_unwind(AssertUnwindSafe(claim));
     assert!(result.is_err(), "it holds now, so claim it; it did not because {why_not}");
 }
 
-/// Two groups of weights 5 (one connection) and 1 (four), which want all that they can have.
+/// Two groups of weights 5 (one connection) and 1 (four connections) with unlimited demand.
 fn five_to_one() -> String {
     group("video", 5)
         + &group("bulk", 1)
@@ -105,12 +105,12 @@ fn play(scenario: &Scenario, seed: u64) -> Played {
     Played { report, changes: changes as f64 / minutes, believed }
 }
 
-/// The same with another control.
+/// Plays a scenario with another control.
 pub(crate) fn with_control(scenario: &Scenario, control: Control, seed: u64) -> Report {
     engine::play(scenario, control, seed, &|_| {}, &AtomicBool::new(false)).unwrap()
 }
 
-/// Plays with several seeds and prints what came of it.
+/// Plays with several seeds and prints the results.
 fn play_seeds(what: &str, scenario: &Scenario, seeds: u64) -> Vec<Played> {
     let all: Vec<Played> = (1..=seeds).map(|seed| play(scenario, seed)).collect();
     let mean = |of: &dyn Fn(&Played) -> f64| mean(&all, of);
@@ -134,14 +134,14 @@ fn mean(all: &[Played], of: &dyn Fn(&Played) -> f64) -> f64 {
     all.iter().map(of).sum::<f64>() / all.len() as f64
 }
 
-/// Whether the mean over the seeds is within bounds.
+/// Checks that the means over the seeds are within bounds.
 fn assert_shares(what: &str, all: &[Played], error_max: f64, utilization_min: f64) {
     let (error, utilization) = (mean(all, &Played::error), mean(all, &Played::utilization));
     let is_fine = error <= error_max && utilization >= utilization_min;
     assert!(is_fine, "{what}: error {error}, utilisation {utilization}");
 }
 
-/// Whether with every seed, from `settle` after each event on, every group has its share.
+/// Checks that with every seed, from `settle` after each event on, every group has its share.
 fn assert_each(what: &str, all: &[Played], error_max: f64) {
     for (seed, played) in all.iter().enumerate() {
         let error = played.error();
@@ -149,12 +149,12 @@ fn assert_each(what: &str, all: &[Played], error_max: f64) {
     }
 }
 
-/// What happens until then is the control's beginning.
+/// The time until then counts as the control's beginning.
 const START: Span = Span::secs(10);
-/// Of the believed capacity, per minute.
+/// Most changes of the believed capacity, per minute.
 const CHANGES_MAX: f64 = 12.0;
 const SEEDS: u64 = 8;
-/// Where each seed has to be right.
+/// Number of seeds where each single one has to be right.
 const FEW_SEEDS: u64 = 4;
 const LINK_30: &str = "rate = \"30mbit\"";
 
@@ -300,11 +300,11 @@ fn the_queue_does_not_grow_over_five_minutes() {
     let rest = five_to_one();
     for rate in ["10mbit", "30mbit"] {
         let link = format!("rate = \"{rate}\"");
-        // All but the last 30 s belong to the events at the start.
+        // The scored part is the last 30 s; all time before belongs to the events at the start.
         let soon = play_seeds("queue soon", &scenario(40, 10, &link, &rest), 3);
         let late = play_seeds("queue after 5 min", &scenario(330, 300, &link, &rest), 3);
         let (soon, late) = (mean(&soon, &Played::queue_ms), mean(&late, &Played::queue_ms));
-        // Windows are whole segments, so it may settle a packet higher or lower.
+        // Windows are whole segments, so the queue may settle a packet higher or lower.
         assert!((late - soon).abs() <= 2.0, "{rate}: {soon} ms, {late} ms later");
     }
 }
@@ -339,7 +339,7 @@ fn a_probe_that_is_lost_or_lies_does_not_mislead() {
     }
 }
 
-/// Seen as the kernel does: without timestamps its RTT is the least time in which a window arrived.
+/// In the kernel's view: without timestamps its RTT is the least time in which a window arrived.
 #[test]
 fn without_timestamps_an_answer_a_second_suffices() {
     let flow =
@@ -426,7 +426,7 @@ fn one_connection_has_its_share_beside_four_behind_queue_management() {
 
 #[test]
 fn jitter_of_15_and_30_ms_leaves_the_link_used() {
-    // Delays of 30 ms at random may look like a rival's queue, beside which nothing is enforced.
+    // Random delays of 30 ms may look like a rival's queue, beside which nothing is enforced.
     for (jitter, error_max) in [("15ms", 0.03), ("30ms", 0.07)] {
         let link = format!("{LINK_30}\njitter = \"{jitter}\"");
         let scenario = scenario(40, 15, &link, &five_to_one());
@@ -441,8 +441,8 @@ fn jitter_of_15_and_30_ms_leaves_the_link_used() {
     }
 }
 
-/// Two groups of a host, 2:1, beside `connections` downloads of a neighbour, all with these keys: how much of the
-/// host's total without control is kept, and how the groups divide it, over all seeds.
+/// Two groups of a host, 2:1, beside `connections` downloads of a neighbour, all with these keys. Returns the part of
+/// the host's total without control that is kept, and how the groups divide it, over all seeds.
 fn beside_neighbour(connections: u32, keys: &str) -> (f64, f64) {
     let run = |control: Control, seed: u64| {
         let device =
@@ -458,7 +458,7 @@ fn beside_neighbour(connections: u32, keys: &str) -> (f64, f64) {
             + &behind("other", 1, "neighbour")
             + &flow("heavy", "bulk", keys)
             + &flow("light", "bulk", keys)
-            // What is scored begins after this.
+            // The scored part begins after this.
             + &flow("other", "bulk", &format!("{keys}\n{many}\nstart = \"10s\""));
         let link = format!("{LINK_30}\nbuffer = \"100ms\"");
         let report = with_control(&scenario(120, 15, &link, &rest), Control::None, seed);
@@ -479,7 +479,7 @@ fn beside_neighbour(connections: u32, keys: &str) -> (f64, f64) {
     (kept, ratio)
 }
 
-/// Three hosts of one network, one after the other, and the first ends: what each has between these times, in seconds.
+/// Three hosts of one network start one after the other, and the first ends: each one's rate in between, in seconds.
 #[test]
 fn hosts_that_hear_each_other_divide_the_link() {
     let host = |name: &str, keys: &str| {
@@ -517,7 +517,7 @@ fn hosts_that_hear_each_other_divide_the_link() {
 
 const NEAR: &str = "rtt = \"30ms\"";
 
-/// BBR keeps the queue short itself and takes what is yielded: a host was left a quarter of its total.
+/// BBR keeps the queue short itself and takes what others yield: the host was once left with a quarter of its total.
 #[test]
 fn beside_bbr_a_host_keeps_its_total() {
     let (kept, _) = beside_neighbour(2, "rtt = \"15ms\"\ncongestion_control = \"bbr\"");
@@ -555,7 +555,7 @@ fn a_link_alone_is_filled_at_rtts_of_220_and_400_ms() {
     }
 }
 
-/// A ping takes no share, however long the queue is just now.
+/// A ping takes no share, however long the queue is at the moment.
 #[test]
 fn beside_pings_a_download_keeps_the_link() {
     let rest = group("bulk", 2)
@@ -573,11 +573,11 @@ fn beside_pings_a_download_keeps_the_link() {
     }
 }
 
-/// Windows that are wide because of a queue in the first measurements are corrected at once.
+/// Windows that are too wide because of a queue in the first measurements are corrected at once.
 #[test]
 fn beside_a_stream_of_short_connections_a_download_takes_what_they_leave() {
     let all = play_seeds("requests beside bulk", &file("requests-beside-bulk"), 4);
-    // Without control it is 99.9 % with five times the queue; before that was looked at, 88 %.
+    // Without control it is 99.9 % with five times the queue; before this correction it was 88 %.
     assert!(mean(&all, &Played::utilization) >= 0.91);
     assert!(mean(&all, &Played::queue_ms) <= 25.0);
 }
@@ -625,7 +625,7 @@ fn a_flood_that_heeds_nothing_leaves_the_others_two_to_one() {
             + &group("flood", 1)
             + &flow("heavy", "bulk", "connections = 2\nstart = \"1s\"")
             + &flow("light", "bulk", "connections = 2\nstart = \"1s\"")
-            // From here on scored windows contain the flood.
+            // From here on the scored windows contain the flood.
             + &flow("flood", "udp", "demand = \"20mbit\"\nstart = \"6s\"")),
     );
     let all = play_seeds("flood", &flooded, SEEDS);
@@ -689,14 +689,14 @@ fn nearly_all_cold_starts_use_the_link() {
         }
     }
     println!("{} of 100 starts below 80 % over 3 s: {failed:.1?}", failed.len());
-    // Wanted is none; before the bases were settled by what can tell, it was 45.
+    // The aim is zero; before bases were settled only by measurements that can tell, it was 45.
     assert!(failed.len() <= 4);
 }
 
 // ------------------------------------------------------------------------------------------------
 // Caps
 
-/// A cap holds within 2 % whatever the link carries, and what it leaves is divided by weight.
+/// A cap holds to +2 and -3 %, and what it leaves is divided by weight.
 #[test]
 fn a_capped_group_has_its_cap_and_the_others_the_rest_by_weight() {
     let endless = |group| flow(group, "bulk", "");
@@ -713,7 +713,7 @@ fn a_capped_group_has_its_cap_and_the_others_the_rest_by_weight() {
     }
 }
 
-/// A floor holds against nine times its weight.
+/// A floor holds against a group of nine times its weight.
 #[test]
 fn a_floor_holds() {
     let groups = group("floor", 1) + "min = \"12mbit\"\n" + &group("greedy", 9);
@@ -726,7 +726,7 @@ fn a_floor_holds() {
     }
 }
 
-/// A cap holds also where the link is never full, so that its capacity is not known.
+/// A cap also holds where the link is never full, so that its capacity is unknown.
 #[test]
 fn a_cap_holds_where_nothing_else_is_enforced() {
     let capped = group("capped", 1) + "max = \"6mbit\"\n";

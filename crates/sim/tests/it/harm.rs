@@ -1,10 +1,10 @@
-//! Links that carried less with the control than without it: each scenario is the smallest of one cause.
+//! Links that carried less with the control than without it: each scenario is minimal for one cause.
 
 use fairweir_scenario::Control;
 
 use crate::fairweir::{file_in, not_yet, with_control};
 
-/// What the default control delivers over the whole run, relative to no control.
+/// Volume that the default control delivers over the whole run, relative to no control.
 fn kept(name: &str) -> f64 {
     let scenario = file_in("tests/it/harm", name);
     let play = |control| with_control(&scenario, control, scenario.seed);
@@ -17,11 +17,11 @@ fn kept(name: &str) -> f64 {
     kept
 }
 
-/// What is delivered of what is delivered without control, at least, and what is wanted.
+/// The least volume that may be delivered, relative to no control; below, the volume wanted.
 const LEAST: f64 = 0.93;
 const WANTED: f64 = 0.95;
 
-/// Scenarios whose links keep about what they carry.
+/// Scenarios in which the link keeps about the volume that it carries without control.
 const KEPT: [&str; 10] = [
     "cold-burst-gigabit",
     "loss-test-in-slow-start",
@@ -35,7 +35,7 @@ const KEPT: [&str; 10] = [
     "quic-shallow-buffer",
 ];
 
-/// Those whose links do not, and why.
+/// Scenarios in which it does not, and why.
 const LOST: [(&str, &str); 4] = [
     (
         "jitter-ratchet",

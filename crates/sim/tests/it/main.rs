@@ -1,4 +1,4 @@
-//! What the simulator shows of the controls and the policers.
+//! Results of the controls and the policers in the simulator.
 #![allow(clippy::unwrap_used, reason = "it is a test")]
 
 mod bundle;

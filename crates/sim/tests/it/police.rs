@@ -1,5 +1,5 @@
-//! The policer over several seeds, with TCP that comes and goes. What is measured is printed
-//! (`--nocapture`); bounds are a little beyond it.
+//! The policer over several seeds, with TCP flows that come and go. Measurements are printed
+//! (`--nocapture`); the bounds are a little beyond them.
 
 use std::sync::atomic::AtomicBool;
 
@@ -20,7 +20,7 @@ fn bulk(congestion_control: &str, rtt: &str, keys: &str) -> String {
     flow(congestion_control, rtt, &format!("kind = \"bulk\"\n{keys}"))
 }
 
-/// Plays flows within a rate, whose queues the daemon's hash chooses, by every seed.
+/// Plays flows under a policed rate with every seed; the daemon's hash chooses their queues.
 fn play(what: &str, rate: &str, seconds: u64, flows: &[String]) -> Vec<Policed> {
     play_shared(what, rate, seconds, flows, "")
 }
@@ -51,19 +51,19 @@ fn play_shared(
     all
 }
 
-/// What passed, by the rate.
+/// The rate that passed, divided by the plan's rate.
 fn ratio(policed: &Policed) -> f64 {
     policed.rate_ratio.unwrap()
 }
 
-/// What passed in a second from `from` on, by the rate; the second is one of quarters.
+/// The rate that passed in the second from `from` on, divided by the plan's; a second is four quarters.
 fn second(policed: &Policed, from: f64) -> f64 {
     let first = (4.0 * from) as usize;
     policed.over_time[first..first + 4].iter().sum::<f64>() / 4.0
 }
 
-/// A call or a film beside a download: its queue is busy for moments, which must not count as half of
-/// the rate.
+/// A call or a film beside a download: its queue is busy for moments, and these must not count as
+/// half of the rate.
 #[test]
 fn what_a_slow_sender_leaves_goes_to_the_others() {
     for (congestion_control, least) in [("cubic", 0.97), ("reno", 0.90), ("bbr", 0.97)] {
@@ -78,8 +78,8 @@ fn what_a_slow_sender_leaves_goes_to_the_others() {
     }
 }
 
-/// Also where a window is only a few packets. Marks take the place of the signals; what overflows in
-/// slow start is dropped all the same.
+/// Also where a window is only a few packets. Marks replace drops as signals; packets that overflow
+/// in slow start are dropped all the same.
 #[test]
 fn connections_with_ecn_are_marked_and_have_the_rate() {
     for (rate, rtt) in
@@ -99,7 +99,7 @@ fn connections_with_ecn_are_marked_and_have_the_rate() {
     }
 }
 
-/// Round trips that do not begin at the same time: three bursts of one flow in a window, and then two.
+/// Round trips that do not begin at the same time: a window has three bursts of one flow, the next has two.
 #[test]
 fn flows_whose_bursts_share_windows_have_the_rate() {
     for count in [2, 4] {
@@ -176,10 +176,10 @@ fn a_class_that_was_starved_is_back_within_two_seconds() {
     }
 }
 
-/// By their hashes alone most of sixteen flows share one of sixteen queues, and had half of a share.
+/// By their hashes alone most of sixteen flows would share one of sixteen queues, and get half a share.
 #[test]
 fn up_to_24_flows_have_equal_shares_whatever_their_hashes_are() {
-    // Over twelve seeds bbr has 0.960 to 0.997.
+    // Over twelve seeds the values for bbr are 0.960 to 0.997.
     for (rate, rtt, congestion_control, connections, least) in [
         ("1500kbit", "50ms", "cubic", 12, 0.97),
         ("10mbit", "50ms", "cubic", 16, 0.97),
@@ -200,8 +200,8 @@ fn up_to_24_flows_have_equal_shares_whatever_their_hashes_are() {
     }
 }
 
-/// As from a cache at the ISP. Where a packet takes longer than the round trip, what is sent again at
-/// once is lost too, and all that passes comes after timeouts.
+/// As from a cache at the ISP. Where a packet takes longer than the round trip, immediate
+/// retransmissions are lost too, and all that passes comes after timeouts.
 #[test]
 fn short_round_trips_reach_the_rate() {
     for (rate, rtt, congestion_control, connections) in [
@@ -221,7 +221,7 @@ fn short_round_trips_reach_the_rate() {
     }
 }
 
-/// The gate: floods that are on and off by turns, with all that they are forgiven.
+/// The gate: floods that are on and off by turns, with all the bytes that they are forgiven.
 #[test]
 fn no_quarter_of_a_second_has_much_more_than_twice_the_rate() {
     let flood = |n: u64| {
@@ -243,8 +243,8 @@ fn no_quarter_of_a_second_has_much_more_than_twice_the_rate() {
     }
 }
 
-/// Four homes on one link, at first without guarantees, then two with, and then others; one is away for
-/// a while.
+/// Four homes on one link: at first without guarantees, then two with guarantees, then others; one
+/// is away for a while.
 #[test]
 fn members_of_a_segment_have_their_guarantees_and_share_the_rest() {
     let homes = [
@@ -287,9 +287,9 @@ fn members_of_a_segment_have_their_guarantees_and_share_the_rest() {
     }
 }
 
-/// A hundred subscribers, of whom most have no guarantee; others have them every 12 s. Each has one
-/// connection, so what one play shows is chance: Jain's index of its second turn is 0.94 ± 0.04, and in 9 turns of
-/// 240 some member has less than 0.98 of its guarantee (80 plays). So means are judged, of the worst members too.
+/// A hundred subscribers, most without a guarantee; the guarantees move to others every 12 s. Each has one
+/// connection, so a single play shows chance: Jain's index of its second turn is 0.94 ± 0.04, and in 9 turns of
+/// 240 some member has less than 0.98 of its guarantee (80 plays). So means are judged, also of the worst members.
 #[test]
 fn a_hundred_members_have_guarantees_that_are_redrawn() {
     let all = Redrawn { count: 100, flows: 1, rate_mbit: 200, turn_s: 12, settle_s: 5 };
@@ -315,7 +315,7 @@ fn a_hundred_members_have_guarantees_that_are_redrawn() {
     found.check(&Shares { kept: 0.95, least: 0.65, mean: 0.98, jain: 0.97, total: 0.0 });
 }
 
-/// Guarantees of 0 to 40 Mbit/s, of 770 Mbit/s together, redrawn each minute. Takes minutes.
+/// Guarantees of 0 to 40 Mbit/s, together 770 Mbit/s, redrawn each minute. Takes minutes.
 #[test]
 #[ignore = "long: 15 million packets"]
 fn five_hundred_members_of_a_gigabit_have_guarantees_that_are_redrawn() {
@@ -337,17 +337,17 @@ fn five_hundred_members_of_a_gigabit_have_guarantees_that_are_redrawn() {
 /// Members of a segment with plans of 100 Mbit/s.
 struct Redrawn {
     count: u64,
-    /// Of each member, with the same congestion control and round trip.
+    /// Flows of each member, with the same congestion control and round trip.
     flows: u64,
     rate_mbit: u64,
-    /// How long guarantees stay.
+    /// Time for which guarantees stay.
     turn_s: u64,
-    /// Reno needs 4 s to grow to a guarantee of 20 Mbit/s.
+    /// Time to settle: Reno needs 4 s to grow to a guarantee of 20 Mbit/s.
     settle_s: u64,
 }
 
-/// Plays three turns of guarantees, in Mbit/s by turn and member; what each turn came to. A tenth of the members
-/// wants less than its share, and a tenth comes and goes.
+/// Plays three turns of guarantees, in Mbit/s by turn and member; returns the shares of each turn.
+/// A tenth of the members wants less than its share, and a tenth comes and goes.
 fn redraw(all: &Redrawn, seed: u64, guaranteed_mbit: impl Fn(u64, u64) -> f64) -> [Shares; 3] {
     let Redrawn { count, flows: each, rate_mbit, turn_s, settle_s } = *all;
     let flows: Vec<String> = (0..count * each)
@@ -385,7 +385,7 @@ fn redraw(all: &Redrawn, seed: u64, guaranteed_mbit: impl Fn(u64, u64) -> f64) -
     [0, 1, 2].map(|turn| {
         let endless: Vec<u64> = (0..count).filter(|n| n % 10 < 8).collect();
         let members: Vec<Policed> = endless.iter().map(|n| all[*n as usize].clone()).collect();
-        // Of the plan.
+        // As a part of the plan's rate.
         let of_plan = |n: &u64| guaranteed_mbit(turn, *n) / 100.0;
         let guarantees: Vec<f64> = endless.iter().map(of_plan).collect();
         let from = (1 + turn_s * turn + settle_s) as usize;
@@ -398,7 +398,7 @@ fn redraw(all: &Redrawn, seed: u64, guaranteed_mbit: impl Fn(u64, u64) -> f64) -
     })
 }
 
-/// What passed in some seconds, by the rate of the plan.
+/// The rate that passed in some seconds, divided by the plan's rate.
 fn mean(policed: &Policed, span: &std::ops::Range<usize>) -> f64 {
     policed.over_time[4 * span.start..4 * span.end].iter().sum::<f64>() / 4.0 / span.len() as f64
 }
@@ -408,13 +408,13 @@ fn mean(policed: &Policed, span: &std::ops::Range<usize>) -> f64 {
 struct Shares {
     /// The part of the seconds in which a guarantee was kept within 2 %.
     kept: f64,
-    /// The worst second, of the guarantee.
+    /// The worst second of a member, divided by its guarantee.
     least: f64,
-    /// The worst mean, of the guarantee.
+    /// The worst mean of a member, divided by its guarantee.
     mean: f64,
-    /// Jain's index of what all have beyond their guarantees.
+    /// Jain's index of the members' rates beyond their guarantees.
     jain: f64,
-    /// What all have together, of a plan.
+    /// Sum of all members' rates, divided by a plan's rate.
     total: f64,
 }
 
@@ -468,7 +468,7 @@ fn play_segment(
     engine::play(&scenario, Control::None, seed, &|_| {}, &cancel).unwrap().summary.policed
 }
 
-/// A call beside more flows than there are queues, which begins with them or when all queues are known.
+/// A call beside more flows than queues; it begins with them or when the flows in all queues are known.
 #[test]
 fn a_call_among_many_flows_loses_nothing() {
     for (congestion_control, count) in [("cubic", 32), ("cubic", 64), ("reno", 64), ("bbr", 64)] {
@@ -485,7 +485,7 @@ fn a_call_among_many_flows_loses_nothing() {
                 let [small, full] = [0, 1].map(|n| policed.flows[n].loss.unwrap_or(0.0));
                 println!("lost {small:.4} and {full:.4}");
                 assert!(small <= 0.003, "{small:.4} of {count} {congestion_control}");
-                // Six of its packets, until it is known.
+                // Six of its packets may be lost until the flow is known.
                 assert!(full <= 0.03, "{full:.4} of full packets");
                 assert!((0.98..1.02).contains(&ratio(&policed)));
             }

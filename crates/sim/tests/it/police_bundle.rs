@@ -1,4 +1,4 @@
-//! A bundle at a policer: a free class holds its target, unmodified stunts pay, no other class does.
+//! A bundle at a policer: a free class holds its target, unmodified stunts pay, and no other class pays.
 
 use std::sync::atomic::AtomicBool;
 
@@ -8,13 +8,13 @@ use fairweir_sim::engine;
 
 const FILE: &str = include_str!("../../../../scenarios/fs-policer.toml");
 const BUNDLE: &str = "bundle = { free = \"stream\", target = \"5mbit\", stunts = \"backup\" }\n";
-/// What the stream has of the plan without a bundle.
+/// The stream's rate in the plan without a bundle.
 const SHARE_BPS: f64 = 2_500_000.0;
 
-/// What classes and subscriber had, in bit/s: stream, backup, others, all by the plan's rate.
+/// Rates of stream, backup and others in bit/s, and the total rate divided by the plan's rate.
 type Had = [f64; 4];
 
-/// Plays the scenario, with `times` the fair share as the target, or without a bundle.
+/// Plays the scenario with `times` the fair share as the target, or without a bundle.
 fn play(times: Option<f64>, overrides: &[&str], seed: u64) -> Had {
     let file = FILE.replace(BUNDLE, "");
     let file = match times {
@@ -39,7 +39,7 @@ fn mean(all: &[Had]) -> Had {
     std::array::from_fn(|i| all.iter().map(|had| had[i]).sum::<f64>() / all.len() as f64)
 }
 
-/// Prints a row, and says how far it is: free by target, others and total by what they have without.
+/// Prints a row. Returns free by target, and others and total divided by their rates without a bundle.
 fn row(what: &str, times: f64, with: Had, without: Had) -> [f64; 3] {
     let free = with[0] / (times * SHARE_BPS);
     let (others, total) = (with[2] / without[2], with[3] / without[3]);

@@ -1,5 +1,5 @@
-//! Random traffic behind the policer, so that a change is judged by distributions: choose constants
-//! on some seeds and report others. `POLICE_SEEDS=1001..1300 cargo test -p fairweir-sim --test
+//! Random traffic behind the policer, so that a change is judged by distributions: choose constants on
+//! some seeds and report results of others. `POLICE_SEEDS=1001..1300 cargo test -p fairweir-sim --test
 //! police_traffic -- --ignored --nocapture` prints the tables; with `POLICE_ECN=1` all flows use ECN.
 
 use std::ops::RangeInclusive;
@@ -10,18 +10,18 @@ use fairweir_scenario::report::Policed;
 use fairweir_scenario::{Control, Scenario};
 use fairweir_sim::engine;
 
-/// What is drawn, in turn by the seed.
+/// The kinds of traffic, taken in turn by the seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Traffic {
     /// One download.
     Alone,
     /// 2 to 8 downloads with one congestion control and one RTT.
     Alike,
-    /// 2 to 8 with one each.
+    /// 2 to 8 downloads with a congestion control and RTT of their own.
     Mixed,
-    /// 9 to 32.
+    /// 9 to 32 downloads.
     Many,
-    /// A flow that is there for 2 of 6 s beside a steady one.
+    /// A flow that is present for 2 of every 6 s beside a steady one.
     OnAndOff,
     /// Two to three flows, of which one ends every 3 s.
     Ending,
@@ -36,7 +36,7 @@ const TRAFFIC: [Traffic; 6] = [
     Traffic::Ending,
 ];
 
-/// Of which congestion control the flows of a seed are.
+/// The congestion controls of a seed's flows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// Reno or CUBIC, whose windows arrive as bursts.
@@ -47,25 +47,25 @@ enum Kind {
     Bbr,
 }
 
-/// What was measured of a seed.
+/// The measurements of a seed.
 struct Outcome {
     seed: u64,
     traffic: Traffic,
     kind: Kind,
     /// Rate, RTTs and congestion controls.
     what: String,
-    /// By the rate: in the steady time, its 99th percentile of 250 ms, the most at a start.
+    /// Divided by the rate: mean and 99th percentile of 250 ms in the steady time, the most at a start.
     mean: f64,
     p99: f64,
     start: f64,
     jain: Option<f64>,
-    /// What part of the packets was dropped.
+    /// The part of the packets that was dropped.
     loss: f64,
-    /// For each departure the rate from one second after it to the next second.
+    /// For each departure, the rate in the second that begins one second after it.
     made_up: Vec<f64>,
 }
 
-/// A number from `from` to `to`, uniform by its logarithm.
+/// A number from `from` to `to`, uniform on a logarithmic scale.
 fn between(draw: &mut SplitMix64, from: f64, to: f64) -> f64 {
     from * (to / from).powf(draw.fraction())
 }
@@ -74,7 +74,7 @@ fn pick<T: Copy>(draw: &mut SplitMix64, all: &[T]) -> T {
     all[draw.below(all.len() as u64) as usize]
 }
 
-/// The scenario of a seed, and when flows depart.
+/// The scenario of a seed, and the times at which flows depart.
 fn scenario(seed: u64) -> (Traffic, String, String, Vec<f64>) {
     let draw = &mut SplitMix64::new(seed);
     let traffic = TRAFFIC[(seed % 6) as usize];
@@ -166,7 +166,7 @@ fn play(seed: u64) -> Outcome {
     }
 }
 
-/// The least, the tenth, the half, the nine tenths, the most, and what part is within.
+/// The minimum, first decile, median, ninth decile and maximum, and the part that is within the range.
 fn row(name: &str, mut all: Vec<f64>, within: RangeInclusive<f64>) -> String {
     if all.is_empty() {
         return format!("  {name:8} -");

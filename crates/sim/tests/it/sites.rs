@@ -1,4 +1,4 @@
-//! Two sites that load from the same servers: only `web:` rules tell them apart.
+//! Two sites that load from the same servers: only `web:` rules can tell them apart.
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -8,7 +8,7 @@ use fairweir_config::file::{SCENARIO, TRACE};
 use fairweir_scenario::{Control, Scenario};
 use fairweir_sim::engine::play;
 
-/// What the first site has for each byte of the second.
+/// The bytes of the first site for each byte of the second.
 fn ratio(name: &str, seed: u64, overrides: &[&str]) -> f64 {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios").join(name);
     let text = Text::read(&path, &SCENARIO).unwrap();

@@ -1,23 +1,23 @@
 //! Claims about real packets on a machine that others use too.
 //!
-//! A run of a claim is valid or void, and that is decided by what was measured beside it, before anything is made
-//! of its outcome: a machine that stood still or was taken away, or a link that the claim itself found late
-//! ([`void`]). Only valid runs are judged; void ones are repeated. A claim without a valid run is *not judged*,
-//! which fails under `FAIRWEIR_STRICT=1`. `make test` sets `FAIRWEIR_PASS=1`: such a claim soon makes way for the
-//! others, and `cargo xtask judge again` plays it in later passes, when they are done and the machine has no other
-//! work.
+//! A run of a claim is valid or void. Measurements beside the run decide that before its outcome is
+//! considered: the machine stood still or was taken away, or the claim itself found its link late
+//! ([`void`]). Only valid runs are judged; void runs are repeated. A claim without a valid run is
+//! *not judged*, which fails under `FAIRWEIR_STRICT=1`. `make test` sets `FAIRWEIR_PASS=1`: such a
+//! claim then gives up early, and `cargo xtask judge again` plays it in later passes, when the
+//! other claims are done and the machine has no other work.
 //!
 //! # Errors of judgement
-//! Let a claim hold in the part *p* of its valid runs. [`once`] passes it with probability *p*. [`two_of_three`]
-//! passes it if the first run holds, or the first fails and the next two hold: with P = p + (1 − p) p². A claim that
-//! always holds always passes, one that holds in half of its runs passes in .63, one that holds in a tenth in .11.
-//! So it is used only where real packets or statistics make a single run noisy, and every repeat is recorded:
-//! `make test` fails if more than three claims of a suite were repeated without a disturbance beside them.
+//! Let a claim hold in the part *p* of its valid runs. [`once`] passes it with probability *p*. [`two_of_three`] passes
+//! it if the first run holds, or the first fails and the next two hold: P = p + (1 − p) p². A claim that always holds
+//! always passes; one that holds in half of its runs passes in .63, one that holds in a tenth in .11. It is therefore
+//! used only where real packets or statistics make a single run noisy, and every repeat is recorded: `make test` fails
+//! if more than three claims of a suite were repeated without a disturbance beside them.
 //!
 //! # Record
-//! Each judgement appends a line of JSON to `target/judge.jsonl`, or to the file that `FAIRWEIR_JUDGE` names;
-//! `cargo xtask judge` makes a table of them. `FAIRWEIR_VOID=NAME` makes all runs of claims whose names contain
-//! NAME void, to show what becomes of them.
+//! Each judgement appends a line of JSON to `target/judge.jsonl`, or to the file that
+//! `FAIRWEIR_JUDGE` names; `cargo xtask judge` prints them as a table. `FAIRWEIR_VOID=NAME` makes
+//! all runs of claims whose names contain NAME void, to show how they are handled.
 
 use std::any::{Any, type_name};
 use std::cell::Cell;
@@ -35,25 +35,25 @@ use serde_json::json;
 
 use crate::{is_strict, privileged, share};
 
-/// A standstill of the machine that is longer makes a run void. A busy machine stays below.
+/// A longer standstill of the machine makes a run void. A busy machine stays below this.
 const STANDSTILL_MAX: Duration = Duration::from_millis(100);
 /// Part of the machine's time that the hypervisor may take during a valid run.
 const STEAL_MAX: f64 = 0.05;
-/// Below this a part says little: the kernel counts ticks of 10 ms, and a short run has few.
+/// Less stolen time than this says little: the kernel counts ticks of 10 ms, and a short run has few.
 const STEAL_LEAST: Duration = Duration::from_millis(200);
-/// Of /proc/stat, the same on every machine that Linux runs on today.
+/// The unit of /proc/stat, equal on every machine that Linux supports today.
 const TICK: Duration = Duration::from_millis(10);
-/// Runs of a claim, after which a void one is not repeated.
+/// Maximum number of runs of a claim, void ones included.
 const RUNS_MAX: usize = 8;
-/// The same in one of several passes: what disturbs the machine may be gone in the next one.
+/// Maximum number of runs in one of several passes: the disturbance may be gone in the next pass.
 const RUNS_OF_PASS: usize = 2;
-/// No void run is repeated when the claim has taken longer.
+/// Void runs are not repeated when the claim has taken longer than this.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// Period of the look at the clock.
+/// Period at which the watch reads the clock.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
-/// Writes a line about the running test to stderr itself: the harness hides what `eprintln!` writes
-/// in a test that passes.
+/// Writes a line about the running test directly to stderr: the harness hides the output of
+/// `eprintln!` in a test that passes.
 pub fn note(line: &str) {
     let current = thread::current();
     let _ = writeln!(io::stderr(), "{}: {line}", current.name().unwrap_or("a test"));
@@ -62,7 +62,7 @@ pub fn note(line: &str) {
 /// Judges a claim by its first valid run.
 ///
 /// # Panics
-/// With the claim's own words if that run fails; if there is none, under `FAIRWEIR_STRICT=1`.
+/// With the claim's own message if that run fails; under `FAIRWEIR_STRICT=1` also if there is no valid run.
 pub fn once<F: Fn()>(claim: F) {
     judge(&name_of::<F>(), Rule::Once, claim);
 }
@@ -71,16 +71,16 @@ pub fn once<F: Fn()>(claim: F) {
 /// themselves: P = p + (1 − p) p² of them pass, see the [module](self).
 ///
 /// # Panics
-/// With the claim's own words if two runs of three fail; if there is no valid run, under `FAIRWEIR_STRICT=1`.
+/// With the claim's own message if two runs of three fail; under `FAIRWEIR_STRICT=1` also if there is no valid run.
 pub fn two_of_three<F: Fn()>(claim: F) {
     judge(&name_of::<F>(), Rule::TwoOfThree, claim);
 }
 
-/// Judges a claim by the best of four valid runs: P = 1 − (1 − p)⁴ of them pass. Only for claims about a least value, such
-/// as the shortest queue: what disturbs a run makes it larger and never smaller, so a wrong claim holds in no run.
+/// Judges a claim by the best of four valid runs: P = 1 − (1 − p)⁴ of them pass. Only for claims about a minimum,
+/// such as the shortest queue: a disturbance makes it larger and never smaller, so a wrong claim holds in no run.
 ///
 /// # Panics
-/// With the claim's own words if four runs fail; if there is no valid run, under `FAIRWEIR_STRICT=1`.
+/// With the claim's own message if four runs fail; under `FAIRWEIR_STRICT=1` also if there is no valid run.
 pub fn one_of_four<F: Fn()>(claim: F) {
     judge(&name_of::<F>(), Rule::OneOfFour, claim);
 }
@@ -88,14 +88,14 @@ pub fn one_of_four<F: Fn()>(claim: F) {
 /// [`two_of_three`] for a claim about real traffic, if the tests may touch the kernel.
 ///
 /// # Panics
-/// As that does.
+/// As [`two_of_three`].
 pub fn judged<F: Fn()>(claim: F) {
     if privileged() {
         two_of_three(claim);
     }
 }
 
-/// Ends the run of a claim that has found itself void: it says nothing, whatever its outcome is.
+/// Ends the run of a claim that has found itself void: the run does not count, whatever its outcome.
 ///
 /// # Panics
 /// Always; the judge catches it.
@@ -104,10 +104,10 @@ pub fn void(why: &str) -> ! {
     resume_unwind(Box::new(Void(why.to_owned())));
 }
 
-/// Plays a part of a longer measurement. `None` if it called itself [`void`].
+/// Plays a part of a longer measurement. `None` if the part called [`void`].
 ///
 /// # Panics
-/// As the part does otherwise.
+/// If the part panics for another reason.
 pub fn valid<R>(part: impl FnOnce() -> R) -> Option<R> {
     match catch_unwind(AssertUnwindSafe(part)) {
         Ok(result) => Some(result),
@@ -135,7 +135,7 @@ enum Rule {
 }
 
 impl Rule {
-    /// What the runs until now say of the claim.
+    /// The verdict on the claim after the runs so far.
     fn verdict(self, runs: &[Run]) -> Verdict {
         let held = runs.iter().filter(|run| matches!(run.result, Outcome::Held)).count();
         let failed = runs.iter().filter(|run| matches!(run.result, Outcome::Failed(_))).count();
@@ -148,7 +148,7 @@ impl Rule {
     }
 }
 
-/// What became of a claim.
+/// The state of a claim.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Verdict {
     Held,
@@ -165,11 +165,11 @@ enum Outcome {
 /// One run of a claim.
 struct Run {
     result: Outcome,
-    /// Why it is void, or what failed.
+    /// Why the run is void, or what failed.
     why: String,
     seconds: f64,
     standstill: Duration,
-    /// Part of the machine's time, 0 to 1.
+    /// Stolen part of the machine's time, 0 to 1.
     steal: f64,
     lateness_ms: Option<f64>,
 }
@@ -179,7 +179,7 @@ fn judge(claim: &str, rule: Rule, body: impl Fn()) {
     let begun = Instant::now();
     let is_forced = std::env::var("FAIRWEIR_VOID").is_ok_and(|name| claim.contains(&name));
     let pass = std::env::var("FAIRWEIR_PASS").ok().and_then(|pass| pass.parse().ok());
-    // `cargo xtask judge` fails for what is left.
+    // `cargo xtask judge` fails for claims that remain.
     let is_for_later = pass.is_some();
     let runs_max = if is_for_later { RUNS_OF_PASS } else { RUNS_MAX };
     let mut runs = Vec::new();
@@ -216,7 +216,7 @@ fn judge(claim: &str, rule: Rule, body: impl Fn()) {
     }
 }
 
-/// Plays a claim once: what was measured beside it decides whether it is valid.
+/// Plays a claim once; the measurements beside it decide whether the run is valid.
 fn play(body: impl Fn(), is_forced: bool) -> Run {
     LATENESS_MS.set(None);
     let (begun, cpu, watch) = (Instant::now(), Cpu::now(), Watch::start());
@@ -283,7 +283,7 @@ fn rounded(number: f64) -> f64 {
     (number * 100.0).round() / 100.0
 }
 
-/// Tests are in `target/debug/deps`.
+/// The default is `target/judge.jsonl`; tests are in `target/debug/deps`.
 fn file() -> PathBuf {
     std::env::var_os("FAIRWEIR_JUDGE").map_or_else(
         || std::env::current_exe().unwrap().ancestors().nth(3).unwrap().join("judge.jsonl"),
@@ -291,7 +291,7 @@ fn file() -> PathBuf {
     )
 }
 
-/// The package and the running test; the function where the harness does not name its threads.
+/// The package and the running test; the function's name where the harness does not name its threads.
 fn name_of<F>() -> String {
     let package = std::env::var("CARGO_PKG_NAME").unwrap_or_default();
     let current = thread::current();
@@ -315,7 +315,7 @@ impl Cpu {
         Cpu { all: ticks.iter().sum(), stolen: ticks[7] }
     }
 
-    /// What the hypervisor took of the machine's time: the part, 0 to 1, and the sum over all CPUs.
+    /// The time that the hypervisor took: as a part of the machine's time, 0 to 1, and as the sum over all CPUs.
     fn steal_since(&self, before: &Cpu) -> (f64, Duration) {
         let stolen = self.stolen.saturating_sub(before.stolen);
         let all = self.all.saturating_sub(before.all).max(1);
@@ -323,8 +323,8 @@ impl Cpu {
     }
 }
 
-/// Measures how long the machine stands still, by a thread that goes before all ordinary ones and
-/// looks at the clock.
+/// Measures how long the machine stands still: a thread with priority over all ordinary threads
+/// reads the clock periodically.
 struct Watch {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Duration>,
@@ -335,7 +335,7 @@ impl Watch {
         let stop = Arc::new(AtomicBool::new(false));
         let stop_too = Arc::clone(&stop);
         let thread = thread::spawn(move || {
-            // Without the right to that, a busy machine counts as one that stands still.
+            // Without the right to real-time priority, a busy machine counts as one that stands still.
             let _ = realtime::enter();
             let (mut longest, mut before) = (Duration::ZERO, Instant::now());
             while !stop_too.load(Ordering::Relaxed) {

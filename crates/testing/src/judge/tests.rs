@@ -2,7 +2,7 @@ use std::cell::Cell;
 
 use super::*;
 
-/// The verdict on a claim whose runs end so: h(eld), f(ailed), v(oid).
+/// The verdict on a claim whose runs have these results: h(eld), f(ailed), v(oid).
 fn verdict(rule: Rule, runs: &str) -> (Verdict, usize) {
     let run = |letter| Run {
         result: match letter {
@@ -45,7 +45,7 @@ fn void_runs_count_neither_way() {
     }
 }
 
-/// By all sequences of three runs of a claim that holds with probability p.
+/// Sums over all sequences of three runs of a claim that holds with probability p.
 #[test]
 fn the_probability_to_pass_is_the_one_that_is_stated() {
     for p in [0.1, 0.5, 0.8, 1.0_f64] {
@@ -61,7 +61,7 @@ fn the_probability_to_pass_is_the_one_that_is_stated() {
     }
 }
 
-/// A run that calls itself void is not judged, however it would have ended.
+/// A run that calls itself void is not judged, whatever its outcome would be.
 #[test]
 fn validity_comes_before_the_outcome() {
     let plays = Cell::new(0);

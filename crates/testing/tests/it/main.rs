@@ -1,4 +1,4 @@
-//! A claim that is made void by force: the suite fails under FAIRWEIR_STRICT=1, and names it.
+//! A claim that is forced to be void: the suite fails under FAIRWEIR_STRICT=1, and names it.
 #![allow(clippy::unwrap_used, reason = "it is a test")]
 
 use std::fs;
@@ -18,8 +18,8 @@ fn a_sleep_is_not_too_short() {
     });
 }
 
-/// Plays the claim above as a suite of its own, with these switches on. Returns what it said, and its line of the
-/// record.
+/// Plays the claim above as a separate suite, with these switches on. Returns its output, and its
+/// line of the record.
 fn play(void: &str, switches: &[&str]) -> (Output, Value) {
     let dir = TempDir::new().unwrap();
     let record = dir.path().join("judge.jsonl");

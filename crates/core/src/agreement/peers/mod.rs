@@ -1,12 +1,12 @@
-//! Hosts behind one link that divide it among themselves, where no router and no policer does.
+//! Hosts behind one link that divide it among themselves, if no router or policer divides it.
 //!
-//! Problem: two hosts that each control the same link take each other for senders that fill its queue. Method: each
-//! says in every tick what it received and wants ([`Said`]). One that knows the link *leads*: it counts what the
-//! others say as part of what the link carries, and tells each what it may take. The others believe that, and keep
-//! to it by their own windows. A host that hears no leader for [`SILENCE`] goes on by itself.
+//! Problem: two hosts that each control the same link take each other for senders that fill its queue. Method: in
+//! every tick each host says what it received and wants ([`Said`]). One that knows the link's capacity *leads*: it
+//! counts the others' rates as part of what the link carries, and tells each host what it may take. The others believe
+//! that, and keep to it by their own windows. A host that hears no leader for [`SILENCE`] continues by itself.
 //!
-//! There is no secret, so what is said is believed while it fits what arrives. A host that is told less than an equal
-//! part of what it knows of the link, or wants more while nothing queues, divides by itself for a while.
+//! There is no secret, so a message is believed while it fits what arrives. A host that is told less than an equal part
+//! of the link as it knows it, or that wants more while nothing queues, divides by itself for a while.
 
 use std::collections::BTreeMap;
 use std::net::Ipv6Addr;
@@ -17,61 +17,61 @@ use crate::units::{Part, Rate, Span, Time};
 
 pub mod said;
 
-/// Ticks over which what all receive is smoothed.
+/// Ticks over which the total rate of all hosts is smoothed.
 const CARRIED_TICKS: u64 = 5;
-/// The most others that are heard.
+/// The maximum number of other hosts that are heard.
 pub const PEERS_MAX: usize = 12;
-/// Who said nothing for this time is not there.
+/// A host that said nothing for this time is gone.
 pub const SILENCE: Span = Span::secs(1);
-/// The same of a router that divides, which says so once a second.
+/// The same for a router that divides, which says so once a second.
 const ROUTER_SILENCE: Span = Span::secs(5);
-/// Who receives less than this for so long says nothing.
+/// A host that receives less than [`ACTIVE`] for [`QUIET`] says nothing.
 const ACTIVE: Rate = Rate::kbit(100);
 const QUIET: Span = Span::secs(2);
-/// Who leads receives this part of the link at least, since it sees the queue by what it receives.
+/// The leader receives at least this part of the link, since it sees the queue by the packets it receives.
 const LEADS: Part = Part::of(1, 20);
-/// Part of an equal part that a host is told at least.
+/// The least that a host must be told, as part of an equal part.
 const DUE: Part = Part::percent(80);
-/// A host takes its part from this part of it on.
+/// A host uses its part if it receives at least this part of it.
 const TAKEN: Part = Part::percent(85);
-/// How long a host that wants more believes less, or leaves the link idle.
+/// How long a host that wants more accepts a smaller part, or an idle link.
 const BELIEVED_FOR: Span = Span::secs(2);
-/// How long it divides by itself then; doubled each time.
+/// How long it then divides by itself; doubled each time.
 const AWAY: (Span, Span) = (Span::secs(10), Span::secs(3_600));
-/// Told for this time without a fault, the next time is the first again.
+/// After this time of being told without a fault, the next time by itself is the first again.
 const TRUSTED: Span = Span::secs(600);
 /// While the leader lets everything pass, each may take this multiple of the link.
 const ALL: u64 = 4;
 
-/// What a host says of itself in a tick.
+/// What a host says about itself in a tick.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Said {
-    /// Who it is: random, other each time that its daemon starts.
+    /// The host's identity: random, and different each time that its daemon starts.
     pub id: u64,
-    /// What it received in the last tick.
+    /// The rate that it received in the last tick.
     pub rate: Rate,
-    /// What it wants at most; `None` is without a known end.
+    /// The highest rate that it wants; `None` if it wants all it can get.
     pub wants: Option<Rate>,
-    /// The queue that it sees; `None` if it does not know.
+    /// The queue that it sees; `None` if unknown.
     pub queue: Option<Span>,
-    /// What the link carries, if it could lead.
+    /// The link's capacity, if the host could lead.
     pub link: Option<Rate>,
-    /// What all received together lately, if it leads.
+    /// The rate that all hosts together received recently, if this host leads.
     pub carried: Rate,
-    /// Whether it empties the queue now, if it leads.
+    /// Whether it is draining the queue now, if it leads.
     pub drains: bool,
-    /// Whether it is a router that divides the link: then its hosts do not.
+    /// Whether it is a router that divides the link: then its hosts do not divide it.
     pub is_router: bool,
     /// What each of the others may take, if it leads.
     pub parts: Vec<(u64, Rate)>,
 }
 
-/// What another said last.
+/// What another host said last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Heard {
-    /// That.
+    /// The message.
     pub said: Said,
-    /// Where it was heard.
+    /// The address from which the message came.
     pub from: Ipv6Addr,
     at: Time,
 }
@@ -82,17 +82,17 @@ pub struct Peers {
     own: Said,
     heard: BTreeMap<u64, Heard>,
     beside: Beside,
-    /// When it last heard a router that divides.
+    /// When this host last heard a router that divides.
     router_at: Option<Time>,
-    /// When it last received much.
+    /// When this host last received at least [`ACTIVE`].
     active_at: Option<Time>,
-    /// What it knew of the link before it was told.
+    /// The capacity that this host knew before another host led.
     known: Rate,
-    /// Since when it is told, and since when that does not fit.
+    /// Since when this host is told its part, and since when that part does not fit.
     told_since: Option<Time>,
     short_since: Option<Time>,
     away: Backoff,
-    /// Until when it divides by itself.
+    /// Until this time the host divides by itself.
     until: Time,
 }
 
@@ -113,8 +113,8 @@ impl Peers {
         }
     }
 
-    /// Takes in what the host at an address says. An address is one host, and a host has one address as long as it
-    /// is heard there; beyond [`PEERS_MAX`] hosts those that are known are heard alone.
+    /// Takes in what the host at an address says. An address stands for one host, and a host keeps its address while it
+    /// is heard there. Beyond [`PEERS_MAX`] hosts only the known ones are heard.
     pub fn handle_said(&mut self, said: Said, from: Ipv6Addr, now: Time) {
         if said.is_router {
             self.router_at = Some(now);
@@ -124,24 +124,24 @@ impl Peers {
         if said.id == self.own.id || is_elsewhere {
             return;
         }
-        // One of before at this address has started again.
+        // An earlier host at this address has started again.
         self.heard.retain(|id, other| other.from != from || *id == said.id);
         if self.heard.contains_key(&said.id) || self.heard.len() < PEERS_MAX {
             self.heard.insert(said.id, Heard { said, from, at: now });
         }
     }
 
-    /// Who is heard.
+    /// The hosts that are heard.
     pub fn heard(&self) -> impl ExactSizeIterator<Item = &Heard> {
         self.heard.values()
     }
 
-    /// As what this host sees them in this tick.
+    /// How this host sees the others in this tick.
     pub fn beside(&self) -> &Beside {
         &self.beside
     }
 
-    /// Who is there at the beginning of a tick.
+    /// Takes in the beginning of a tick; returns which hosts are there.
     pub fn handle_tick(&mut self, now: Time) -> &Beside {
         self.heard.retain(|_, heard| now.since(heard.at) < SILENCE);
         self.beside = match self.leader() {
@@ -162,7 +162,7 @@ impl Peers {
         self.heard().map(move |heard| other(&heard.said))
     }
 
-    /// Who leads does so while it can; then the first that can.
+    /// A leader stays the leader while it can; otherwise the host with the lowest id that can lead.
     fn leader(&self) -> Option<&Said> {
         let all = || {
             let heard = self.heard().map(|heard| &heard.said);
@@ -175,8 +175,8 @@ impl Peers {
         all().filter(|said| !said.parts.is_empty()).min_by_key(first).or(all().min_by_key(first))
     }
 
-    /// What to say after a tick in which this was decided; nothing while it divides by itself, or hardly receives
-    /// anything.
+    /// What to say after a tick with this decision; `None` while this host divides by itself, or receives almost
+    /// nothing.
     pub fn say(
         &mut self,
         decision: &Decision,
@@ -215,14 +215,14 @@ impl Peers {
         is_heard.then_some(&self.own)
     }
 
-    /// Ends what does not fit.
+    /// Stops believing the leader if what it says does not fit what arrives.
     fn verify(&mut self, rate: Rate, wants_more: bool, is_idle: Option<bool>, now: Time) {
         let Beside::Told(told) = &self.beside else {
             (self.told_since, self.short_since) = (None, None);
             return;
         };
         let equal = self.known / (self.heard.len() as u64 + 1);
-        // What is kept for others is not taken.
+        // Capacity that the leader keeps for others is not used.
         let is_kept = is_idle == Some(true) && rate >= told.part * TAKEN;
         let is_short = wants_more && (is_kept || told.part < equal * DUE);
         let since = *self.told_since.get_or_insert(now);
@@ -245,7 +245,7 @@ impl Said {
     }
 }
 
-/// What each of the others may take: what it would have if it wanted all.
+/// What each of the other hosts may take: the part that it would have if it wanted all it can get.
 fn parts(link: Rate, own: Option<Rate>, others: &[Other], is_open: bool) -> Vec<Rate> {
     if is_open {
         return vec![link * ALL; others.len()];

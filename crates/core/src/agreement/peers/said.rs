@@ -1,4 +1,4 @@
-//! The datagram with which a host says what it gets. Numbers are in network order.
+//! The datagram with which a host says what it gets. Numbers are in network byte order.
 //!
 //! | at | bytes | |
 //! |---|---|---|
@@ -58,7 +58,7 @@ impl Said {
             numbers.split_first_chunk()?;
         let some = |bps: u64, none: Rate| Some(Rate::bps(bps)).filter(|rate| *rate != none);
         let parts = parts.chunks_exact(2).map(|two| (two[0], Rate::bps(two[1])));
-        // To a router all is one network.
+        // A router divides for all networks behind it, so its network does not matter.
         (from == network || flags == 2).then(|| Said {
             id,
             rate: Rate::bps(rate),

@@ -15,7 +15,7 @@ fn address(n: u64) -> Ipv6Addr {
     Ipv6Addr::from(0xfe80 << 112 | u128::from(n))
 }
 
-/// What a host with one group decides that believes in a link and wants all.
+/// The decision of a host with one group that knows this capacity and wants all it can get.
 fn decided(link: Option<Rate>, rate: Rate) -> Decision {
     let state = GroupState::Saturating;
     let group = GroupDecision { rate, share: rate, state, ..GroupDecision::default() };
@@ -30,14 +30,14 @@ fn decided(link: Option<Rate>, rate: Rate) -> Decision {
     Decision { capacity: link, delay: Some(delay), groups: vec![group], ..Decision::initial(1) }
 }
 
-/// What a leader says: the link carries 20 Mbit/s, and the host with this id may take `part`.
+/// What a leader says: the link carries 20 Mbit/s, and the host with the id `to` may take `part`.
 fn leads(id: u64, to: u64, part: Rate) -> Said {
     let rate = Rate::mbit(20).saturating_sub(part);
     let (link, carried) = (Some(Rate::mbit(20)), Rate::mbit(20));
     Said { id, rate, link, carried, parts: vec![(to, part)], ..Said::default() }
 }
 
-/// A host that knew a link of 20 Mbit/s and is told this from then on; in which tick it believes nothing any more.
+/// A host that knew a link of 20 Mbit/s and is told this part from then on; returns the tick in which belief ends.
 fn believes(part: Rate, rate: Rate, is_idle: bool) -> Option<u64> {
     let mut host = Peers::new(9);
     host.say(&decided(Some(Rate::mbit(20)), rate), AtLink::default(), at(0));
@@ -61,7 +61,7 @@ fn the_first_that_knows_the_link_leads_until_it_is_gone() {
         for tick in ticks {
             for n in 0..3 {
                 hosts[n].handle_tick(at(tick));
-                // The first learns the link last.
+                // The first host learns the link's capacity last.
                 let known = (n > 0 || tick > 3).then_some(link);
                 let said = hosts[n].say(&decided(known, Rate::mbit(10)), BUSY, at(tick));
                 if let Some(said) = said.cloned().filter(|_| speak[n]) {
@@ -110,7 +110,7 @@ fn who_lies_again_is_believed_later() {
         let own = decided(Some(Rate::mbit(20)), Rate::mbit(1));
         host.say(&own, BUSY, at(tick));
     }
-    // Of 10 minutes: 2 s each time, after 10, 20, 40, 80, 160 and 320 s.
+    // In 10 minutes: 2 s each time, after 10, 20, 40, 80, 160 and 320 s.
     let ticks = told.iter().filter(|told| **told).count();
     assert!((50..=80).contains(&ticks), "{ticks}");
 }
@@ -120,10 +120,10 @@ fn identities_are_addresses_and_have_no_more_room_than_there_is() {
     let mut host = Peers::new(9);
     let says = |id| Said { id, rate: Rate::mbit(1), ..Said::default() };
     host.handle_said(says(1), address(1), at(0));
-    // What it hears of itself, and its own words from another address.
+    // Its own messages from elsewhere, and another host's messages from a new address.
     host.handle_said(says(9), address(2), at(0));
     host.handle_said(Said { rate: Rate::mbit(900), ..says(1) }, address(3), at(0));
-    // A hundred names at one address, then a hundred addresses.
+    // A hundred ids at one address, then a hundred addresses.
     (100..200).for_each(|id| host.handle_said(says(id), address(4), at(0)));
     assert_eq!(
         host.heard().map(|heard| (heard.said.id, heard.said.rate.as_bps())).collect::<Vec<_>>(),
@@ -196,8 +196,8 @@ proptest! {
         prop_assert_eq!(Said::read(&bytes, network), Some(said));
     }
 
-    /// Whatever others say, nothing breaks, and a host that wants more is never told less than its due for longer
-    /// than is believed.
+    /// Whatever others say, nothing breaks, and a host that wants more is not told less than its due for longer than it
+    /// believes.
     #[test]
     fn nobody_is_kept_below_its_due(
         heard in prop::collection::vec(prop::collection::vec((any_said(), 0..4_u64), 0..4), 100),

@@ -1,29 +1,29 @@
 //! Which queue a flow has, as long as it lasts: set-associative hashing.
 //!
-//! Problem: of sixteen flows in sixteen queues that a hash chooses, most share a queue with another
-//! and get a half or a third of what the others get. Method: each leaf of a class with several
-//! remembers up to three flows. A flow that is new gets, of the eight leaves from the one that its
-//! hash says, the first with the fewest flows, and then finds itself there again; a leaf weighs as
-//! much as it has flows. A flow that was silent for 2.1 to 3.2 s is forgotten: that is longer than the
-//! first three retransmission timeouts.
+//! Problem: if a hash alone puts sixteen flows into sixteen queues, most share a queue with another
+//! flow and get a half or a third of what the others get. Method: each leaf of a class with several
+//! leaves remembers up to three flows. A new flow looks at eight leaves, starting with the one that
+//! its hash selects, takes the first with the fewest flows, and is found there again later. A
+//! leaf's weight is the number of its flows. A flow that was silent for 2.1 to 3.2 s is forgotten:
+//! that is longer than the first three retransmission timeouts.
 //!
-//! A flow is *thin* while it sends less than its part of the leaf's share. Among many flows a call has a
-//! leaf that others fill. So a full leaf lets a thin flow pass, up to twice the leaf's share beyond the limit: what
-//! passes is counted as all else is.
+//! A flow is *thin* while it sends less than its part of the leaf's share. With many flows, a call
+//! gets a leaf that other flows fill. So a full leaf lets a thin flow pass, up to twice the leaf's
+//! share beyond the limit; these bytes are counted like all others.
 //!
-//! Properties, tested: a flow that sends stays where it is, but for one that finds three flows in all
-//! its leaves: it goes where its hash says, and takes the place of one that is not thin when it is refused a packet.
-//! Who splits into many flows takes no more of the others by it. While a leaf's weight changes, its backlog does
-//! not, but for less than a byte.
+//! Properties, tested: a flow that sends stays in its leaf, except a flow that finds three flows in
+//! each of its leaves: it uses the leaf that its hash selects and, when it is refused a packet,
+//! takes the place of a flow that is not thin. A sender that splits into many flows takes no more
+//! from the others by that. A change of a leaf's weight changes its backlog by less than a byte.
 //!
 //! Source: CAKE's eight ways (Høiland-Jørgensen et al., Piece of CAKE, §III.B).
 
 use super::State;
 use crate::phantom::plan::{Leaf, Plan};
 
-/// What a leaf remembers of its flows: three lanes of 21 bits, each with 12 bits of a flow's hash, 7 bits of what
-/// it sent, in 2^[`Plan::sent_shift`] bytes and halved at the end of each window, and two bits of age: 3 is seen
-/// in this epoch, 1 is forgotten with the next, 0 is vacant.
+/// What a leaf remembers of its flows: three lanes of 21 bits. Each has 12 bits of a flow's hash, 7 bits of the volume
+/// it sent, in 2^[`Plan::sent_shift`] bytes and halved at the end of each window, and two bits of age: 3 is seen in
+/// this epoch, 1 is forgotten with the next epoch, 0 is vacant.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(transparent)]
 pub struct Flows(pub u64);
@@ -44,7 +44,7 @@ const WAYS: usize = 8;
 /// An epoch is 2³⁰ ns.
 const EPOCH_SHIFT: u32 = 30;
 impl Flows {
-    /// What the leaf weighs: its flows, but one at least.
+    /// Weight of the leaf: the number of its flows, but at least one.
     #[inline(always)]
     fn weight(self) -> u16 {
         self.count().max(1)
@@ -56,13 +56,13 @@ impl Flows {
         ones(self.taken())
     }
 
-    /// The lowest bits of lanes that are taken.
+    /// The lowest bit of each lane that is taken.
     #[inline(always)]
     fn taken(self) -> u64 {
         (self.0 | self.0 >> 1) & LOW
     }
 
-    /// The lowest bit of the lane that has a flow, or 0. Without a branch: which one is as good as random.
+    /// The lowest bit of the lane that holds the flow, or 0. Without a branch, as the lane is as good as random.
     #[inline(always)]
     fn find(self, tag: u64) -> u64 {
         let others = ((self.0 ^ ((tag << TAG_SHIFT) * LOW)) >> TAG_SHIFT) & (TAG_MASK * LOW);
@@ -82,7 +82,7 @@ impl Flows {
         self.0 = (self.0 + more * (lane << SENT_SHIFT)) | (lane * AGE_MASK);
     }
 
-    /// What all flows sent is half as much.
+    /// Halves the volume that each flow sent.
     #[inline(always)]
     pub(super) fn halve(&mut self) {
         let all = LOW * (SENT_MAX << SENT_SHIFT);
@@ -101,13 +101,13 @@ impl Flows {
         self.0 = self.0 & !(lane * LANE_MASK) | (lane * flow);
     }
 
-    /// The first lane whose flow sent most; none is vacant.
+    /// The lane whose flow sent most, the first of them at a tie; no lane is vacant.
     fn fattest(self) -> u64 {
         let lanes = (0..LANES).map(|nth| 1 << (u32::from(nth) * LANE_BITS));
         lanes.rev().max_by_key(|lane| self.sent(*lane)).expect("invariant: there are lanes")
     }
 
-    /// All flows are older by an epoch.
+    /// Makes all flows older by one epoch.
     fn age(&mut self) {
         // 3, 2, 1, 0 become 2, 1, 0, 0.
         let (high, low) = ((self.0 >> 1) & LOW, self.0 & LOW);
@@ -121,14 +121,14 @@ fn ones(lanes: u64) -> u16 {
     ((lanes + (lanes >> LANE_BITS) + (lanes >> (2 * LANE_BITS))) & AGE_MASK) as u16
 }
 
-/// The way `nth` of a flow whose hash says `leaf`.
+/// The leaf that is choice `nth` of a flow whose hash selects `leaf`.
 fn way(spec: &Leaf, leaf: usize, nth: usize) -> usize {
     let (first, count) = (usize::from(spec.class_first), usize::from(spec.class_count));
     let at = leaf - first + nth;
     first + if at >= count { at - count } else { at }
 }
 
-/// A leaf, and the lowest bit of the flow's lane in it; 0 if the flow is new there, or the only one of a class.
+/// A leaf and the lowest bit of the flow's lane; the bit is 0 if the flow is new or the class has one leaf.
 #[derive(Clone, Copy)]
 pub(super) struct Place {
     pub(super) leaf: usize,
@@ -137,14 +137,14 @@ pub(super) struct Place {
 }
 
 impl State<'_> {
-    /// The weight of a leaf at its parent. Of a class with several leaves each has the weight 1, and one
-    /// alone has no flows.
+    /// The weight of a leaf at its parent. The leaves of a class with several all have a plan
+    /// weight of 1 and weigh as much as they have flows; the only leaf of a class has no flows.
     #[inline(always)]
     pub(super) fn weight(&self, plan: &Plan, leaf: usize) -> u16 {
         plan.leaves[leaf].weight * self.leaves[leaf].flows.weight()
     }
 
-    /// 2³² divided by it, rounded down.
+    /// 2³² divided by the leaf's weight, rounded down.
     #[inline(always)]
     pub(super) fn inverse(&self, plan: &Plan, leaf: usize) -> u64 {
         match self.leaves[leaf].flows.weight() {
@@ -153,7 +153,7 @@ impl State<'_> {
         }
     }
 
-    /// Where a flow is whose hash says `leaf`, or is to be. It sends `more`, in 2^[`Plan::sent_shift`] bytes.
+    /// Place of a flow whose hash selects `leaf`, known or new. It sends `more`, in 2^[`Plan::sent_shift`] bytes.
     #[inline(always)]
     pub(super) fn find_place(&mut self, plan: &Plan, leaf: usize, flow: u32, more: u64) -> Place {
         let spec = &plan.leaves[leaf];
@@ -190,11 +190,11 @@ impl State<'_> {
         Place { leaf: best.1, lane: 0, is_new: true }
     }
 
-    /// Whether a leaf, which would have a backlog of `beyond` bytes more than its limit, lets the flow at a place pass,
-    /// since others share it and the flow sent no more in this window and, by halves, in those before than its part
-    /// of the leaf's `share` of a window, bytes.
+    /// Whether a leaf whose backlog would exceed its limit by `beyond` bytes lets the flow at a place pass. It does if
+    /// other flows share the leaf and the flow sent, in this window plus the halved volume of earlier ones, no more
+    /// than its part of the leaf's `share` of a window, bytes.
     pub(super) fn is_spared(&self, plan: &Plan, place: Place, beyond: u64, share: u64) -> bool {
-        // With a backlog longer by more than a window the rate has fallen.
+        // A backlog beyond the limit by more than a window means that the rate has fallen.
         if place.lane == 0 || beyond > (2 * share).min(plan.pace.window_bytes) {
             return false;
         }
@@ -203,7 +203,7 @@ impl State<'_> {
         count > 1 && sent < SENT_MAX && (sent << plan.sent_shift) * count <= share
     }
 
-    /// A leaf that is settled remembers a new flow, if it has room for it.
+    /// Makes a settled leaf remember a new flow, if it has room for it.
     #[inline(never)]
     pub(super) fn remember(&mut self, plan: &Plan, place: &mut Place, flow: u32, more: u64) {
         place.lane = self.leaves[place.leaf].flows.vacant();
@@ -213,8 +213,8 @@ impl State<'_> {
         }
     }
 
-    /// A leaf without room for a new flow remembers it instead of the one that sent most, if that is not thin, and
-    /// as if it had sent what is just too much: so it is soon known for what it sends.
+    /// Makes a leaf without room remember a new flow in place of the one that sent most, unless that one is thin. The
+    /// new flow is entered as if it had sent just too much to be thin, so that its real volume is soon known.
     #[inline(never)]
     pub(super) fn remember_instead(
         &mut self,
@@ -245,7 +245,7 @@ impl State<'_> {
         }
     }
 
-    /// Changes the flows of a settled leaf. It keeps its backlog.
+    /// Changes the flows of a settled leaf; its backlog stays the same.
     fn reweigh(&mut self, plan: &Plan, leaf: usize, change: impl Fn(&mut Flows)) {
         let state = &mut self.leaves[leaf];
         let before = state.flows.weight();

@@ -1,4 +1,4 @@
-//! What the oracles' tests see of a subscriber's state, and how they set it up.
+//! Lets the tests against the oracles read and set up a subscriber's state.
 
 use super::window::WINDOW_FLAGS;
 use super::{Aggregate, State};
@@ -6,7 +6,7 @@ use crate::phantom::UNIT_BITS;
 use crate::phantom::plan::Plan;
 use crate::units::Time;
 
-/// What is known of a leaf, all nodes settled.
+/// State of a leaf while all nodes are settled.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in crate::phantom) struct LeafSeen {
     /// In 2⁻²⁴ bytes.
@@ -37,7 +37,7 @@ pub(in crate::phantom) fn window_at(aggregate: &Aggregate) -> Time {
     Time::from_nanos(aggregate.head.window_at & !WINDOW_FLAGS)
 }
 
-/// Gives all nodes the service of the time until now, which is otherwise put off.
+/// Gives all nodes their service up to `now`, which is otherwise deferred.
 pub(in crate::phantom) fn settle(aggregate: &mut Aggregate, plan: &Plan, now: Time) {
     aggregate.state().settle_all(plan, now.as_nanos());
 }
@@ -63,7 +63,7 @@ fn look(state: &State<'_>, plan: &Plan, leaf: usize) -> LeafSeen {
     }
 }
 
-/// A weighted node whose weight is not that of its busy children, if there is one.
+/// A weighted node whose weight is not the sum of its busy children's weights, if there is one.
 pub(in crate::phantom) fn wrong_weight(aggregate: &mut Aggregate, plan: &Plan) -> Option<usize> {
     let state = aggregate.state();
     let sum = |node: usize| {

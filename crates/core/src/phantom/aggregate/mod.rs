@@ -4,21 +4,21 @@
 //! Everything is an integer and this text is the specification: the kernel program
 //! (`crates/linux/bpf/police_aggregate.h`) does the same steps and gives the same verdicts.
 //!
-//! Terms. A *unit* is 2⁻²⁴ bytes, so that rate · time is exact. Of a weighted node, *virtual time*
-//! `v` is what one unit of weight has been served since the beginning; a child with a backlog has its
-//! *finish*, the virtual time at which it will be empty, so its backlog is weight · (finish − v) and
-//! serving all children takes one addition. A child of a priority node has its backlog itself.
-//! *Busy* are the children with a backlog. A node is *settled* when the service of the time that has
-//! passed has been given to it.
+//! Terms. A *unit* is 2⁻²⁴ bytes, so that rate · time is exact. The *virtual time* `v` of a
+//! weighted node is the service that one unit of weight has received since the beginning. A child
+//! with a backlog has a *finish*, the virtual time at which it will be empty, so its backlog is
+//! weight · (finish − v) and one addition serves all children. For a child of a priority node the
+//! backlog itself is stored. A child with a backlog is *busy*. A node is *settled* when it has been
+//! given the service of the time that has passed.
 //!
 //! Laziness. Nothing happens between packets, so the service of the time between them can be given
 //! later: at a packet only the nodes from the root to its leaf are settled, and not even these when
 //! the leaf is surely busy and the packet surely fits. Both are exact.
 //!
 //! Properties, all tested: the drain is fluid GPS within an MSS; in any time no leaf accepts more
-//! than its limit (and the grace) beyond its service, and all no more than the gate allows; magic
-//! bytes never take the place of real ones that were not yet served; what is never full loses
-//! nothing; a packet costs O(1), a queue that empties O(children).
+//! than its limit (and the grace) beyond its service, and all together no more than the gate
+//! allows; magic bytes never replace real bytes that were not served yet; a leaf whose queue is
+//! never full loses nothing; a packet costs O(1), a queue that empties O(children).
 //!
 //! Source: BC-PQP §3-4, with the resolutions of docs/research/papers/bcpqp.md.
 
@@ -40,25 +40,25 @@ use node::per_weight;
 pub use soft::Mark;
 use window::REFUSED;
 
-/// What is known of a subscriber as a whole.
+/// State of a subscriber as a whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Head {
-    /// Up to when the root is settled, ns.
+    /// Time up to which the root is settled, ns.
     pub at: u64,
-    /// When the window of burst control began, ns; its lowest bits tell of the start
-    /// ([`window`]).
+    /// When the window of burst control began, ns; the lowest bits are flags of the subscriber's
+    /// start ([`window`]).
     pub window_at: u64,
-    /// When all that was accepted would have passed at the gate's rate, ns; but after a pause it was
+    /// When all accepted packets would have passed at the gate's rate, ns. After a pause it is
     /// moved back, so that a sender may catch up. The lowest bits are flags.
     pub gate_at: u64,
     /// What the rate carries in a window as long as the last one was, bytes; at first 0.
     pub window_bytes: u32,
-    /// How much more is spare than after idleness, when the window began, 2¹⁰ ns of the rate.
+    /// Spare at the start of the window beyond the spare after idleness, in 2¹⁰ ns of the rate.
     pub spare: i32,
 }
 
-/// What is known of an inner node.
+/// State of an inner node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct InnerState {
@@ -66,16 +66,16 @@ pub struct InnerState {
     pub v: u64,
     /// Which children are busy.
     pub busy: u64,
-    /// No busy child finishes before.
+    /// Virtual time before which no busy child finishes.
     pub nearest: u64,
     /// Its own finish under a weighted parent, its backlog in units under a priority parent.
     pub finish: u64,
-    /// Under a weighted parent the parent's virtual time up to which it is settled; under a
-    /// priority parent what it has been given and not yet passed on, in units.
+    /// Under a weighted parent: the parent's virtual time up to which this node is settled. Under a
+    /// priority parent: the service it was given and has not passed on yet, in units.
     pub seen: u64,
     /// Virtual time when the window began, bytes per weight; wraps.
     pub v_window: u32,
-    /// Service too small for all busy children to get a unit each; less than `weight`.
+    /// Service left over, too little to give one unit per weight; less than `weight`.
     pub carry: u16,
     /// Sum of the weights of its busy children.
     pub weight: u16,
@@ -85,7 +85,7 @@ pub struct InnerState {
     pub used_last: u32,
 }
 
-/// What is known of a leaf. All but the signal and the flows means something only while it is busy.
+/// State of a leaf. While it is not busy, only `accepted`, `mark` and `flows` have a meaning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct LeafState {
@@ -95,7 +95,7 @@ pub struct LeafState {
     pub accepted: u32,
     /// Magic bytes put in before the last `after` bytes; some of them may have been served.
     pub magic: u32,
-    /// Accepted since, bytes.
+    /// Bytes accepted since then.
     pub after: u32,
     /// The signals that its sender got, and how long it has been too fast; see [`Mark`].
     pub mark: Mark,
@@ -103,7 +103,7 @@ pub struct LeafState {
     pub flows: Flows,
 }
 
-/// The state of one subscriber, wherever it lies.
+/// The state of one subscriber, wherever it is stored.
 #[derive(Debug)]
 pub struct State<'a> {
     /// State of the whole.
@@ -122,7 +122,7 @@ pub struct Aggregate {
     leaves: Vec<LeafState>,
 }
 
-/// A subscriber's state in one piece, as the kernel has it, for up to `INNERS` and `LEAVES`.
+/// A subscriber's state in one block, as in the kernel, for up to `INNERS` and `LEAVES` nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C, align(64))]
 pub struct Slot<const INNERS: usize, const LEAVES: usize> {
@@ -142,7 +142,7 @@ pub struct BcPqp {
 }
 
 impl Aggregate {
-    /// Nothing has arrived yet.
+    /// The state before anything has arrived.
     pub fn new(plan: &Plan) -> Aggregate {
         Aggregate {
             head: Head::default(),
@@ -151,7 +151,7 @@ impl Aggregate {
         }
     }
 
-    /// Its state.
+    /// The state as mutable slices.
     pub fn state(&mut self) -> State<'_> {
         let Aggregate { head, inners, leaves } = self;
         State { head, inners, leaves }
@@ -159,7 +159,7 @@ impl Aggregate {
 }
 
 impl<const INNERS: usize, const LEAVES: usize> Slot<INNERS, LEAVES> {
-    /// Nothing has arrived yet.
+    /// The state before anything has arrived.
     pub fn new() -> Self {
         Slot {
             head: Head::default(),
@@ -168,16 +168,16 @@ impl<const INNERS: usize, const LEAVES: usize> Slot<INNERS, LEAVES> {
         }
     }
 
-    /// Its state.
+    /// The state as mutable slices.
     pub fn state(&mut self) -> State<'_> {
         let Slot { head, inners, leaves } = self;
         State { head, inners, leaves }
     }
 
-    /// Reads a part of the cache lines that a decision about a packet of this leaf may need, so that
-    /// who has several packets at hand gets the slots of all from memory at the same time: at a
-    /// decision itself, whose branches wait for it, it comes line by line. Use what it returns
-    /// ([`std::hint::black_box`]), or the compiler sees that it is not needed.
+    /// Reads a part of the cache lines that the decision about a packet of this leaf may need. A
+    /// caller that has several packets at hand thus loads the slots of all of them from memory at
+    /// the same time; in the decision itself the branches wait for memory line by line. Use the
+    /// returned value ([`std::hint::black_box`]), or the compiler removes the reads.
     #[inline]
     pub fn touch(&self, leaf: usize) -> u64 {
         let InnerState { v, busy, .. } = self.inners[0];
@@ -186,7 +186,7 @@ impl<const INNERS: usize, const LEAVES: usize> Slot<INNERS, LEAVES> {
         if LEAVES <= 16 {
             return (0..LEAVES).step_by(2).fold(near, |sum, leaf| sum ^ finish(leaf));
         }
-        // Touches only some of many leaves, those that are likely to be read, without a branch that stalls.
+        // Of many leaves, touches only some that are likely to be read, without a branch that stalls.
         near ^ finish(busy.trailing_zeros() as usize) ^ finish(63 ^ busy.leading_zeros() as usize)
     }
 }
@@ -210,16 +210,16 @@ impl Police for BcPqp {
     }
 }
 
-/// Decides about a packet of a subscriber of `plan`, in O(1) but for queues that become empty.
+/// Decides about a packet of a subscriber of `plan`, in O(1) except for queues that become empty.
 ///
 /// # Panics
-/// If `state` has fewer nodes than the plan, or the plan no such leaf.
+/// If `state` has fewer nodes than the plan, or the plan does not have the packet's leaf.
 pub fn decide(plan: &Plan, state: &mut State<'_>, now: Time, arrival: Arrival) -> Verdict {
     let now = now.as_nanos();
     let size = arrival.size.as_u64().min(SIZE_MAX);
     let mut state = state.again();
     state.roll_window(plan, now);
-    // Rounded by the time's lowest bits: up or down, and right in the long run.
+    // Rounded up or down depending on the time's lowest bits, so that it is right on average.
     let sent = (size + (now & ((1 << plan.sent_shift) - 1))) >> plan.sent_shift;
     let mut place = state.find_place(plan, arrival.leaf, arrival.flow, sent);
     let arrival = Arrival { leaf: place.leaf, ..arrival };
@@ -234,7 +234,7 @@ pub fn decide(plan: &Plan, state: &mut State<'_>, now: Time, arrival: Arrival) -
     }
     let backlog = state.backlog(plan, arrival.leaf) + size;
     let limit = u64::from(plan.pace.limit);
-    // Its leaf counts as busy in its share already, which is not needed when little waits.
+    // This share already counts the leaf as busy. It is not needed when the backlog is small.
     let share = match backlog > ALLOWANCE.0 || state.leaves[arrival.leaf].mark.is_disarmed() {
         true => state.offered_in_window(plan, now, arrival.leaf),
         false => 0,
@@ -266,38 +266,38 @@ pub fn decide(plan: &Plan, state: &mut State<'_>, now: Time, arrival: Arrival) -
     }
 }
 
-/// What a flow may send before anything is known of it, bytes: what its share carries in four
-/// windows, but two segments at least and ten, what TCP begins with (RFC 6928), at most; and always
-/// what its share carries in two windows. So flows that begin at once cannot all send ten
-/// segments where these are seconds of the rate, and one that comes back from a retransmission
-/// timeout of 200 ms may catch up.
+/// Bytes a flow may send before anything is known of it: what its share carries in four windows,
+/// but at least two segments and at most ten, TCP's initial window (RFC 6928); and always what its
+/// share carries in two windows. So flows that begin together cannot all send ten segments where
+/// these take seconds at the rate, and a flow that comes back from a retransmission timeout of 200
+/// ms may catch up.
 const ALLOWANCE: (u64, u64) = (2 * MSS, 10 * MSS);
-/// A leaf is filled when it accepts more than this fraction of its share in a window. Reno's sawtooth
-/// needs 4/3 (BC-PQP §4, which takes 3/2); the less the smaller are the bursts of BBR, which heeds
-/// nothing else.
+/// A leaf is filled when it accepts more than this multiple of its share in a window. Reno's
+/// sawtooth needs 4/3 (BC-PQP §4, which takes 3/2). The smaller the multiple, the smaller the
+/// bursts of BBR, which reacts to nothing else.
 const BURST: Part = Part::of(7, 5);
 
 /// The rest of a window is counted in parts of 2⁻¹⁰, so that no product exceeds 64 bits.
 const REST_SHIFT: u32 = 10;
 
-/// Where less than this passes in a window, bytes, starved classes send nothing.
+/// Where a window carries fewer bytes than this, starved classes may send nothing.
 const TRICKLE_WINDOW: u64 = 8 * MSS;
 
-/// Pause in ns after which a sender that comes back counts as one that starts, not as one that comes
-/// back from its first or second retransmission timeout.
+/// Pause in ns after which a returning sender counts as one that starts, not as one that returns
+/// from its first or second retransmission timeout.
 const PAUSE_MAX: u64 = 1_000_000_000;
 
 /// No packet is larger, super-packets before segmentation included; the kernel says 512 KiB.
 const SIZE_MAX: u64 = 1 << 20;
 
-/// Flags of [`Head::gate_at`], its lowest bits: it was moved back, so that a sender may catch up.
+/// Flag of [`Head::gate_at`], in its lowest bits: it was moved back, so that a sender may catch up.
 const CATCHES_UP: u64 = 1;
-/// The start is over: the sender has seen the rate.
+/// Flag: the start is over, as the sender has seen the rate.
 const IS_OPEN: u64 = 2;
 const GATE_FLAGS: u64 = 3;
 
-/// When the gate, which lets through at its rate what is accepted at `gate_at`, begins with the next
-/// packet; see [`Head::gate_at`].
+/// Time from which the gate counts the next packet. The gate passes at its own rate what has been
+/// accepted up to `gate_at`; see [`Head::gate_at`].
 #[inline(always)]
 fn gate_from(plan: &Plan, gate_at: u64, now: u64) -> u64 {
     if gate_at > now {
@@ -314,7 +314,7 @@ fn gate_from(plan: &Plan, gate_at: u64, now: u64) -> u64 {
 }
 
 impl State<'_> {
-    /// The same state, for a call that is not on the common way: so that the compiler keeps the
+    /// Reborrows the same state for a call off the common path, so that the compiler keeps the
     /// slices in registers.
     #[inline(always)]
     fn again(&mut self) -> State<'_> {
@@ -329,8 +329,8 @@ impl State<'_> {
         }
     }
 
-    /// Up to when the gate is taken after a packet, ns; `None` if it does not let the packet through, which
-    /// the window remembers.
+    /// Time up to which the gate is taken after this packet, ns; `None` if it does not let the
+    /// packet through, and then the window remembers the refusal.
     #[inline(always)]
     fn pass_gate(&mut self, plan: &Plan, now: u64, size: u64) -> Option<u64> {
         let from = gate_from(plan, self.head.gate_at, now);
@@ -343,15 +343,15 @@ impl State<'_> {
         Some(gate_at)
     }
 
-    /// Whether senders that start have been refused something at the gate in this window.
+    /// Whether the gate refused a packet of a subscriber at its start in this window.
     #[inline(always)]
     fn is_start_refused(&self) -> bool {
         self.head.window_at & REFUSED != 0 && self.head.gate_at & IS_OPEN == 0
     }
 
-    /// Accepts the packet without settling anything if that is exact and burst control has nothing
-    /// to say: its leaf hangs at the root, is busy even if it got all the service, and would have
-    /// room even if it got none.
+    /// Accepts the packet without settling anything where that is exact and burst control would not
+    /// act: its leaf hangs directly at the root, stays busy even if it got all the service, and
+    /// would have room even if it got none.
     #[inline(always)]
     fn surely_fits(&mut self, plan: &Plan, now: u64, leaf: usize, size: u64) -> bool {
         let spec = &plan.leaves[leaf];
@@ -394,10 +394,10 @@ impl State<'_> {
         state.after = state.after.saturating_add(size as u32);
     }
 
-    /// The class of a settled leaf that got nothing in this window and the last, because of classes
-    /// before it. It may send a packet past its full queue: a sender that gets none for seconds tries
-    /// again only after as many more. Not where these packets, one in two windows for a class, are more
-    /// than a sixteenth of the rate.
+    /// The class of a settled leaf that got nothing in this window and the last, because of
+    /// higher-priority classes. It may send one packet past its full queue: a sender that gets
+    /// nothing for seconds tries again only after seconds more. This does not apply where these
+    /// packets, one per class in two windows, are more than a sixteenth of the rate.
     #[inline(never)]
     fn starved(&self, plan: &Plan, leaf: usize) -> Option<usize> {
         if plan.pace.window_bytes < TRICKLE_WINDOW {
@@ -411,10 +411,10 @@ impl State<'_> {
         plan.path_to(plan.leaves[leaf].parent.into()).find(is_starved)
     }
 
-    /// Fills the leaf's queue with magic if it accepted more in this window than its share explains,
-    /// and has a backlog of more than a flow may send before anything is known of it. While senders that
-    /// start are refused packets at the gate, more than its share is enough: so they learn of their rate
-    /// now, and not when the queue is full of what they sent too fast.
+    /// Fills the leaf's queue with magic if it accepted more in this window than its share explains
+    /// and its backlog exceeds what a flow may send before anything is known of it. While the gate
+    /// refuses packets of a subscriber at its start, anything above the share is enough: senders
+    /// then learn their rate now, and not when the queue is full of what they sent too fast.
     fn control_burst(&mut self, plan: &Plan, leaf: usize, share: u64) {
         let backlog = self.backlog(plan, leaf);
         let LeafState { accepted, mark, .. } = self.leaves[leaf];
@@ -430,11 +430,11 @@ impl State<'_> {
         }
     }
 
-    /// Puts magic into a settled leaf until it is full. Magic that is still there counts as put in
-    /// at the same place, before what came after the first: so it is served earlier than in truth,
-    /// and never taken for more than it is.
+    /// Puts magic into a settled leaf until it is full. Magic that is still there counts as
+    /// inserted before all bytes after the first magic: it is served earlier than in truth, and
+    /// never counted as more.
     ///
-    /// Not while the subscriber is owed something, as [`window`] says: magic would cost it more.
+    /// Does nothing while the spare exceeds that after idleness, see [`window`]: magic costs rate.
     fn fill(&mut self, plan: &Plan, leaf: usize) {
         let room = u64::from(plan.pace.limit).saturating_sub(self.backlog(plan, leaf));
         if room == 0 || self.head.spare > 0 {
@@ -460,9 +460,9 @@ impl State<'_> {
         self.backlog(plan, leaf).saturating_sub(behind).min(state.magic.into())
     }
 
-    /// What this window has for the leaf if it is always busy, bytes: what was served per weight until
-    /// now, and its share of the rest. So queues that are busy for moments, as those of calls and
-    /// films are, take no more from its share than they use. The path is settled.
+    /// Bytes that this window offers to the leaf if it is always busy: the service per weight until
+    /// now, plus its share of the rest. So queues that are busy only for moments, such as those of
+    /// calls and films, take no more from its share than they use. The path is settled.
     #[inline(always)]
     fn offered_in_window(&self, plan: &Plan, now: u64, leaf: usize) -> u64 {
         let share = self.share_of_window(plan, leaf);
@@ -473,8 +473,8 @@ impl State<'_> {
         share.max(u64::from(self.weight(plan, leaf)) * u64::from(served) + rest)
     }
 
-    /// What the leaf's share of the rate carries in a window, bytes, with the nodes that are busy
-    /// now; under priority, what the classes before used in the window before is not there.
+    /// Bytes that the leaf's share of the rate carries in a window, with the nodes that are busy
+    /// now. Under priority, what the higher classes used in the window before is subtracted.
     #[inline(always)]
     fn share_of_window(&self, plan: &Plan, leaf: usize) -> u64 {
         let weight = self.weight(plan, leaf);
@@ -487,7 +487,7 @@ impl State<'_> {
         self.part(parent, leaf.child, weight, above)
     }
 
-    /// What the rate carries in a window, or in the last one if that was longer.
+    /// Bytes that the rate carries in a window, or in the last window if that was longer.
     #[inline(always)]
     fn longest_window(&self, plan: &Plan) -> u64 {
         plan.pace.window_bytes.max(self.head.window_bytes.into())
@@ -511,7 +511,7 @@ impl State<'_> {
         share
     }
 
-    /// What a child gets of `share` at a weighted node, itself counted as busy.
+    /// The part of `share` that a child gets at a weighted node, with the child itself counted as busy.
     #[inline(always)]
     fn part(&self, node: usize, child: u8, weight: u16, share: u64) -> u64 {
         let node = &self.inners[node];

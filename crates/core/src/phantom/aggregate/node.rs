@@ -4,8 +4,8 @@ use super::State;
 use crate::phantom::UNIT_BITS;
 use crate::phantom::plan::Plan;
 
-/// Bytes as units per weight, of which `inverse` is 2³² / weight. Rounded down, so that no child owes
-/// more than was accepted; it is less by at most a unit and 2⁻³² of it per weight.
+/// Bytes as units per weight, where `inverse` is 2³² / weight. Rounded down, so that no child owes
+/// more than was accepted; the result is low by at most a unit and 2⁻³² of the bytes, per weight.
 pub(super) fn per_weight(bytes: u64, inverse: u64) -> u64 {
     (bytes * inverse) >> (32 - UNIT_BITS)
 }
@@ -69,8 +69,8 @@ impl State<'_> {
         self.serve(plan, index, given);
     }
 
-    /// Gives a node all that it can use, so that nothing is left below it: its children are done when
-    /// they are settled. Burst control has to see that service too.
+    /// Gives a node all the service that it can use, so that nothing is left below it: its children
+    /// empty when they are settled. Burst control has to see that service too.
     #[inline(never)]
     fn exhaust(&mut self, plan: &Plan, index: usize) {
         if self.inners[index].busy == 0 {
@@ -122,10 +122,10 @@ impl State<'_> {
         }
     }
 
-    /// All busy children get service by weight; what one no longer needs goes to the others.
+    /// Serves all busy children by weight; service that a child no longer needs goes to the others.
     ///
-    /// A child that is empty at the virtual time that all of them would reach together surely is; it
-    /// is served and leaves, and the others share the rest, until none leaves.
+    /// A child that is empty at the virtual time which all of them would reach together is surely
+    /// empty: it is served and leaves, and the others share the rest, until no child leaves.
     #[inline(always)]
     fn serve_by_weight(&mut self, plan: &Plan, index: usize, units: u64) {
         let mut units = units + u64::from(self.inners[index].carry);
@@ -148,8 +148,8 @@ impl State<'_> {
         }
     }
 
-    /// Takes out the children that finish within `step` of virtual time. Returns what they were
-    /// served, in units, and the longest way to a finish among them.
+    /// Removes the children that finish within `step` of virtual time. Returns the units of service
+    /// that they got and the longest distance to a finish among them.
     #[inline(never)]
     fn dismiss(&mut self, plan: &Plan, index: usize, step: u64) -> (u64, u64) {
         let spec = &plan.inners[index];
@@ -206,7 +206,7 @@ impl State<'_> {
         }
     }
 
-    /// Adds bytes to what an inner node's parent knows of it. Returns the parent.
+    /// Adds bytes to an inner node's `finish`; marks it busy. Returns its parent.
     #[inline(never)]
     fn put_inner(&mut self, plan: &Plan, index: usize, bytes: u64) -> usize {
         let spec = &plan.inners[index];
@@ -237,7 +237,7 @@ impl State<'_> {
         parent
     }
 
-    /// Takes bytes out of a leaf that has as many; all nodes are settled.
+    /// Takes bytes out of a leaf that has at least that number; all nodes are settled.
     pub(super) fn take(&mut self, plan: &Plan, leaf: usize, bytes: u64) {
         let spec = &plan.leaves[leaf];
         let weight = self.weight(plan, leaf);
@@ -266,7 +266,7 @@ impl State<'_> {
     }
 }
 
-/// A look at all busy children of a node: who finishes within `step`?
+/// One pass over all busy children of a node: which of them finish within `step`?
 struct Round {
     v: u64,
     step: u64,
@@ -283,7 +283,7 @@ impl Round {
         Round { v, step, busy, weight: weight.into(), served: 0, longest: 0, nearest: u64::MAX }
     }
 
-    /// Without a branch: who finishes is as good as random.
+    /// Without a branch, as the set of children that finish is as good as random.
     #[inline(always)]
     fn judge(&mut self, child: usize, finish: u64, weight: u16) {
         let ahead = finish.wrapping_sub(self.v);
@@ -326,7 +326,7 @@ impl super::InnerState {
         self.busy & (1 << child) != 0
     }
 
-    /// A child of this weighted node gets busy.
+    /// Makes a child of this weighted node busy.
     #[inline(always)]
     fn welcome(&mut self, child: u8, weight: u16, finish: u64) {
         let ahead = finish.wrapping_sub(self.v);
@@ -337,7 +337,7 @@ impl super::InnerState {
         self.weight += weight;
     }
 
-    /// A busy child of this weighted node finishes earlier than it would have.
+    /// Lets a busy child of this weighted node finish earlier than it would have.
     fn hasten(&mut self, child: u8, weight: u16, finish: u64) {
         if !self.is_busy(child) {
             return;

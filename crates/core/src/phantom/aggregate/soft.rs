@@ -1,14 +1,14 @@
 //! Soft signalling: one drop, or mark, when a queue is full, then grace until its sender can have
-//! answered.
+//! reacted.
 //!
 //! A drop-tail queue drops a whole round trip's excess at each cut, because the sender hears of the
 //! first drop only a round trip later: p = 1 / (2 · BDP). One drop says the same. So a full queue
-//! drops one packet and is then *disarmed*: it accepts up to the grace, what its share carries in a
-//! window, beyond its limit. It is armed again when the backlog has fallen clearly, or after a
-//! second. If the backlog stays above the limit, others share the queue or the sender has not
-//! understood: the next signal comes sooner each time, as in CoDel. There is no signal while the leaf
-//! hardly accepts more than it is served, for then a sender has slowed down already. Beyond the grace
-//! everything is dropped; there is none in a window in which burst control had to fill the queue.
+//! drops one packet and is then *disarmed*: beyond its limit it accepts up to the *grace*, which its
+//! share carries in a window. It is armed again when the backlog has clearly fallen, or after a
+//! second. If the backlog stays above the limit, others share the queue or its sender did not react:
+//! each signal comes sooner than the last, as in CoDel. There is no signal while the leaf accepts
+//! hardly more than it is served: a sender has then slowed down already. Beyond the grace everything
+//! is dropped; there is no grace in a window in which burst control had to fill the queue.
 
 use super::State;
 use crate::phantom::plan::{Plan, Signal};
@@ -35,9 +35,9 @@ const SILENCE_MASK: u32 = 15 << SILENCE_SHIFT;
 const AT_MASK: u32 = (1 << 20) - 1;
 const TICK_SHIFT: u32 = 20;
 
-/// The time to the next signal after the n-th, three windows / √n, in 64ths of a window. Three: a
-/// round trip until the sender hears, one until what it then sends less is missed, and the window
-/// that shows it. Source: CoDel's control law (RFC 8289 §4.3).
+/// The time to the next signal after the n-th, three windows / √n, in 64ths of a window. Three
+/// windows: a round trip until the sender hears, one until its lower rate is noticed here, and the
+/// window that shows it. Source: CoDel's control law (RFC 8289 §4.3).
 const INTERVAL: [u64; 8] = [192, 192, 136, 111, 96, 86, 78, 73];
 /// Windows without another signal after which a queue is armed again.
 const REARM_WINDOWS: u64 = 10;
@@ -59,8 +59,8 @@ impl Mark {
         self.0 & RISING != 0
     }
 
-    /// Begins a window after one in which the leaf accepted nothing, or clearly more than it was
-    /// served, or was too fast. Returns how many windows in a row it was too fast, at most 3.
+    /// Begins a window. Did the leaf in the last one accept nothing, clearly more than was served,
+    /// or was it too fast? Returns how many windows in a row were too fast, at most 3.
     pub(super) fn begin_window(
         &mut self,
         is_silent: bool,
@@ -90,7 +90,7 @@ impl Mark {
         tick(now).wrapping_sub(self.0 & AT_MASK) & AT_MASK
     }
 
-    /// Whether the last signal is `parts` 64ths of a window ago.
+    /// Whether the last signal is at least `parts` 64ths of a window ago.
     fn is_older(self, now: u64, window: u64, parts: u64) -> bool {
         u64::from(self.age(now)) << (TICK_SHIFT + 6) >= window * parts
     }
@@ -110,8 +110,8 @@ fn tick(now: u64) -> u32 {
 }
 
 impl State<'_> {
-    /// Decides about a packet with which the backlog of its settled leaf, which has `share` of a
-    /// window, would be `backlog` bytes.
+    /// Decides about a packet that would raise the backlog of its settled leaf, which has `share`
+    /// of a window, to `backlog` bytes.
     #[inline(always)]
     pub(super) fn signal(
         &mut self,
@@ -147,8 +147,8 @@ impl State<'_> {
         if arrival.can_be_marked { Verdict::Mark } else { Verdict::Drop }
     }
 
-    /// What a leaf with `share` of the window may hold beyond its limit, bytes: no more after a silence,
-    /// which makes a window longer than clumps do.
+    /// Bytes that a leaf with `share` of the window may hold beyond its limit. A silence does not
+    /// raise it, although it makes a window longer than clumps of packets do.
     fn grace(&self, plan: &Plan, share: u64) -> u64 {
         let window_bytes = u64::from(self.head.window_bytes);
         if window_bytes > 2 * plan.pace.window_bytes {

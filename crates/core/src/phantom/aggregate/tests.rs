@@ -16,13 +16,13 @@ fn class(name: &str, weight: u16, share: Share) -> Class {
     Class { name: name.into(), weight, matches, share }
 }
 
-/// The last leaf class takes the rest.
+/// Makes `class` the last leaf class, which takes all packets that match no other.
 fn rest(mut class: Class) -> Class {
     class.matches.clear();
     class
 }
 
-/// Backlogs after `served` bytes of service in all, from `backlogs`.
+/// Backlogs that remain of `backlogs` after `served` bytes of service in all.
 fn drained(plan: &Plan, backlogs: &[u64], served: u64) -> Vec<f64> {
     let mut aggregate = Aggregate::new(plan);
     let mut state = aggregate.state();
@@ -73,8 +73,8 @@ fn the_drain_is_fluid_in_nested_nodes() {
     assert_near(&left, &[1_500.0, 0.0, 0.0, 7_500.0]);
 }
 
-/// Bytes accepted of each leaf, of senders that send `senders[i]` packets of 1500 bytes a second
-/// evenly from 0 to `seconds`.
+/// Bytes accepted for each leaf when each `(leaf, rate)` of `senders` sends `rate` packets of 1500
+/// bytes a second, evenly from 0 to `seconds`.
 fn accepted(plan: &Plan, senders: &[(usize, u64)], seconds: u64) -> Vec<u64> {
     let mut arrivals: Vec<(u64, usize)> = senders
         .iter()

@@ -1,63 +1,62 @@
-//! The windows of burst control: a leaf slower than its share gives its magic back, one that is faster for
-//! long is filled.
+//! The windows of burst control: a leaf slower than its share gives its magic back; a leaf that
+//! stays faster than its share is filled.
 //!
-//! One window for a whole subscriber, begun by its first packet after the last one's end, so that
-//! no timer is needed, and a leaf needs no time of its own. So a sender that does not pace, whose
-//! packets come in a clump for each round trip, makes windows of whole round trips; what a leaf may
-//! accept is judged by the length of the window before, up to three times the shortest: so a sender
-//! that comes back from a retransmission timeout may catch up.
+//! A subscriber has one window. Its first packet after the last window's end begins the next, so
+//! that no timer is needed and a leaf needs no time of its own. A sender that does not pace, whose
+//! packets come in one clump per round trip, thus makes windows of whole round trips. What a leaf
+//! may accept is judged by the length of the window before, up to three times the shortest, so that
+//! a sender that comes back from a retransmission timeout may catch up.
 //!
-//! A sender that ended leaves its queue behind, full of bytes that were accepted and not yet served.
-//! They would take its share from the others for seconds. So a leaf that was silent for a window is
-//! forgiven what it owes, but no more than the *spare*: what the subscriber as a whole used less than
-//! its rate, up to `D`. That is what fills a queue, and half a second at least; of idleness it is half
-//! a second at most, so that little is lent in advance. So one who is on and off by turns gains
-//! nothing in the long run, as is shown below. Magic is served like other bytes, at the subscriber's cost:
-//! senders whose round trips begin at different times make windows in which one of them has three round trips and
-//! then two, and are filled again and again just above their shares. So while the spare says that the subscriber
-//! has had half a second of its rate less than that rate allows, no leaf is filled.
+//! A sender that ended leaves its queue behind, full of bytes that were accepted and not yet served. For seconds, they
+//! would take the share of that leaf from the others. So a leaf that was silent for a window is forgiven what it owes,
+//! but no more than the *spare*: the part of its rate that the subscriber as a whole did not use, up to `D`. `D` is
+//! what fills a queue, at least half a second; idleness counts for at most half a second, so that little is lent in
+//! advance. A sender that is on and off by turns gains nothing in the long run, as is shown below. Magic is served like
+//! other bytes, at the subscriber's cost: senders whose round trips begin at different times make windows in which one
+//! of them has three round trips and then two, and are filled again and again just above their shares. So while the
+//! spare says that the subscriber has had half a second of its rate less than it was allowed, no leaf is filled.
 //!
-//! A subscriber that was silent for a second *starts*: its senders do not know the rate yet, and slow
-//! start or BBR's STARTUP would find it by sending twice or three times as much. Until they have heard,
-//! a tighter gate lets pass less than 1.6 times the rate in a quarter of a second, and what it refuses
-//! fills the leaf. They have heard if a window without a refusal follows one with. A subscriber that is
-//! never refused anything, or always, is no longer at its start after some windows of traffic.
+//! A subscriber that was silent for a second *starts*: its senders do not know the rate yet, and slow start or BBR's
+//! STARTUP would find it by sending twice or three times the rate. Until they have heard of it, a tighter gate passes
+//! less than 1.6 times the rate in a quarter of a second, and a packet that it refuses fills the leaf. They have heard
+//! if a window without a refusal follows one with a refusal. A subscriber that is never refused anything, or always,
+//! ends its start after some windows of traffic.
 //!
-//! **Bound.** In any time `t` no more is accepted than `r t + D` and for each leaf a queue's limit with twice its
-//! share of a window, a window at most, and the packets of starved classes. Let `S` be the spare and `L` the bytes in all leaves
-//! that are not magic. (1) `S + L >= 0` always: a packet takes its size from `S` and adds it to `L`;
-//! time adds `r t` to `S` and takes no more from `L`; what is forgiven is taken from `L` while `S` is at
-//! least as much; and where `S` is cut at `D` it is positive. (2) What is accepted in `t` is `r t` and
-//! what `S` lost, less what was cut. `S` was `D` at most and is `-L` at least.
+//! **Bound.** In any time `t` no more is accepted than `r t + D`, plus, for each leaf, a queue's limit and twice its
+//! share of a window (a window at most), plus the packets of starved classes. Let `S` be the spare and `L` the bytes in
+//! all leaves that are not magic. (1) `S + L >= 0` always: a packet takes its size from `S` and adds it to `L`; time
+//! adds `r t` to `S` and takes no more from `L`; bytes are forgiven from `L` only while `S` is at least as large; and
+//! where `S` is cut at `D`, it is positive. (2) The bytes accepted in `t` are `r t` plus the decrease of `S`, less what
+//! was cut. `S` began at `D` at most and is `-L` at least.
 
 use super::{IS_OPEN, PAUSE_MAX, State};
 use crate::phantom::UNIT_BITS;
 use crate::phantom::plan::{MSS, Plan, SPARE_IDLE, SPARE_SHIFT};
 use crate::units::Part;
 
-/// Flags of [`super::Head::window_at`], its lowest bits: the gate refused a packet in this window.
+/// Flag of [`super::Head::window_at`], in its lowest bits: the gate refused a packet in this window.
 pub(super) const REFUSED: u64 = 1;
-/// It refused one in the window before, in which a start went on.
+/// Flag: the gate refused a packet in the window before, which belonged to a start.
 const WAS_REFUSED: u64 = 2;
-/// How much of a start is over: 1 for each window that used half of the rate, 2 for one with a refusal.
+/// Progress of a start: 1 for each window that used half of the rate, 2 for a window with a refusal.
 const COUNT: u64 = 15 << COUNT_SHIFT;
 const COUNT_SHIFT: u32 = 2;
 /// A start is over at this count.
 const COUNT_MAX: u64 = 16;
 pub(super) const WINDOW_FLAGS: u64 = REFUSED | WAS_REFUSED | COUNT;
 
-/// Windows in a row in which a leaf accepts [`TOO_FAST`] of what it is served, until it is filled.
-/// Burst control alone lets a sender at 1.4 times its share pass until the queue is full, which may
-/// take seconds. Reno's sawtooth peaks at 4/3 and does not stay there.
+/// A leaf is filled after this number of windows in a row in which it accepts [`TOO_FAST`] of its
+/// service. Burst control alone lets a sender at 1.4 times its share pass until the queue is full,
+/// which may take seconds. Reno's sawtooth peaks at 4/3 and does not stay there.
 const STREAK: u32 = 3;
-/// More than Reno's 4/3 (BC-PQP §4), less than 1.4.
+/// Between Reno's 4/3 (BC-PQP §4) and 1.4.
 const TOO_FAST: Part = Part::of(11, 8);
 
-/// Bytes offered to a leaf before it can be slow: fewer say nothing about a sender
-/// whose next packet may not be due yet.
+/// Bytes offered to a leaf before it can count as slow: after fewer, the sender's next packet may
+/// simply not be due yet.
 const TELLING: u64 = MSS;
 
-/// A span in the unit of the spare, to the nearest; longer ones than hours are as good as hours.
+/// A span in the unit of the spare, to the nearest; spans longer than hours are cut to hours.
 fn ticks(ns: u64) -> i64 {
     ((ns.min(1 << 43) + (1 << (SPARE_SHIFT - 1))) >> SPARE_SHIFT) as i64
 }
@@ -90,9 +89,9 @@ impl State<'_> {
         self.head.window_at = now & !WINDOW_FLAGS | self.count_start(now, is_used);
     }
 
-    /// Begins a start after a pause, or ends it: if the gate refused nothing in this window but did in
-    /// the one before, or after sixteen windows with at least half of the rate, or eight with a refusal.
-    /// The flags of the next window.
+    /// Begins a start after a pause. Ends a start if the gate refused nothing in this window but
+    /// did in the one before, or after sixteen windows with at least half of the rate, or eight
+    /// with a refusal. Returns the flags of the next window.
     fn count_start(&mut self, now: u64, is_used: bool) -> u64 {
         if now.saturating_sub(self.head.gate_at) >= PAUSE_MAX {
             self.head.gate_at &= !IS_OPEN;
@@ -110,7 +109,7 @@ impl State<'_> {
     }
 
     /// Adds to the spare what the rate carried in a window of `length` ns and was not accepted; all
-    /// nodes are settled. Whether at least half of the rate was accepted.
+    /// nodes are settled. Returns whether at least half of the rate was accepted.
     fn count_spare(&mut self, plan: &Plan, length: u64) -> bool {
         let accepted: u64 = self.leaves.iter().map(|leaf| u64::from(leaf.accepted)).sum();
         let before = i64::from(self.head.spare);
@@ -123,14 +122,14 @@ impl State<'_> {
         2 * used >= came
     }
 
-    /// What the rate carries in all that is spare, bytes; nothing if more was accepted.
+    /// Bytes that the rate carries in the spare time; 0 if more than the rate was accepted.
     fn spare_bytes(&self, plan: &Plan) -> u64 {
         let spare = i64::from(self.head.spare) + SPARE_IDLE as i64;
         (plan.pace.rate * ((spare.max(0) as u64) << SPARE_SHIFT)) >> UNIT_BITS
     }
 
-    /// Judges what a settled leaf accepted in the window by what its parent was served per weight,
-    /// in bytes.
+    /// Compares the bytes that a settled leaf accepted in the window with `served`, its parent's
+    /// service per weight in bytes.
     fn judge(&mut self, plan: &Plan, leaf: usize, served: u64) {
         let spec = &plan.leaves[leaf];
         let is_busy = self.inners[usize::from(spec.parent)].is_busy(spec.child);
@@ -161,8 +160,8 @@ impl State<'_> {
         self.shorten(plan, leaf);
     }
 
-    /// Shortens a settled queue that is longer than one of this rate can be, because the rate has
-    /// fallen: what waits at a high rate may be minutes of a low one.
+    /// Shortens a settled queue that is longer than this rate allows, because the rate has fallen:
+    /// a backlog from a high rate may take minutes at a low one.
     fn shorten(&mut self, plan: &Plan, leaf: usize) {
         let (backlog, limit) = (self.backlog(plan, leaf), u64::from(plan.pace.limit));
         if backlog > limit + self.longest_window(plan) {

@@ -1,53 +1,53 @@
-//! From what the operator says to nodes with all constants worked out.
+//! Turns what the operator specifies into nodes with all constants worked out.
 
 use std::collections::VecDeque;
 
 use super::{
     CLIENT_INNERS_MAX, CLIENT_LEAVES_MAX, Choice, Class, Classes, Criterion, DEPTH_MAX, Deviation,
     INNERS_MAX, Inner, LEAVES_MAX, Leaf, MATCHES_MAX, MSS, Pace, Plan, PlanError, PlanSpec,
-    RATE_MAX, RATE_MIN, RTT_MAX_RANGE, Share, WEIGHT_MAX, bdp, limit_for,
+    RATE_MAX, RATE_MIN, RTT_MAX_RANGE, Share, Together, WEIGHT_MAX, bdp, limit_for,
 };
 use crate::phantom::UNIT_BITS;
 use crate::units::{Rate, Span};
 
-/// How many times what Reno needs a queue holds. Source: BC-PQP §4.
+/// A queue holds this multiple of what Reno needs. Source: BC-PQP §4.
 const LIMIT_FACTOR: u64 = 2;
 /// The same in the paper's experiments. Source: BC-PQP §6.1.
 const LIMIT_FACTOR_PRINTED: u64 = 10;
-/// A queue holds at most what its rate carries in this time: Reno at 200 Mbit/s and 50 ms reaches
-/// its rate with it, and nine tenths with one second.
+/// A queue holds at most what its rate carries in this time. With it, Reno at 200 Mbit/s and 50 ms
+/// reaches its rate; with one second it would reach nine tenths.
 const LIMIT_SPAN: Span = Span::secs(4);
-/// A queue and its grace are counted in 32 bits.
+/// Largest queue in bytes: a queue and its grace are counted in 32 bits.
 const LIMIT_MAX: u64 = 3_000_000_000;
-/// What a queue holds beyond a BDP at least, and the gate beyond its window: ten segments are what TCP
-/// begins with (RFC 6928).
+/// Bytes that a queue holds at least beyond a BDP, and the gate beyond its window: ten segments,
+/// TCP's initial window (RFC 6928).
 const ALLOWANCE: u64 = 10 * MSS;
-/// Of which time the gate lets through the rate at once to a sender that comes back from a
-/// retransmission timeout. Where a round trip is shorter than a packet takes, what a sender sends again
-/// at once comes too early and is lost too, and each of its bursts ends in such a timeout: it needs the
-/// rate of the time until the next one.
+/// A sender that comes back from a retransmission timeout may send what the rate carries in this
+/// time at once. Where a round trip is shorter than a packet's transmission time, what a sender
+/// immediately sends again comes too early and is lost too, and each of its bursts ends in such a
+/// timeout: it needs the rate of the time until the next one.
 const CATCH_UP: Span = Span::millis(210);
-/// Not much less than the shortest such timeout. Source: Linux, `TCP_RTO_MIN`.
+/// Slightly less than the shortest such timeout. Source: Linux, `TCP_RTO_MIN`.
 const RTO_MIN: Span = Span::millis(195);
-/// How far a subscriber that starts may be ahead, in addition to the allowance, ns. Seeds 1-240 of
-/// `crates/sim/tests/it/police_traffic.rs`: 70 or 80 ms with 1.1 or 1.2 times the rate cost nothing; with 60 ms
-/// far senders that do not pace get less.
+/// Time that a subscriber at its start may be ahead, in addition to the allowance, ns. Seeds 1-240
+/// of `crates/sim/tests/it/police_traffic.rs`: 70 or 80 ms with 1.1 or 1.2 times the rate cost
+/// nothing; with 60 ms senders that do not pace and have long round trips get less.
 pub(super) const START_SLACK: u64 = 70_000_000;
 /// The gate's times are in 2⁻¹⁶ ns per byte.
 pub(in crate::phantom) const GATE_SHIFT: u32 = 16;
-/// What was not used of the rate is counted in 2¹⁰ ns.
+/// The unused part of the rate is counted in 2¹⁰ ns.
 pub(in crate::phantom) const SPARE_SHIFT: u32 = 10;
-/// How much of the rate is spare after idleness, 2¹⁰ ns. With all that is ever remembered, a queue,
-/// subscribers with short and long flows exceeded their rate by a twelfth in the first 40 s; with none
-/// it took 1-3 s instead of 0.5-2 s until a flow that ended was made up for.
+/// Spare part of the rate after idleness, 2¹⁰ ns. If it were a full queue (the most that is ever
+/// kept), subscribers with short and long flows would exceed their rate by a twelfth in the first
+/// 40 s; with no spare, making up for a flow that ended took 1-3 s instead of 0.5-2 s.
 pub(in crate::phantom) const SPARE_IDLE: u64 = 500_000_000 >> SPARE_SHIFT;
-/// In how many parts of a window's bytes, or up to twice as many, is counted what a flow sends.
+/// The volume a flow sends is counted in this number of parts of a window's bytes, or up to twice as many.
 const SENT_PARTS: u64 = 1 << 10;
-/// The length of a window of burst control; longer if the longest round trip is. Source: BC-PQP §4.
+/// The length of a window of burst control, unless the longest round trip is longer. Source: BC-PQP §4.
 const WINDOW: Span = Span::millis(100);
 
 impl Plan {
-    /// Checks what an operator says and works it out.
+    /// Checks what an operator specifies and works it out.
     ///
     /// # Errors
     /// [`PlanError`] says what is wrong and what would be right.
@@ -94,26 +94,15 @@ impl Plan {
         Ok(self)
     }
 
-    /// This plan as a client divides it: a class for each of the client's, with as many queues as there is room
-    /// for. The names of classes are their numbers.
+    /// This plan as a client divides it: a class for each class of the client, with as many queues
+    /// as there is room for. The classes are named by their numbers.
     ///
     /// # Panics
     /// If it is not [`Plan::for_clients`].
     pub fn divided(&self, classes: &Classes) -> Plan {
         assert!(self.is_for_clients, "a plan for clients");
-        let count = classes.weights().len();
-        // A class with several queues is an inner node below the root.
-        let queues =
-            if count < CLIENT_INNERS_MAX { CLIENT_LEAVES_MAX / CLIENT_INNERS_MAX } else { 1 };
-        let class = |(number, weight): (usize, &u16)| Class {
-            name: number.to_string(),
-            weight: *weight,
-            matches: Vec::new(),
-            share: Share::Flows(queues as u8),
-        };
-        let share = Share::Weighted(classes.weights().iter().enumerate().map(class).collect());
         let mut tree = Tree::default();
-        tree.grow(&share).expect("invariant: a client's classes fit");
+        tree.grow(&as_share(classes)).expect("invariant: a client's classes fit");
         tree.choices.sort_by_key(|choice| choice.name.parse::<usize>().ok());
         Plan {
             inners: tree.inners,
@@ -124,7 +113,7 @@ impl Plan {
         }
     }
 
-    /// For how many leaves its pace is.
+    /// The number of leaves for which the pace is sized.
     fn leaves_max(&self) -> usize {
         if self.is_for_clients { CLIENT_LEAVES_MAX } else { self.leaves.len() }
     }
@@ -179,7 +168,22 @@ impl Pace {
     }
 }
 
-/// The size of every queue of a plan, since each may have the whole rate some time.
+/// The classes of a client, named by their numbers.
+fn as_share(classes: &Classes) -> Share {
+    let is_flat = classes.together().is_empty() && classes.weights().len() < CLIENT_INNERS_MAX;
+    // A class with several queues is an inner node below the root.
+    let queues = if is_flat { CLIENT_LEAVES_MAX / CLIENT_INNERS_MAX } else { 1 };
+    let named = |name: String, weight, share| Class { name, weight, matches: Vec::new(), share };
+    let class = |number: usize| {
+        named(number.to_string(), classes.weights()[number], Share::Flows(queues as u8))
+    };
+    let together = |one: &Together, members| {
+        named(format!("together {}", one.first), one.weight, Share::Weighted(members))
+    };
+    Share::Weighted(classes.nested(class, together))
+}
+
+/// The size of every queue of a plan, since each queue may have the whole rate at some time.
 fn limit_of(rate: Rate, rtt_max: Span) -> u32 {
     let bytes = limit_for(rate, rtt_max, LIMIT_FACTOR).as_u64();
     let most = u64::try_from(bdp(rate, LIMIT_SPAN)).expect("invariant: at most 25 Gbit");
@@ -187,7 +191,7 @@ fn limit_of(rate: Rate, rtt_max: Span) -> u32 {
     bytes.min(most).max(least + ALLOWANCE).min(LIMIT_MAX) as u32
 }
 
-/// What can be spare beyond [`SPARE_IDLE`], for in all what fills a queue.
+/// Spare that can be kept beyond [`SPARE_IDLE`], so that both together are what fills a queue.
 fn spare_max(limit: u32, rate: u64) -> i32 {
     let full = ((u64::from(limit) << UNIT_BITS) / rate) >> SPARE_SHIFT;
     i32::try_from(full.saturating_sub(SPARE_IDLE)).expect("invariant: a queue is some seconds")
@@ -216,7 +220,7 @@ fn default_of(choices: &[Choice]) -> Result<usize, PlanError> {
     }
 }
 
-/// The nodes as they are found, breadth first, so that a node's children are neighbours.
+/// The nodes in the order in which they are found, breadth first, so that a node's children are neighbours.
 #[derive(Default)]
 struct Tree {
     inners: Vec<Inner>,
@@ -226,7 +230,7 @@ struct Tree {
     matches: usize,
 }
 
-/// An inner node that waits for its turn: what it divides, and for which class, if it has one.
+/// An inner node that has not been divided yet: its share, and its class if it has one.
 struct Waiting<'a> {
     share: &'a Share,
     class: Option<&'a Class>,

@@ -1,4 +1,4 @@
-//! What a subscriber has bought: a rate and how it is shared, as the operator says it
+//! The plan that a subscriber has bought: a rate and how it is shared, as the operator specifies it
 //! ([`PlanSpec`]) and as a tree of nodes with all constants worked out ([`Plan`]).
 
 use std::fmt;
@@ -7,6 +7,7 @@ use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
 use crate::policy::PortMatch;
+use crate::share::{Node, Tree, Weight};
 use crate::units::{Bytes, Rate, Span};
 
 mod compile;
@@ -16,10 +17,10 @@ pub(super) use compile::{GATE_SHIFT, SPARE_IDLE, SPARE_SHIFT};
 
 /// The most leaves of a plan: a node's set of busy children is one word.
 pub const LEAVES_MAX: usize = 64;
-/// The most inner nodes of a plan, the root and those that the plan makes of single leaves under
-/// priority included: what fits in the 2 KiB of the largest slot.
+/// The most inner nodes of a plan, including the root and the nodes that the plan makes of single
+/// leaves under priority: as many as fit in the 2 KiB of the largest slot.
 pub const INNERS_MAX: usize = 5;
-/// The most inner nodes from the root to a leaf, both ends' included.
+/// The most inner nodes on the way from the root to a leaf, the root and the leaf's parent included.
 pub const DEPTH_MAX: usize = 3;
 /// The largest weight: with 64 children their sum fits in 16 bits.
 pub const WEIGHT_MAX: u16 = 256;
@@ -35,19 +36,21 @@ pub const RTT_MAX_RANGE: (Span, Span) = (Span::millis(1), Span::secs(2));
 pub const CLIENT_LEAVES_MAX: usize = 16;
 /// See [`CLIENT_LEAVES_MAX`].
 pub const CLIENT_INNERS_MAX: usize = 4;
-/// The packet size that formulas are in, on the wire. Source: BC-PQP §6.1.
+/// The most [`Together`] of a client: inner nodes below the root.
+pub const TOGETHER_MAX: usize = CLIENT_INNERS_MAX - 1;
+/// The packet size for which formulas are stated, on the wire. Source: BC-PQP §6.1.
 pub const MSS: u64 = 1_500;
 
-/// A plan as the operator says it, for one direction.
+/// A plan as the operator specifies it, for one direction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanSpec {
-    /// What the subscriber may use, in L2 bytes.
+    /// The rate that the subscriber may use, in L2 bytes.
     pub rate: Rate,
     /// The longest round-trip time whose connections can reach the rate.
     pub rtt_max: Span,
     /// How senders are signalled.
     pub signal: Signal,
-    /// How it is shared.
+    /// How the rate is shared.
     pub share: Share,
 }
 
@@ -57,9 +60,9 @@ pub struct PlanSpec {
 pub enum Share {
     /// Into this number of queues of equal weight, chosen by a hash of the flow; 1 is one queue for all.
     Flows(u8),
-    /// By the weights of classes.
+    /// By the weights of classes, which divide it.
     Weighted(Vec<Class>),
-    /// The first class that has something takes all it can use, the next what is left.
+    /// The first class that has traffic takes all it can use, the next class takes what is left.
     Priority(Vec<Class>),
 }
 
@@ -68,12 +71,12 @@ pub enum Share {
 pub struct Class {
     /// Unique within the plan.
     pub name: String,
-    /// 1 to [`WEIGHT_MAX`]; means nothing under [`Share::Priority`].
+    /// 1 to [`WEIGHT_MAX`]; without effect under [`Share::Priority`].
     pub weight: u16,
-    /// What belongs to it, any of these suffices; empty takes what no class takes. Only classes
-    /// that are not divided into classes have matches.
+    /// The traffic that belongs to it: any one of these is enough. An empty list takes what no
+    /// other class takes. Only classes that are not divided into classes have matches.
     pub matches: Vec<Criterion>,
-    /// How it is divided itself.
+    /// How the class itself is divided.
     pub share: Share,
 }
 
@@ -82,6 +85,18 @@ pub struct Class {
 pub struct Classes {
     weights: Vec<u16>,
     default: u8,
+    together: Vec<Together>,
+}
+
+/// Neighbouring classes that share one weight, such as those of a device; their own weights divide that share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Together {
+    /// 1 to [`WEIGHT_MAX`], relative to the other groups and to the classes that are in no group.
+    pub weight: u16,
+    /// The number of the first class.
+    pub first: u8,
+    /// The number of classes, at least one.
+    pub count: u8,
 }
 
 /// One criterion for belonging to a class.
@@ -92,22 +107,22 @@ pub enum Criterion {
     Dscp(u8),
     /// A port; [`crate::packet::Side::Local`] is the subscriber's.
     Port(PortMatch),
-    /// The address of who speaks with the subscriber.
+    /// The address of the host that the subscriber communicates with.
     Ip(IpNet),
 }
 
-/// How senders are signalled that they exceed their share.
+/// How senders are told that they exceed their share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Signal {
     /// Each packet that finds its queue full is dropped, as a shaper's drop-tail queue does.
     Hard,
-    /// One packet is dropped, or marked if it can be, then there is grace until the sender can have
-    /// answered. See [`super::soft`].
+    /// One packet is dropped, or marked if its sender supports that; then there is grace until the
+    /// sender can have reacted. See [`super::soft`].
     Soft,
 }
 
-/// Why a plan cannot be.
+/// Why a plan is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum PlanError {
@@ -147,7 +162,7 @@ pub enum PlanError {
     Dscp(u8),
 }
 
-/// A plan with everything worked out that a packet needs. Shared by all its subscribers.
+/// A plan with everything precomputed that the decision about a packet needs. All its subscribers share it.
 ///
 /// Nodes are numbered so that an inner node's leaves are neighbours, and so are its inner children:
 /// child `b` of a node is leaf `leaf_first + b`, or for `b >= leaf_count` inner node
@@ -158,8 +173,8 @@ pub enum PlanError {
 pub struct Plan {
     /// All that depends on the rate.
     pub pace: Pace,
-    /// Length of a window of burst control, ns; the longest round trip that it was sized for, if that
-    /// is longer than the usual window.
+    /// Length of a window of burst control, ns: the usual window, or the longest round trip that the
+    /// plan is sized for if that is longer.
     pub window: u64,
     /// The longest round-trip time whose connections can reach the rate.
     pub rtt_max: Span,
@@ -169,26 +184,71 @@ pub struct Plan {
     pub inners: Vec<Inner>,
     /// Leaves.
     pub leaves: Vec<Leaf>,
-    /// Which leaves belong to whom, in the order of the file.
+    /// The leaves of each class, in the order of the file.
     pub choices: Vec<Choice>,
     /// Index in `choices` of the class without matches.
     pub choice_default: usize,
     /// Whether a client may divide it.
     pub is_for_clients: bool,
-    /// What flows that share a queue send is counted in 2^this bytes.
+    /// The volume of flows that share a queue is counted in 2^`sent_shift` bytes.
     pub sent_shift: u32,
 }
 
 impl Classes {
-    /// Classes with these weights; `default` is the number of the one that has all flows without a binding.
+    /// Classes with these weights; `default` is the number of the class that takes all flows without a binding.
     pub fn new(weights: Vec<u16>, default: u8) -> Option<Classes> {
         let fits = (1..=CLIENT_LEAVES_MAX).contains(&weights.len())
             && weights.iter().all(|weight| (1..=WEIGHT_MAX).contains(weight))
             && usize::from(default) < weights.len();
-        fits.then_some(Classes { weights, default })
+        fits.then_some(Classes { weights, default, together: Vec::new() })
     }
 
-    /// By number.
+    /// The same classes, some of them grouped under a common weight, in their order; the default class is in no group.
+    pub fn with(self, together: Vec<Together>) -> Option<Classes> {
+        let mut next = 0;
+        let fits = |one: &Together| {
+            let is_behind = usize::from(one.first) >= next;
+            next = usize::from(one.first) + usize::from(one.count);
+            let has_default = (usize::from(one.first)..next).contains(&usize::from(self.default));
+            let is_weight = (1..=WEIGHT_MAX).contains(&one.weight);
+            is_behind && one.count > 0 && next <= self.weights.len() && is_weight && !has_default
+        };
+        let all_fit = together.len() <= TOGETHER_MAX && together.iter().all(fits);
+        all_fit.then_some(Classes { together, ..self })
+    }
+
+    /// The groups of classes that share a weight.
+    pub fn together(&self) -> &[Together] {
+        &self.together
+    }
+
+    /// The classes in the order of their numbers, each made by `class`; each group that shares a
+    /// weight is one entry, made of its classes by `together`.
+    pub(crate) fn nested<T>(
+        &self,
+        class: impl Fn(usize) -> T,
+        together: impl Fn(&Together, Vec<T>) -> T,
+    ) -> Vec<T> {
+        let mut all = Vec::new();
+        let mut next = 0;
+        for one in &self.together {
+            let first = usize::from(one.first);
+            all.extend((next..first).map(&class));
+            next = first + usize::from(one.count);
+            all.push(together(one, (first..next).map(&class).collect()));
+        }
+        all.extend((next..self.weights.len()).map(&class));
+        all
+    }
+
+    /// The tree by which the classes divide; its leaves are the classes.
+    pub fn tree(&self) -> Tree {
+        let weight = |weight: u16| Weight::new(weight.into()).unwrap_or_default();
+        let leaf = |number: usize| Node::Leaf(weight(self.weights[number]));
+        Tree::new(self.nested(leaf, |one, members| Node::Branch(weight(one.weight), members)))
+    }
+
+    /// The weights, by class number.
     pub fn weights(&self) -> &[u16] {
         &self.weights
     }
@@ -200,8 +260,8 @@ impl Classes {
 }
 
 impl Plan {
-    /// What a byte costs at the gate, 2⁻¹⁶ ns, and how far the subscriber may be ahead, ns. While it starts
-    /// its rate and a fifth more, with which less than 1.6 times the rate passes in 250 ms.
+    /// Cost of a byte at the gate, 2⁻¹⁶ ns, and how far the subscriber may be ahead, ns. During a start the gate has
+    /// the rate plus a fifth, with which less than 1.6 times the rate passes in 250 ms.
     #[inline]
     pub(super) fn gate(&self, is_start: bool) -> (u64, u64) {
         let Pace { gate_cost, gate_slack, .. } = self.pace;
@@ -226,21 +286,21 @@ impl Plan {
     }
 }
 
-/// What differs from the paper and can be left out of a plan, to measure its worth. Letters are those
-/// of docs/research/papers/bcpqp.md.
+/// A deviation from the paper that a plan can leave out, to measure what it is worth. The letters
+/// are those of docs/research/papers/bcpqp.md.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Deviation {
-    /// The limit across queues, also at the start (h, p).
+    /// The limit across all queues, also at the start (h, p).
     Gate,
     /// The size of the queues: ten times what Reno needs instead of twice, and no least size (j).
     Size,
-    /// Real bytes of silent queues are given back as far as there is a spare, and none is filled
-    /// meanwhile (m, q).
+    /// Real bytes of silent queues are given back as far as there is a spare, and no queue is
+    /// filled meanwhile (m, q).
     GivesBack,
 }
 
 impl Deviation {
-    /// All of them, by the names of scenario files.
+    /// All deviations, by their names in scenario files.
     pub const ALL: [(&str, Deviation); 3] = [
         ("gate", Deviation::Gate),
         ("size", Deviation::Size),
@@ -248,7 +308,7 @@ impl Deviation {
     ];
 }
 
-/// What of a plan depends on its rate: a member of a segment has one of its own, which changes.
+/// The parts of a plan that depend on its rate. A member of a segment has a pace of its own, which changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
     /// 2⁻²⁴ bytes per nanosecond.
@@ -262,27 +322,27 @@ pub struct Pace {
     pub gate_cost: u64,
     /// How far the subscriber may be ahead of the gate's rate, ns.
     pub gate_slack: u64,
-    /// How much further after a pause, ns.
+    /// How much further it may be ahead after a pause, ns.
     pub gate_more: u64,
     /// Time in ns without anything at the gate that counts as a pause; at least `gate_more`.
     pub gate_pause: u64,
     /// Size of each phantom queue, bytes.
     pub limit: u32,
-    /// How much more of the rate can be spare than after idleness, 2¹⁰ ns of it.
+    /// The spare of the rate that can be kept beyond the spare after idleness, in 2¹⁰ ns of the rate.
     pub spare_max: i32,
 }
 
-/// What a plan says of an inner node.
+/// A plan's constants for an inner node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Inner {
-    /// Whether its children are served in order, else by weight.
+    /// Whether its children are served in order; otherwise by weight.
     pub is_priority: bool,
-    /// Its parent's index; of the root 0.
+    /// Its parent's index; 0 for the root.
     pub parent: u8,
     /// Which child of its parent it is.
     pub child: u8,
-    /// At its parent.
+    /// Its weight at its parent.
     pub weight: u16,
     /// 2³² / weight, rounded down.
     pub inverse: u64,
@@ -296,7 +356,7 @@ pub struct Inner {
     pub inner_count: u8,
 }
 
-/// What a plan says of a leaf.
+/// A plan's constants for a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Leaf {
@@ -304,7 +364,7 @@ pub struct Leaf {
     pub parent: u8,
     /// Which child of its parent it is.
     pub child: u8,
-    /// At its parent.
+    /// Its weight at its parent.
     pub weight: u16,
     /// 2³² / weight, rounded down.
     pub inverse: u64,
@@ -314,12 +374,12 @@ pub struct Leaf {
     pub class_count: u8,
 }
 
-/// The leaves of a class, and what goes there.
+/// The leaves of a class, and the traffic that goes there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
     /// The class's name; empty if the plan has no classes.
     pub name: String,
-    /// What belongs to it.
+    /// The traffic that belongs to it.
     pub matches: Vec<Criterion>,
     /// Its first leaf.
     pub first: u8,

@@ -1,15 +1,15 @@
 //! A segment: a capacity (a cable, a PON, a radio sector) that its members, subscribers with plans, share.
 //!
-//! Problem: the plans of a segment's members sum to more than it carries. Each member has a guaranteed
-//! rate; the rest is shared by max-min fairness among the members that want it, and the capacity is never
-//! exceeded. Method: two time scales. Every [`PERIOD`] user space divides the capacity by what each
-//! member used, and gives each a *pace*, the rate at which its phantom queues drain ([`divide`]). Between
-//! two divisions the kernel keeps a [`Schedule`] for the whole, the *gate*, and one for each guarantee:
+//! Problem: the plans of a segment's members sum to more than it carries. Each member has a guaranteed rate;
+//! the rest is shared by max-min fairness among the members that want it, and the capacity is never exceeded.
+//! Method: two time scales. Every [`PERIOD`] user space divides the capacity according to what each member
+//! used, and gives each a *pace*, the rate at which its phantom queues drain ([`divide`]). Between two
+//! divisions the kernel keeps one [`Schedule`] for the whole segment, the *gate*, and one for each guarantee:
 //! a packet that finds the gate full passes only within its member's guarantee.
 //!
-//! Terms. The *level* is what a member that wants all gets beyond its guarantee. A member is *hungry* if
-//! it used nearly its pace. Every member has the pace that it would have if it were hungry, so that it
-//! can start at once; only what it used is counted in the division.
+//! Terms. The *level* is what a member that wants all it can get receives beyond its guarantee. A
+//! member is *hungry* if it used nearly its whole pace. Every member has the pace that it would
+//! have if it were hungry, so that it can start at once; the division counts only what it used.
 //!
 //! Properties, tested: no pace is below min(plan, guarantee); the paces of the hungry and the demands of
 //! the others sum to the capacity at most, and exactly if a hungry member is below its plan; hungry
@@ -29,29 +29,29 @@ pub const PERIOD: Span = Span::millis(100);
 pub const VALID: Span = Span::secs(1);
 /// The most members of a segment.
 pub const MEMBERS_MAX: usize = 2_000;
-/// How far gate and guarantees may be ahead: as long as a window of burst control, in which senders
-/// that do not pace send a round trip's packets at once.
+/// How far gate and guarantees may be ahead: one window of burst control, in which senders that do
+/// not pace send a round trip's packets at once.
 const SLACK: Span = Span::millis(100);
-/// A guarantee's burst at least, which TCP begins with (RFC 6928).
+/// Smallest burst of a guarantee in bytes: TCP's initial window (RFC 6928).
 const BURST_MIN: u64 = 10 * MSS;
 /// A member that uses this part of its pace is hungry: Reno falls to half a window, but its queue hides that.
 const HUNGRY: Part = Part::of(4, 5);
-/// What a member that is not hungry may want more than it used.
+/// The demand of a member that is not hungry is taken as this multiple of what it used.
 const HEADROOM: Part = Part::of(5, 4);
-/// What is left of a peak after a period.
+/// The part of a peak that remains after a period.
 const DECAY: Part = Part::of(9, 10);
 
-/// When packets would pass at a rate, up to `slack` ahead of it.
+/// The times at which packets would pass at a rate; they may be up to `slack` ahead.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Schedule {
-    /// How long a byte takes, 2⁻¹⁶ ns; 0 has room for nothing.
+    /// Time that a byte takes, 2⁻¹⁶ ns; with 0 there is room for nothing.
     pub cost: u64,
-    /// ns.
+    /// How far packets may be ahead, ns.
     pub slack: u64,
 }
 
 impl Schedule {
-    /// The schedule of a rate, with a burst of 100 ms, but ten segments at least.
+    /// The schedule of a rate, with a burst of 100 ms, but at least ten segments.
     pub fn new(rate: Rate) -> Schedule {
         if rate < RATE_MIN {
             return Schedule::default();
@@ -61,12 +61,12 @@ impl Schedule {
         Schedule { cost, slack }
     }
 
-    /// Whether a packet may pass now if all until `at` is taken.
+    /// Whether a packet may pass now if the schedule is taken until `at`.
     pub fn has_room(&self, at: u64, now: u64) -> bool {
         self.cost != 0 && at <= now + self.slack
     }
 
-    /// Takes a packet into what is taken until `at`.
+    /// Charges a packet to the schedule, which is taken until `at`.
     pub fn charge(&self, at: &mut u64, now: u64, size: u64) {
         *at = (*at).max(now) + ((size * self.cost) >> GATE_SHIFT);
     }
@@ -79,13 +79,13 @@ pub struct Claim {
     pub plan: Rate,
     /// The rate it is guaranteed.
     pub guarantee: Rate,
-    /// What it would use; `None` is all it can get.
+    /// The rate that it would use; `None` for all it can get.
     pub demand: Option<Rate>,
 }
 
 /// Divides a segment's capacity: the rate that each member may have from now on, in input order.
 ///
-/// Guarantees come first, up to the demand; what they leave is shared by max-min fairness. A member that
+/// Guarantees come first, up to the demand; the rest is shared by max-min fairness. A member that
 /// is not hungry gets what it would get if it were, as the module says. O(n log n).
 pub fn divide(capacity: Rate, claims: &[Claim]) -> Vec<Rate> {
     let wanted = |claim: &Claim| claim.demand.map_or(claim.plan, |demand| demand.min(claim.plan));
@@ -113,7 +113,7 @@ pub fn divide(capacity: Rate, claims: &[Claim]) -> Vec<Rate> {
     claims.iter().zip(&parts).map(pace).collect()
 }
 
-/// What is known of a member's demand.
+/// History of a member's demand.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Watch {
     /// Its highest rate, which decays.
@@ -121,7 +121,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// What a member wants that used `passed` in a period of `span` in which its pace was `pace`.
+    /// The demand of a member that used `passed` in a period of `span` in which its pace was `pace`.
     pub fn demand(&mut self, passed: Bytes, span: Span, pace: Rate) -> Option<Rate> {
         let rate = match span {
             Span::ZERO => Rate::ZERO,
@@ -132,7 +132,7 @@ impl Watch {
     }
 }
 
-/// A segment with its members, as kernel and daemon have it between them.
+/// A segment with its members, as kernel and daemon implement it together.
 #[derive(Clone, Debug)]
 pub struct Segment {
     capacity: Rate,
@@ -151,7 +151,7 @@ pub struct Segment {
 struct Member {
     plan: Plan,
     rate: Rate,
-    /// The pace of its plan; that of `plan` changes.
+    /// The pace of its plan at the plan's rate; the pace in `plan` changes.
     own: Pace,
     pace: Pace,
     pace_rate: Rate,
@@ -164,7 +164,7 @@ struct Member {
 }
 
 impl Segment {
-    /// Without members.
+    /// A segment without members.
     pub fn new(capacity: Rate) -> Segment {
         Segment {
             capacity,
@@ -203,7 +203,7 @@ impl Segment {
         member.guarantee = Schedule::new(rate);
     }
 
-    /// Divides the capacity by what was used since the last division.
+    /// Divides the capacity according to what was used since the last division.
     pub fn divide(&mut self, now: Time) {
         let span = now.since(self.divided_at);
         self.divided_at = now;
@@ -219,7 +219,7 @@ impl Segment {
         self.until = now + VALID;
     }
 
-    /// The pace that a member has until then.
+    /// The pace that a member has, and until when.
     pub fn pace(&self, member: usize) -> (Pace, Time) {
         (self.members[member].pace, self.until)
     }

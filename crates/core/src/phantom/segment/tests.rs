@@ -36,8 +36,8 @@ proptest! {
         }
     }
 
-    /// Floods of random members, with divisions that stop: never more than the capacity, and no member
-    /// that floods less than its guarantee.
+    /// Random members flood, and the divisions stop at some time: never more than the capacity
+    /// passes, and a member that floods never gets less than its guarantee.
     #[test]
     fn the_capacity_is_kept_and_so_are_guarantees(
         floods in prop::collection::vec((0_u64..4, 0_u64..40), 2..8),
@@ -93,7 +93,7 @@ fn an_idle_segment_lets_anybody_start_with_all_of_it() {
     };
     let idle = Some(Rate::ZERO);
     assert_eq!(divide(Rate::mbit(40), &[claim(5, idle), claim(0, idle)])[1], Rate::mbit(40));
-    // One is hungry: the other may start at its guarantee and an equal share of the rest.
+    // The first member is hungry: the second may start at its guarantee and an equal share of the rest.
     let paces = divide(Rate::mbit(40), &[claim(5, None), claim(10, idle)]);
     assert_eq!(paces, [Rate::mbit(40), Rate::mbit(40)]);
     let paces = divide(Rate::mbit(40), &[claim(5, None), claim(10, None)]);

@@ -19,7 +19,7 @@ fn offer(aggregate: &mut Aggregate, plan: &Plan, packet: Packet) -> Verdict {
     decide(plan, &mut aggregate.state(), Time::from_nanos(at), arrival)
 }
 
-/// What a leaf may hold beyond its limit, bytes: what all may accept in the longest window.
+/// Bytes that a leaf may hold beyond its limit: what all leaves may accept in the longest window.
 fn grace(plan: &Plan) -> u64 {
     match plan.signal {
         Signal::Hard => 0,
@@ -37,8 +37,8 @@ struct Accepted {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
-    /// Theorem 1, with magic: it may keep packets out, but never lets more in, as long as the leaf is
-    /// not silent for a window.
+    /// Theorem 1, with magic: magic may keep packets out, but it never lets more in, as long as the
+    /// leaf is not silent for a window.
     #[test]
     fn between_any_two_accepted_packets_a_leaf_gets_its_service_and_a_queue(
         share in shares(),
@@ -66,7 +66,7 @@ proptest! {
                 let mut last_at = leaf[first].at;
                 for packet in &leaf[first..] {
                     if packet.at - last_at >= plan.window {
-                        // Silent for a window it may be forgiven what it owes.
+                        // After a silence of a window the leaf may be forgiven what it owes.
                         break;
                     }
                     last_at = packet.at;
@@ -75,7 +75,7 @@ proptest! {
                     let rate = (plan.pace.rate * (packet.at - leaf[first].at)) >> 24;
                     // While the leaf was idle, virtual time may have run faster than its share.
                     let served = served.min(rate);
-                    // Half a byte per packet is rounding's.
+                    // Rounding accounts for half a byte per packet.
                     let slack = leaf.len() as u64 / 2 + 1;
                     // A class after others may send a packet in two windows past its queue.
                     let windows = (packet.at - leaf[first].at) / plan.window;
@@ -127,7 +127,7 @@ proptest! {
             let mut sum = 0;
             for packet in &accepted[i..] {
                 sum += u128::from(packet.size);
-                // Costs are rounded down, by a byte in some hundred at the highest rates.
+                // Costs are rounded down, by one byte in some hundreds at the highest rates.
                 let span = packet.at - first.at + plan.pace.gate_slack + plan.pace.gate_more;
                 let most = passes(span) * 101 / 100 + 1;
                 prop_assert!(sum <= most, "{sum} of {most} between {first:?} and {packet:?}");
@@ -135,7 +135,7 @@ proptest! {
         }
     }
 
-    /// Whatever is forgiven: see the bound of `aggregate/window.rs`.
+    /// Holds whatever is forgiven: see the bound of `aggregate/window.rs`.
     #[test]
     fn senders_that_are_on_and_off_by_turns_get_the_rate_and_what_is_spare(
         floods in prop::collection::vec(floods(), 1..4),
@@ -159,7 +159,7 @@ proptest! {
         prop_assert!(most <= room as i64, "{most} beyond the rate, {room} allowed");
     }
 
-    /// Every leaf sends evenly what `percent` of its guaranteed share is.
+    /// Every leaf sends evenly `percent` of its guaranteed share.
     #[test]
     fn what_never_exceeds_its_share_loses_nothing(
         share in shares(),
@@ -174,10 +174,10 @@ proptest! {
     }
 }
 
-/// A sender of even packets that is on and off by turns.
+/// A sender of evenly spaced packets that is on and off by turns.
 #[derive(Clone, Copy, Debug)]
 struct Flood {
-    /// Of the rate, while it is on.
+    /// Part of the plan's rate that it sends while it is on.
     percent: u64,
     on_ms: u64,
     off_ms: u64,
@@ -189,7 +189,7 @@ fn floods() -> impl Strategy<Value = Flood> {
         .prop_map(|(percent, on_ms, off_ms)| Flood { percent, on_ms, off_ms })
 }
 
-/// A minute of packets of 1500 bytes of senders with a leaf each.
+/// A minute of packets of 1500 bytes from senders that have a leaf each.
 fn flood(plan: &Plan, floods: &[Flood]) -> Vec<Packet> {
     let mut packets = Vec::new();
     for (leaf, flood) in floods.iter().enumerate() {
@@ -203,7 +203,7 @@ fn flood(plan: &Plan, floods: &[Flood]) -> Vec<Packet> {
     packets
 }
 
-/// Two floods fill their queues, and one ends: a window later the other has the whole rate.
+/// Two floods fill their queues, and one of them ends: a window later the other has the whole rate.
 #[test]
 fn who_ends_leaves_its_share_at_once() {
     let plan = plan(10, 100, Signal::Soft, &Share::Flows(2));
@@ -242,7 +242,7 @@ fn dropped_of_even_senders(plan: &Plan, share: &Share, percent: u64, size: u64) 
     packets.find(|packet| offer(&mut aggregate, plan, *packet) == Verdict::Drop)
 }
 
-/// A nested class that empties between packets: the service of that time counts as well.
+/// A nested class that becomes empty between packets: its service of that time counts as well.
 #[test]
 fn a_nested_leaf_below_its_share_is_not_taken_for_a_fast_one() {
     let share = named(Share::Weighted(vec![class(9, Share::Flows(1)), class(4, Share::Flows(3))]));
@@ -251,8 +251,8 @@ fn a_nested_leaf_below_its_share_is_not_taken_for_a_fast_one() {
     assert!(dropped.is_none(), "{dropped:?}");
 }
 
-/// Of 64 flows that start one after the other at one instant, the n-th is filled when it has sent
-/// what an n-th of the rate carries in two windows: together the 64th harmonic number, 4.7439, of that.
+/// 64 flows start one after the other at one instant; the n-th is filled after an n-th of what the rate
+/// carries in two windows. Together they send the 64th harmonic number, 4.7439, times that volume.
 #[test]
 fn flows_that_start_at_once_burst_harmonically_without_a_gate() {
     let mut plan = plan(2_000, 50, Signal::Hard, &Share::Flows(64));
@@ -273,7 +273,7 @@ fn flows_that_start_at_once_burst_harmonically_without_a_gate() {
     assert!((factor - 4.7439).abs() < 0.003, "{factor}");
 }
 
-/// With 21 flows of two classes behind a flood of the first.
+/// Tests 21 flows of two classes behind a flood of the first class.
 #[test]
 fn a_starved_class_sends_a_packet_in_two_windows() {
     let share = named(Share::Priority(vec![
@@ -301,7 +301,7 @@ fn a_starved_class_sends_a_packet_in_two_windows() {
     assert!((245..=255).contains(&passed[3]), "{passed:?} packets in 50 s");
 }
 
-/// As a sender does that loses all that it sends again at once.
+/// The test's sender loses everything that it immediately sends again.
 #[test]
 fn who_comes_back_from_a_timeout_may_send_the_rate_of_that_time() {
     let plan = plan(20, 100, Signal::Soft, &Share::Flows(2));
@@ -312,7 +312,7 @@ fn who_comes_back_from_a_timeout_may_send_the_rate_of_that_time() {
         passed.count() * 1_500 / 2_500
     };
     let starts = burst(2_000, 1_000, &mut aggregate);
-    // It hears of the losses, and in the next window none is refused.
+    // It hears of the losses, and in the next window no packet is refused.
     let heard = (burst(2_110, 2, &mut aggregate), burst(2_220, 2, &mut aggregate));
     let returns: Vec<usize> =
         (1..5).map(|n| burst(2_300 + 205 * n, 1_000, &mut aggregate)).collect();
@@ -335,7 +335,7 @@ fn the_gate_lets_84_ms_of_the_rate_through_at_a_start() {
         }
     }
     let allowed = plan.pace.window_bytes * 84 / 100 + 15_000;
-    // Each packet's time is rounded down to 4 ns, of 5 µs.
+    // Each packet's time, 5 µs, is rounded down to a multiple of 4 ns.
     let most = allowed + allowed / 1_000;
     assert!(sum <= most && sum + 1_500 > allowed, "{sum} of {allowed}");
 }

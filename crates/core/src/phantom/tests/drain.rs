@@ -1,4 +1,4 @@
-//! The drain, alone: without burst control the policer is a shaper that stores nothing.
+//! The drain without burst control: the policer is then a shaper that stores nothing.
 
 use proptest::prelude::*;
 
@@ -9,7 +9,7 @@ use crate::phantom::plan::limit_for;
 use crate::phantom::{Arrival, Class, Plan, Share, Signal, Verdict};
 use crate::units::{Bytes, Rate, Span, Time};
 
-/// What rounding may have done to a backlog, bytes. What is promised is an MSS.
+/// Largest effect of rounding on a backlog, bytes. The promise is an MSS.
 const SLACK: u64 = 4;
 
 const LIMIT: u32 = 40_000;
@@ -82,7 +82,7 @@ proptest! {
             match shaper.fit(packet.leaf, packet.size, SLACK) {
                 Fit::Yes => prop_assert!(is_accepted, "{packet:?}"),
                 Fit::No if is_accepted => {
-                    // A class after others sends a packet past its queue, and past the shaper.
+                    // A class below others sends a packet past its queue, and past the shaper.
                     past += 1;
                     continue;
                 }
@@ -93,7 +93,7 @@ proptest! {
             if is_accepted {
                 shaper.accept(packet.leaf, packet.size);
             }
-            // What the lazy way has put off is put right when it is asked for.
+            // Service that the lazy way deferred is made up for when the backlog is read.
             for (ours, left) in backlogs(&aggregate, &plan, packet.at).iter().zip(&shaper.left) {
                 prop_assert!((ours - coarse(*left)).abs() < SLACK as f64);
             }
@@ -122,7 +122,7 @@ proptest! {
         }
     }
 
-    /// What is surely busy and surely fits is not settled, and only the way to a packet's leaf is.
+    /// A leaf that is surely busy and has room is not settled; else only the path to it is settled.
     #[test]
     fn putting_service_off_changes_no_verdict_and_no_backlog(
         share in shares(),
@@ -139,7 +139,7 @@ proptest! {
             let now = Time::from_nanos(packet.at);
             let [lazy, eager] = [&lazy, &eager].map(|one| inspect::leaves(one, &plan, now));
             for (lazy, eager) in lazy.iter().zip(&eager) {
-                // What is divided in two steps may leave another rest.
+                // A service that is divided in two steps may leave another remainder.
                 prop_assert!(lazy.backlog.abs_diff(eager.backlog) < 1 << 20);
             }
         }
@@ -218,18 +218,18 @@ proptest! {
         let rank = |share| Class { name: String::new(), weight: 1, matches: Vec::new(), share };
         let share = named(Share::Priority(ranks.map(rank).to_vec()));
         let plan = plan(10, 50, Signal::Soft, &share);
-        // Leaves are numbered node by node; the highest rank's stand first.
+        // Leaves are numbered node by node; the leaves of the highest rank come first.
         let ranks = [0..3, 3..6, 6..7];
         let mut aggregate = Aggregate::new(&plan);
         let (mut before, mut tried) = (vec![0.0; plan.leaves.len()], 0);
         for packet in packets(&plan, &steps) {
             let after = backlogs(&aggregate, &plan, packet.at);
             let busy = ranks.iter().position(|rank| after[rank.clone()].iter().any(|b| *b > 1.0));
-            // What waits now has waited since the packet before, as there was none between.
+            // A backlog of now was there at the packet before, too, as none came between.
             for rank in ranks.iter().skip(busy.map_or(3, |busy| busy + 1)) {
                 for leaf in rank.clone() {
                     let served = before[leaf] - after[leaf];
-                    // The end of a window takes magic away, which is no service.
+                    // The end of a window takes magic away, which does not count as service.
                     let is_same = inspect::window_at(&aggregate).as_nanos() + plan.window > packet.at;
                     prop_assert!(served.abs() < 1.0 || !is_same, "{served} bytes for {leaf}");
                     tried += 1;

@@ -1,4 +1,4 @@
-//! Set-associative hashing: where flows go, and what that does not change.
+//! Set-associative hashing: where flows go, and what the hashing leaves unchanged.
 
 use proptest::prelude::*;
 
@@ -13,14 +13,14 @@ fn offer(aggregate: &mut Aggregate, plan: &Plan, at: u64, flow: u32, leaf: usize
     decide(plan, &mut aggregate.state(), Time::from_nanos(at), arrival)
 }
 
-/// A number of which each bit is as good as random.
+/// A number whose bits are as good as random.
 fn mixed(number: u64) -> u64 {
     let mixed = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     mixed ^ (mixed >> 27)
 }
 
-/// `count` flows send packets by chance at twice the rate for some seconds. Returns what passed of each
-/// in the last half, bytes.
+/// `count` flows send packets at random, at twice the rate, for some seconds. Returns the bytes of
+/// each flow that passed in the last half.
 fn shared(count: u64, seed: u64, mbit: u64) -> Vec<f64> {
     let plan = plan(mbit, 50, Signal::Soft, &Share::Flows(16));
     let mut aggregate = Aggregate::new(&plan);
@@ -57,7 +57,7 @@ fn up_to_32_floods_in_16_queues_have_equal_shares() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(96))]
 
-    /// Flows come and go at random in trees of all kinds: weights of nodes are those of their busy
+    /// Flows come and go at random in trees of all kinds: the weight of a node is that of its busy
     /// leaves, and no more is accepted than the rate, the spare and the queues allow.
     #[test]
     fn whatever_flows_come_nodes_add_up_and_the_bound_holds(
@@ -90,9 +90,9 @@ proptest! {
     }
 }
 
-/// Sixteen floods of full packets and, at `load` of the rate, packets of `size` bytes in `tuples` flows by turns: what
-/// passes of the floods and of the others, relative to the rate, in the last 40 of 60 s, and the most that passes
-/// in one of their windows of 250 ms.
+/// Sixteen floods of full packets and, at `load` of the rate, packets of `size` bytes in `tuples`
+/// flows by turns. Returns what passes of the floods and of the other flows, relative to the rate,
+/// in the last 40 of 60 s, and the most that passes of both together in 250 ms.
 fn beside_floods(tuples: u64, size: u64, load: f64) -> [f64; 3] {
     let plan = plan(20, 50, Signal::Soft, &Share::Flows(16));
     let mut aggregate = Aggregate::new(&plan);
@@ -124,8 +124,8 @@ fn beside_floods(tuples: u64, size: u64, load: f64) -> [f64; 3] {
     [passed[0], passed[1], most]
 }
 
-/// The floods have at least what they had before thin flows were spared, within a tenth: a flow that is
-/// cut into many must not count as many thin ones.
+/// The floods get at least what they got before thin flows were spared, within a tenth: a flow that
+/// is split into many must not count as many thin ones.
 #[test]
 fn who_splits_into_many_flows_does_not_exceed_the_plan_or_take_the_others_parts() {
     const NEW: u64 = u64::MAX;

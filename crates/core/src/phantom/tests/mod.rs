@@ -1,4 +1,4 @@
-//! What the papers promise of phantom queues, judged by oracles, on random plans and packets.
+//! Tests what the papers promise of phantom queues, judged by oracles, on random plans and packets.
 
 mod control;
 mod drain;

@@ -1,13 +1,13 @@
-//! What the policer is judged by: the same tree, computed in other ways that are too slow or too
-//! large for use, and simple enough to be seen to be right.
+//! Oracles that judge the policer: they compute the same tree in other ways, which are too slow or
+//! need too much memory for use, and are simple enough to be seen to be right.
 
 use crate::phantom::{Plan, Share};
 
 /// Bits after the point of the fixed-point numbers in which the oracles count bytes.
 pub(super) const FINE_BITS: u32 = 60;
 
-/// A tree of queues, made from what the operator says; only the numbers of the leaves are the
-/// plan's, by their classes' names.
+/// A tree of queues, made from what the operator specifies; only the numbers of the leaves come
+/// from the plan, by the names of their classes.
 #[derive(Clone, Debug)]
 pub(super) enum Node {
     Leaf(usize),
@@ -42,7 +42,7 @@ impl Node {
         }
     }
 
-    /// What waits below, of `left` in each leaf.
+    /// Backlog below this node, where `left` is the backlog of each leaf.
     pub(super) fn backlog(&self, left: &[u128]) -> u128 {
         match self {
             Node::Leaf(leaf) => left[*leaf],
@@ -51,8 +51,8 @@ impl Node {
         }
     }
 
-    /// Serves as fluid (GPS), from event to event: until the next child is empty all busy ones get
-    /// service by weight, in a node below again by weight or priority. Returns what was served.
+    /// Serves as a fluid (GPS), event by event: until the next child is empty, all busy ones get
+    /// service by weight, and a node below divides its part in turn. Returns what was served.
     pub(super) fn serve(&self, left: &mut [u128], service: u128) -> u128 {
         let service = service.min(self.backlog(left));
         match self {
@@ -73,7 +73,7 @@ impl Node {
         service
     }
 
-    /// What part of the whole each leaf of `count` is sure of; of ranks all get an equal part.
+    /// The part of the whole that each of `count` leaves is guaranteed; all ranks count as equal.
     pub(super) fn guaranteed(&self, count: usize) -> Vec<f64> {
         let mut shares = vec![0.0; count];
         self.divide(1.0, &mut shares);
@@ -95,8 +95,8 @@ impl Node {
         }
     }
 
-    /// Serves byte by byte: of each byte every busy child gets its part, and what it cannot use
-    /// waits for the next byte. Returns what no child could use.
+    /// Serves byte by byte: every busy child gets its part of each byte, and what a child cannot
+    /// use waits for the next byte. Returns what no child could use.
     pub(super) fn serve_bytewise(&self, left: &mut [f64], service: u64) -> f64 {
         let mut spare = 0.0;
         for _ in 0..service {
@@ -153,18 +153,18 @@ fn until_one_is_empty(children: &[(u128, Node)], left: &mut [u128], service: u12
         let part = if is_empty { *backlog } else { step * weight / sum };
         used += child.serve(left, part.min(service - used));
     }
-    // Too little for all busy children to get anything: the first gets it.
+    // Too little service for every busy child to get some: the first child gets it.
     match used {
         0 => busy().next().map_or(service, |((_, child), _)| child.serve(left, service)),
         _ => used,
     }
 }
 
-/// A shaper's drop-tail queues with a fluid scheduler: real packets' bytes wait in them.
+/// A shaper's drop-tail queues with a fluid scheduler: the bytes of real packets wait in them.
 #[derive(Clone, Debug)]
 pub(super) struct FluidShaper {
     tree: Node,
-    /// Bytes of each queue.
+    /// Size of each queue, bytes.
     limit: u64,
     /// 2⁻²⁴ bytes per nanosecond.
     rate: u64,
@@ -172,12 +172,12 @@ pub(super) struct FluidShaper {
     pub(super) left: Vec<u128>,
 }
 
-/// What a drop-tail queue says of a packet.
+/// A drop-tail queue's answer about a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fit {
     Yes,
     No,
-    /// Within a few bytes: rounding decides.
+    /// The packet fits or not by a few bytes: rounding decides.
     Barely,
 }
 

@@ -31,7 +31,7 @@ pub(super) fn shares() -> impl Strategy<Value = Share> {
     let weight = || 1u16..=20;
     let flat = (1u8..=16).prop_map(Share::Flows);
     let weighted = prop::collection::vec((weight(), 1u8..=3), 2..5).prop_map(|parts| {
-        // At most four of several queues, and the root is an inner node too.
+        // At most four of the parts have several queues, as the root is an inner node too.
         Share::Weighted(parts.into_iter().map(|(w, n)| class(w, Share::Flows(n))).collect())
     });
     let priority = prop::collection::vec(1u8..=4, 2..5).prop_map(|parts| {
@@ -59,7 +59,7 @@ pub(super) fn class(weight: u16, share: Share) -> Class {
     Class { name: String::new(), weight, matches: Vec::new(), share }
 }
 
-/// Gives the classes names, and all that have queues but the last a match.
+/// Gives the classes names, and a match to all classes with queues except the last.
 pub(super) fn named(mut share: Share) -> Share {
     let mut count = 0;
     name(&mut share, &mut count);
@@ -89,8 +89,8 @@ fn clear_last(classes: &mut [Class]) {
     }
 }
 
-/// A packet of a test: when it comes after the one before, in thousandths of the time that 1,500
-/// bytes take, to which leaf, modulo their number, and its size.
+/// A packet of a test: the time since the packet before, in thousandths of the time that 1,500
+/// bytes take, the leaf (modulo the number of leaves), and the size.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Step {
     pub gap: u64,
@@ -115,14 +115,14 @@ pub(super) fn steps(count: usize) -> impl Strategy<Value = Vec<Step>> {
         1 => 3_000u64..60_000,
     ];
     let size = prop_oneof![3 => Just(1_500u64), 2 => 40u64..1_500, 1 => Just(64u64)];
-    // A burst of one leaf, then another: what queues are for.
+    // A burst for one leaf, then another: the case that queues exist for.
     let burst = (gap, 0usize..64, size, 1usize..6).prop_map(|(gap, leaf, size, repeat)| {
         (0..repeat).map(|_| Step { gap, leaf, size }).collect::<Vec<_>>()
     });
     prop::collection::vec(burst, count / 3..count / 3 + 1).prop_map(|bursts| bursts.concat())
 }
 
-/// Where a plan's packets of these steps arrive and when.
+/// The packets of these steps, with the leaves of a plan and their arrival times.
 pub(super) fn packets(plan: &Plan, steps: &[Step]) -> Vec<Packet> {
     let mss_time = (1_500 << 24) / plan.pace.rate;
     let mut at = 0;

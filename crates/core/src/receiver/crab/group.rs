@@ -10,20 +10,20 @@ pub(super) struct GroupLoop {
     pub(super) demand: Option<Rate>,
     pub(super) share: Rate,
     pub(super) ceil: Rate,
-    /// The largest and the smallest tick of this window, and whether anything was dropped in it.
+    /// The rates of the largest and the smallest tick of this window, and whether packets were dropped in it.
     pub(super) observed: Rate,
     pub(super) observed_min: Rate,
     pub(super) dropped: bool,
-    /// The largest tick of the window before.
+    /// The rate of the largest tick of the previous window.
     pub(super) observed_last: Rate,
     pub(super) rate: Rate,
     pub(super) state: GroupState,
     pub(super) silent_for: Span,
-    /// Windows in which it sent far more than it may and was dropped.
+    /// Windows in a row in which it sent far above its ceil and packets were dropped.
     pub(super) defiant_windows: Streak,
-    /// What it may carry beyond its share while it is raised.
+    /// The rate that it may carry beyond its share while it is raised.
     pub(super) raise_extra: Rate,
-    /// When it was raised last, counted in raises.
+    /// The number of the raise in which it was raised last.
     pub(super) raised: u64,
 }
 
@@ -46,7 +46,7 @@ impl GroupLoop {
         }
     }
 
-    /// Takes in one tick; a group that is silent for long holds no share (11).
+    /// Takes in one tick; a group that is silent for long loses its share (11).
     pub(super) fn take_in(&mut self, rate: Rate, dropped: bool, silent: bool, interval: Span) {
         self.rate = rate;
         self.observed = self.observed.max(rate);
@@ -66,17 +66,17 @@ impl GroupLoop {
         self.defiant_windows.length() >= DEFIANT_WINDOWS
     }
 
-    /// Uses as much as it was believed to want. A few stray packets of an idle group are no
-    /// growth: what they need, its ceil gives them anyway.
+    /// Whether the group uses as much as it was believed to want. A few stray packets of an idle group are not
+    /// growth: its ceil lets them pass anyway.
     pub(super) fn is_growing(&self) -> bool {
         self.demand.is_some_and(|demand| self.rate >= demand.max(HEADROOM_MIN))
     }
 
-    /// Says how the group stands to what it may, by the window that ends.
+    /// Judges, by the window that ends, how the group stands to its ceil.
     pub(super) fn judge(&mut self) {
         let margin = (self.observed / 10).max(HEADROOM_MIN);
-        // What a raise adds does not count: that a group cannot use it at a full link says nothing
-        // about its demand.
+        // What a raise adds does not count: if a group cannot use it at a full link, this says nothing
+        // about the group's demand.
         let ceil = self.ceil.saturating_sub(self.raise_extra);
         let useful = self.demand.map_or(ceil, |demand| demand.min(ceil));
         let defiant = self.dropped && self.observed_min > self.ceil.scale(120, 100);
@@ -88,7 +88,7 @@ impl GroupLoop {
         } else if self.is_idle() {
             GroupState::Idle
         } else if defiant {
-            // Lending to a group that takes anyway would only rob the groups that it crowds out (12).
+            // Lending to a group that exceeds its ceil anyway would only harm the groups that it crowds out (12).
             GroupState::Lending
         } else if self.observed + margin >= ceil {
             GroupState::Saturating
@@ -103,8 +103,8 @@ impl GroupLoop {
     }
 }
 
-/// What a lender keeps beyond what it uses, so that its growth shows (5): one 64 KB burst of a
-/// receive offload in a tick must not look like growth of a fast group.
+/// What a lender keeps beyond its rate, so that its growth shows (5): a 64 KB burst of
+/// receive offload in one tick must not look like growth of a fast group.
 pub(super) fn headroom(observed: Rate, least: Rate) -> Rate {
     (observed / HEADROOM_DIVISOR).max(least)
 }

@@ -1,11 +1,11 @@
-//! CRAB's control loop: capacity and demand from what arrives behind the bottleneck.
+//! CRAB's control loop: estimates capacity and demand from what arrives behind the bottleneck.
 //!
 //! The problem: a group that receives little may want little, or may be crowded out in the ISP's
-//! queue; a total below the capacity may be the capacity that fell, or demand. The method: wait a
+//! queue; a total below the capacity may mean a lower capacity or a lower demand. The method: wait a
 //! few RTTs after each act and judge by what changed. Windows of `n` ticks are judged by their
-//! largest tick; then one of four acts, the first that applies:
+//! largest tick; then the first of these four acts that applies is taken:
 //!
-//! 1. **reclaim**: a group that had lent uses as much as it said it would: it gets its share back;
+//! 1. **reclaim**: a group that had lent uses as much as its demand said: it gets its share back;
 //! 2. **lend**: one group saturates while another does not use its share: the latter's demand is
 //!    what it uses plus headroom, and the others divide the rest;
 //! 3. **decrease**: less arrives than the link should carry and no group is held back;
@@ -13,10 +13,10 @@
 //!    in total, the capacity is higher than believed.
 //!
 //! Terms: `capacity` is what the link is believed to carry. A group's **demand** is one number:
-//! `None` while it might want all, else what it uses plus headroom. Its **share** is the max-min
-//! fair one for these demands; its **ceil**, what is enforced, is never below its share of the
-//! capacity by weight alone, so that a group that lends can grow, be noticed, and take back. What
-//! the paper keeps as lent and borrowed follows: lent is (weight share − demand), borrowed is
+//! `None` while it might want all, else its rate plus headroom. Its **share** is its max-min
+//! fair share for these demands. Its **ceil**, which is enforced, is never below its share of the
+//! capacity by weight alone, so that a group that lends can grow, be noticed, and take back. The paper's
+//! lent and borrowed rates follow: lent is (weight share − demand), borrowed is
 //! (share − weight share), each if positive. Source: CRAB §3; the numbers in comments refer to the
 //! deviations that docs/research/papers/crab.md lists.
 
@@ -36,30 +36,30 @@ mod group;
 
 use group::{GroupLoop, HEADROOM_DIVISOR, HEADROOM_MIN, headroom};
 
-/// What CRAB's loop is made from.
+/// The specification of CRAB's loop.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CrabSpec {
     /// How the groups share, in the policy's order.
     pub weights: Tree,
-    /// What the link is remembered to carry; the loop starts below it.
+    /// The remembered capacity of the link; the loop starts below it.
     pub remembered: Option<Rate>,
-    /// How long it watches before it acts, and what it lets lenders keep.
+    /// How long the loop watches before it acts, and what lenders keep.
     pub tuning: CrabTuning,
 }
 
-/// What CRAB's §5.6 varies.
+/// The parameters that CRAB §5.6 varies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CrabTuning {
     /// How often the loop takes in what arrived, the paper's `t`.
     pub tick: Span,
     /// Ticks in a window, the paper's `n`.
     pub window_ticks: u32,
-    /// What a lender keeps at least beyond what it uses.
+    /// The least that a lender keeps beyond what it uses.
     pub headroom: Rate,
-    /// Raises in vain until the turns begin again: the largest, all, the largest, all by twice as
+    /// Failed raises until the turns begin again: the largest groups, all, the largest, all by twice as
     /// much.
     pub raise_turns: u32,
-    /// Whether the capacity is estimated; otherwise it is what is remembered, and stays so. Source:
+    /// Whether the capacity is estimated; otherwise the remembered capacity stays in force. Source:
     /// CRAB §5.4.
     pub estimates: bool,
 }
@@ -91,25 +91,25 @@ impl CrabTuning {
 pub struct Crab {
     tuning: CrabTuning,
     capacity: Option<Rate>,
-    /// The capacity as competing groups confirmed it: what is worth remembering. The capacity
+    /// The capacity as competing groups confirmed it, worth remembering. `capacity`
     /// itself also falls when no group wants more.
     learned: Option<Rate>,
     weights: Tree,
     groups: Vec<GroupLoop>,
     window: Window,
-    /// The total before the last act, and what it added, if that was a raise.
+    /// The total before the last act, and the rate that the act added, if it was a raise.
     total_before_raise: Option<(Rate, Rate)>,
     /// Part of the capacity that the next raise adds, in thousandths: the paper's `inc`.
     raise_step: u64,
-    /// Raises in a row that failed, counted round.
+    /// Raises in a row that failed, modulo the number of turns.
     failed_raises: u32,
     /// Raises so far.
     raises: u64,
-    /// The total of the window before.
+    /// The total of the previous window.
     total_last: Rate,
     /// Windows in a row in which the total stayed a little short of the capacity.
     short_windows: Streak,
-    /// What there was before the last act, if that was a loan.
+    /// What arrived before the last act, if it was a loan.
     loan: Option<Loan>,
     command: Option<Command>,
     decision: Decision,
@@ -118,7 +118,7 @@ pub struct Crab {
 #[derive(Clone, Copy, Debug, Default)]
 struct Window {
     ticks: u32,
-    /// The largest sum over the groups in one tick, which is not the sum of their largest (4).
+    /// The largest sum over the groups in one tick, which is not the sum of the groups' maxima (4).
     total: Rate,
 }
 
@@ -127,14 +127,14 @@ struct Window {
 struct Loan {
     /// In the largest tick of the window.
     total: Rate,
-    /// In the last tick, for lenders and for the others: what a loan moves shows at the end
+    /// In the last tick, for lenders and for the other groups: the rate that a loan moves shows at the end
     /// of a window, not in its largest tick.
     lenders: Rate,
     others: Rate,
 }
 
 impl Crab {
-    /// Starts the loop: at nine tenths of what is remembered, else unshaped until the first window
+    /// Starts the loop: with nine tenths of the remembered capacity, or else unshaped until the first window
     /// in which enough arrives.
     ///
     /// # Panics
@@ -173,7 +173,7 @@ impl Crab {
         let tick = self.tuning.tick;
         let whole = observation.interval >= tick / 2 && observation.interval <= tick * 2;
         if !whole {
-            // The daemon slept or was stopped: what was seen until then says nothing about now.
+            // The daemon slept or was stopped: what was seen before says nothing about the present.
             self.restart_window();
             return self.conclude(observation.at, Act::Measure);
         }
@@ -230,7 +230,7 @@ impl Crab {
     // --------------------------------------------------------------------------------------------
     // The window's end
 
-    /// The first capacity is what the first busy window carried (10).
+    /// Takes the rate of the first busy window as the first capacity (10).
     fn learn(&mut self) -> Act {
         let total = self.window.total;
         if total <= LEARNED_MIN {
@@ -246,7 +246,7 @@ impl Crab {
         Act::Learn { to: total }
     }
 
-    /// Ends the window: settles what was tried before, then acts.
+    /// Ends the window: settles what the last act tried, then acts.
     fn judge(&mut self) -> Act {
         let total = self.window.total;
         for group in &mut self.groups {
@@ -256,8 +256,8 @@ impl Crab {
         let settled = self.settle_raise(total).or(self.settle_loan(total));
         let growing = self.groups.iter().any(|g| g.state == GroupState::Growing);
         let act = if raised && settled.is_none() && !growing {
-            // A raise in vain overfilled the link and crowded others out, so this window says
-            // nothing about demand or capacity; the next one, without a raise, does.
+            // A failed raise overfilled the link and crowded other groups out, so this window says nothing
+            // about demand or capacity; the next window, without a raise, does.
             Act::Rest
         } else {
             self.act(total)
@@ -265,13 +265,13 @@ impl Crab {
         self.total_last = total;
         self.restart_window();
         self.divide();
-        // What was learned of the capacity says more than the routine act that follows it.
+        // What was learned about the capacity says more than the routine act that follows it.
         settled.unwrap_or(act)
     }
 
-    /// A raise succeeded if at least half of what the smallest raise adds arrived (7): the paper
-    /// asks for a tenth of the total, which near the capacity, and below 8 Mbit/s, none can bring.
-    /// What arrived clearly beyond the estimate is carried by the link in any case.
+    /// A raise succeeded if at least half of what the smallest raise adds arrived (7). The paper requires
+    /// a tenth of the total, which no raise can bring near the capacity or below 8 Mbit/s.
+    /// The link carries in any case what arrived clearly beyond the estimate.
     fn settle_raise(&mut self, total: Rate) -> Option<Act> {
         let (before, extra) = self.total_before_raise.take()?;
         let from = self.capacity?;
@@ -288,7 +288,7 @@ impl Crab {
         }
         self.raise_step = RAISE_STEP_MIN;
         self.failed_raises = (self.failed_raises + 1) % self.tuning.raise_turns;
-        // One group alone may just want no more; several who all saturate fill the link.
+        // A single group may just want no more; several groups that all saturate fill the link.
         let several = self.groups.iter().filter(|g| g.state == GroupState::Saturating).count() > 1;
         if several && total >= from.scale(9, 10) {
             self.learned = Some(total.min(from));
@@ -296,8 +296,8 @@ impl Crab {
         None
     }
 
-    /// A loan by which the borrowers won what the lenders lost was none (15): these did not lack
-    /// demand but were crowded out in the ISP's queue, because the capacity is lower than believed.
+    /// A loan is undone if the borrowers won what the lenders lost (15): the lenders did not lack demand
+    /// but were crowded out in the ISP's queue, because the capacity is lower than believed.
     fn settle_loan(&mut self, total: Rate) -> Option<Act> {
         let before = self.loan.take()?;
         let from = self.capacity?;
@@ -313,7 +313,7 @@ impl Crab {
         Some(Act::UndoLoan { from, to: total })
     }
 
-    /// What arrived in the last tick for lenders, and for the others.
+    /// The rates of the last tick, for lenders and for the other groups.
     fn last_tick(&self) -> (Rate, Rate) {
         let lends = |g: &&GroupLoop| g.demand.is_some_and(|d| d > Rate::ZERO);
         let all: Rate = self.groups.iter().map(|g| g.rate).sum();
@@ -339,7 +339,7 @@ impl Crab {
             self.loan = self.tuning.estimates.then_some(Loan { total, lenders, others });
             return Act::Lend { group };
         }
-        // While a group is growing to a share that it was just given, nothing can be concluded about
+        // While a group is growing towards a share that it was just given, nothing can be concluded about
         // the capacity (9).
         if self.groups.iter().any(is(GroupState::Rising)) {
             return Act::Rest;
@@ -362,8 +362,8 @@ impl Crab {
         self.start_raise(capacity, total).unwrap_or(Act::Rest)
     }
 
-    /// A capacity a little below the believed one, if the groups that saturate together stay short of
-    /// their shares, twice: then it is the link that is full (7). Demands are right and stay.
+    /// A capacity a little below the believed one, if the sum of the saturating groups stays short of
+    /// their shares twice: the link is then full (7). Demands are right and stay.
     fn slightly_less(&mut self, capacity: Rate, settled: bool) -> Option<Rate> {
         let saturating = || self.groups.iter().filter(|g| g.state == GroupState::Saturating);
         let arrived: Rate = saturating().map(|g| g.observed).sum();
@@ -402,21 +402,21 @@ impl Crab {
     }
 
     /// Gives some saturating groups more for one window, in proportion to their shares (8): the
-    /// largest ones, as many as it takes that none must grow by more than half. At a full link
-    /// that does the least harm, since the smaller ones keep to their ceils, and what these leave
-    /// is what the largest deserves. But its sender may be the limit: every other raise in vain is
-    /// one of all, and every fourth one of all by twice as much.
+    /// largest groups, as many as needed that each grows by at most half. At a full link this does the least harm,
+    /// since the smaller groups keep to their ceils, and the largest deserve what these leave.
+    /// But the senders of the largest groups may be the limit: every second raise in a row of failures
+    /// raises all groups, and every fourth raises all by twice as much.
     fn start_raise(&mut self, capacity: Rate, total: Rate) -> Option<Act> {
         let mut raised: Vec<usize> = (0..self.groups.len())
             .filter(|&i| self.groups[i].state == GroupState::Saturating)
             .collect();
         let mut extra = raise_extra(capacity, self.raise_step);
-        // Where some of them cannot use their part, more is needed for the others' to show.
+        // If some groups cannot use their part, more is needed to show what the others use.
         if self.failed_raises == LARGE_RAISE_TURN {
             extra = extra * 2;
         }
         if self.failed_raises.is_multiple_of(2) {
-            // Equal shares differ by rounding; among equals the one that has waited longest.
+            // Equal shares differ by rounding; among equals the group that has waited longest comes first.
             let share_kbit = |g: &GroupLoop| g.share.as_bps() / 1_000;
             raised.sort_by_key(|&i| (Reverse(share_kbit(&self.groups[i])), self.groups[i].raised));
             let mut sum = Rate::ZERO;
@@ -456,7 +456,7 @@ impl Crab {
             let base = if group.demand.is_none() && !group.is_unresponsive() {
                 shares[i]
             } else {
-                // What lends may grow up to its own share: that is how growth is noticed (3).
+                // A group that lends may grow up to its own share: that is how growth is noticed (3).
                 shares[i].max(by_weight[i])
             };
             group.ceil = (base + group.raise_extra).max(CEIL_MIN);
@@ -473,8 +473,8 @@ impl Crab {
             Some(Command::SetRates(Allocation { total: None, classes: classes.collect() }));
     }
 
-    /// What there is to divide: those who do not listen take what they take, and the others divide
-    /// what is left, which is at least what they have now (12).
+    /// The rate to divide: unresponsive groups keep their rates, and the other groups divide
+    /// the rest, which is at least what they have now (12).
     fn divisible(&self, capacity: Rate) -> Rate {
         let rates = |unresponsive: bool| -> Rate {
             let some = self.groups.iter().filter(|g| g.is_unresponsive() == unresponsive);
@@ -510,7 +510,7 @@ impl Crab {
     }
 }
 
-/// What a raise adds to its group's ceil.
+/// The rate that a raise adds in total.
 fn raise_extra(capacity: Rate, step: u64) -> Rate {
     capacity.scale(step, 1_000).max(RAISE_MIN)
 }
@@ -519,21 +519,21 @@ fn raise_extra(capacity: Rate, step: u64) -> Rate {
 /// times as large: docs/decisions/0001. The paper has an eighth, and doubles (§3.5).
 const RAISE_STEP_MIN: u64 = 62;
 const RAISE_STEP_FACTOR: u64 = 4;
-/// A raise adds at least this, or noise would decide.
+/// A raise adds at least this rate; otherwise noise would decide.
 const RAISE_MIN: Rate = Rate::kbit(500);
-/// Windows without a raise after which a total short of the capacity is taken for it.
+/// Windows without a raise after which a total short of the capacity is taken as the capacity.
 const SHORT_WINDOWS: u32 = 2;
-/// What arrives beyond the estimate by a fiftieth, and by four packets in a tick, is no noise.
+/// A rate above the estimate by a fiftieth, and by four packets in a tick, is not noise.
 const BEYOND_DIVISOR: u64 = 50;
 const BEYOND_MIN: Rate = Rate::kbit(250);
-/// The turn in which all are raised by twice as much.
+/// The turn in which all groups are raised by twice as much.
 const LARGE_RAISE_TURN: u32 = 3;
-/// The loop starts at nine tenths of what is remembered, since it rises more easily than it falls.
+/// The loop starts at nine tenths of the remembered capacity, since it rises more easily than it falls.
 const REMEMBERED_PART: Part = Part::of(9, 10);
-/// What is divided of the capacity: the rest lets the ISP's queue drain between two raises, without
-/// which that queue decides on the shares again (docs/decisions/0001).
+/// Part of the capacity that is divided: the rest lets the ISP's queue drain between two raises.
+/// Otherwise that queue would again decide on the shares (docs/decisions/0001).
 const DIVIDED_PART: Part = Part::percent(98);
-/// Below this a window says nothing about the capacity.
+/// A window with a lower total says nothing about the capacity.
 const LEARNED_MIN: Rate = Rate::mbit(1);
 /// No class is throttled below this.
 const CEIL_MIN: Rate = Rate::kbit(100);

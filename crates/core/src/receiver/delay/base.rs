@@ -10,17 +10,17 @@ pub(super) struct Base {
     /// Relative one-way delay in ns.
     pub(super) transit: Option<i64>,
     pub(super) rtt: Option<Span>,
-    /// Whether it was taken while the queue was empty, or known from others.
+    /// Whether the base was taken while the queue was empty, or is known from other connections.
     pub(super) is_settled: bool,
-    /// Whether it received a part that matters when it was seen last.
+    /// Whether the connection received a significant part when it was seen last.
     pub(super) is_busy: bool,
     pub(super) seen_at: Time,
-    /// By how much its packets waited longer than those of others in the last interval.
+    /// How much longer its packets waited than those of others in the last interval.
     pub(super) own_queue: Span,
     pub(super) pace: Pace,
 }
 
-/// What a connection received since the last answers of a probe, and the largest window that it had.
+/// What a connection received since the probe's last answers, and its largest window in that time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pace {
     received: Bytes,
@@ -36,7 +36,7 @@ impl Pace {
         self.window = self.window.max(sample.advertised);
     }
 
-    /// The time in which a window arrived: an RTT with the queue if the window was filled, else more.
+    /// The time in which a window arrived: an RTT including the queue if the window was filled, else longer.
     fn window_time(&self) -> Option<Span> {
         let rate = Rate::from_volume(self.received, self.span);
         (rate > Rate::ZERO && self.window > Bytes::ZERO).then(|| rate.time_to_send(self.window))
@@ -44,7 +44,7 @@ impl Pace {
 }
 
 impl Base {
-    /// What the timestamps of an interval say of the queue.
+    /// What the timestamps of an interval say about the queue.
     pub(super) fn by_stamps(&self, sample: &ConnectionSample) -> Option<Estimate> {
         let (transit, base) = (plausible(sample)?, self.transit?);
         let least = transit.min_ns.saturating_sub(base);
@@ -53,14 +53,14 @@ impl Base {
         Some(Estimate { least, mean, samples, is_settled, sources: 1 })
     }
 
-    /// Takes in a smoothed RTT: as the mean of what it is without the queue, where that is known,
-    /// else as the most that it can be.
+    /// Takes in a smoothed RTT. If the queue is known, the RTT without the queue enters the mean; otherwise
+    /// the RTT is an upper limit of the base.
     pub(super) fn handle_rtt(&mut self, rtt: Span, queue: Option<i64>) {
         let rtt = rtt.as_nanos();
         let base = match (self.rtt.map(Span::as_nanos), queue) {
             (Some(old), Some(queue)) => {
                 let seen = rtt.saturating_sub(queue as u64).max(RTT_MIN.as_nanos());
-                // A first guess that was too high is left at once.
+                // A first guess that was too high is replaced at once.
                 if seen * 10 < old * 9 { seen } else { old / 8 * 7 + seen / 8 }
             }
             (Some(old), None) => old.min(rtt),
@@ -69,10 +69,10 @@ impl Base {
         self.rtt = Some(Span::nanos(base));
     }
 
-    /// Takes in what is known without timestamps, where the receiver's RTT is the least time in which a
-    /// window arrived, and one that was narrowed arrives sooner than in an RTT. At `sent`, the least RTT
-    /// of what this end sent, there may have been a queue. A window that is filled shows it once the
-    /// least wait is known (`waited`).
+    /// Takes in an interval without timestamps. The receiver's RTT is then the shortest time in which a window
+    /// arrived, which is too short if the window was narrowed. `sent`, the least RTT of what this end sent, may
+    /// contain a queue. A filled window shows how long that queue is, once the least wait is known
+    /// (`waited`).
     pub(super) fn handle_unstamped(&mut self, sent: Span, waited: Option<Span>) {
         let before = self.rtt.unwrap_or(sent).min(sent);
         let seen = waited.filter(|_| self.pace.span >= PACE_SPAN).and_then(|waited| {
@@ -89,11 +89,11 @@ pub(super) fn plausible(sample: &ConnectionSample) -> Option<TransitSample> {
     sample.transit.filter(|t| t.mean_ns.saturating_sub(t.min_ns) <= QUEUE_MAX)
 }
 
-/// No buffer of an access link holds packets for longer.
+/// Longest queue, in ns: no buffer of an access link holds packets for longer.
 pub(super) const QUEUE_MAX: i64 = 4_000_000_000;
-/// Timestamps are whole milliseconds, rounded down: on average packets look older by half of one.
+/// Timestamps are whole milliseconds, rounded down: on average packets look older by half a millisecond.
 pub(super) const STAMP_ROUNDING: i64 = 500_000;
-/// Round trips are shorter.
+/// Shortest time over which a pace is measured; round trips are shorter.
 const PACE_SPAN: Span = Span::millis(900);
-/// No more than the rest of an RTT was a queue.
+/// Part of an RTT that is left at least when a queue is subtracted: one in this many.
 const PACE_PART: u64 = 16;

@@ -1,28 +1,28 @@
-//! What the queue of the access link adds to the delay of what arrives.
+//! What the queue of the access link adds to the delay of arriving packets.
 //!
-//! The problem: the receiver is not told how long packets waited at the ISP; it sees delays that
+//! The problem: nothing tells the receiver how long packets waited at the ISP; it sees delays that
 //! contain a queue, a path and, in one-way delays, the difference of two clocks. The method: every
-//! connection has a *base*, its delay without the queue; what is beyond is the queue. All share one
-//! queue, so a connection that begins while the queue stands takes as base what it sees less what
-//! the others see. Bases are renewed when the queue is known to be empty: at a *drain*, for which
-//! the controller narrows all windows for a moment, and when the link rests.
+//! connection has a *base*, its delay without the queue; delay beyond the base is the queue. All share
+//! one queue, so for a connection that begins while the queue is filled, the base is its own delay less
+//! the queue that the other connections see. Bases are renewed when the queue is known to be empty: at a
+//! *drain*, for which the controller narrows all windows for a moment, and when the link rests.
 //!
-//! What is reported is the *least* of an interval next to its mean: noise of the path raises the
-//! mean, but of many packets at least one comes through without it, so `least > 0` says that the
-//! queue never emptied, and what left it was the capacity. Of several connections the least of all
-//! counts, since any packet can show that the queue was short, and the median of the means, so that
-//! one with a queue of its own elsewhere does not decide.
+//! The *least* delay of an interval is reported next to its mean. Noise of the path raises the mean, but
+//! of many packets at least one arrives without noise, so `least > 0` says that the queue never
+//! emptied, and then the rate that left it was the capacity. Among several connections the lowest least
+//! counts, since any packet can show that the queue was short. Of the means the median counts, so that a
+//! connection with its own queue elsewhere does not decide.
 //!
 //! A server can write any timestamp into its own packets, and a reflector can hold its answers back.
 //! So one source never decides against two others: a connection whose least is far below those of
-//! all others is left out, no connection has half of the median's weight, and what no queue can be
-//! ([`QUEUE_MAX`]) is a clock that jumped. [`DelaySample::sources`] says how many sources agree, for
-//! the capacity must not depend on one alone. With two connections, one of which lies, nothing tells
-//! which one; the honest one still shows that there is no queue, but not that there is one.
+//! all others is left out, no connection has half of the median's weight, and a delay longer than any
+//! queue ([`QUEUE_MAX`]) is a clock that jumped. [`DelaySample::sources`] says how many sources agree,
+//! because the capacity must not depend on one alone. If one of two connections lies, nothing shows which
+//! one; the honest one can still show that there is no queue, but not that there is one.
 //!
-//! Sources, the first that has enough packets: TCP timestamps, which see the download alone; the
-//! probe, whose last answer stands for a second, since some hosts answer no sooner; the receiver's own
-//! RTT. Source: docs/control.md; Spring et al. §III for the base RTT.
+//! The first of these sources that has enough packets is used: TCP timestamps, which see only the
+//! download; the probe, whose last answer stands for a second, since some hosts answer no sooner; the
+//! receiver's own RTT. Source: docs/control.md; Spring et al. §III for the base RTT.
 //!
 //! | module | contains |
 //! |---|---|
@@ -47,27 +47,27 @@ use noise::Noise;
 pub(super) struct DelayEstimator {
     connections: BTreeMap<u64, Base>,
     probe: Option<ProbeBase>,
-    /// What the probe's last answers said, and when.
+    /// The estimate from the probe's last answers, and its time.
     answer: Option<(Time, Estimate)>,
-    /// From the answers before until those.
+    /// The time between the last two answers.
     answer_pause: Span,
-    /// When timestamps were enough last.
+    /// When there were last enough timestamps.
     stamped_at: Option<Time>,
-    /// What the last interval said.
+    /// The estimate of the last interval.
     last: Option<Estimate>,
     noise: Noise,
     /// What all round trips had in common beyond their bases and the queue in the last intervals, in ns.
     common: [i64; SHIFT_TICKS],
 }
 
-/// What an observation's delays are taken for.
+/// What is known of the queue in an observation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Queue {
-    /// As it is.
+    /// Nothing is known.
     Unknown,
     /// Empty before the interval: the first packets saw no queue.
     WasEmpty,
-    /// Emptied within the interval: what was seen at least is the base.
+    /// Emptied within the interval: the least delay is the base.
     Drained,
 }
 
@@ -75,26 +75,26 @@ pub(super) enum Queue {
 struct ProbeBase {
     reflector: u32,
     rtt: Span,
-    /// The least since `since`, which replaces the base in the end.
+    /// The least since `since`, which finally replaces the base.
     rtt_next: Span,
     since: Time,
-    /// Whether an answer that came while the queue was empty was no other.
+    /// Whether the base was confirmed by an answer that came while the queue was empty.
     is_settled: bool,
 }
 
-/// What one source says of the queue.
+/// An estimate of the queue by one source, in ns.
 #[derive(Clone, Copy, Debug)]
 struct Estimate {
     least: i64,
     mean: i64,
     samples: u32,
     is_settled: bool,
-    /// How many connections say that the queue never was shorter than `least`.
+    /// How many connections say that the queue was never shorter than `least`.
     sources: u32,
 }
 
-/// The queue that an RTT contains which was smoothed until the end of an interval; `None` if that
-/// is unknown because the queue has changed lately.
+/// The queue contained in an RTT that was smoothed until the end of an interval; `None` if that is
+/// unknown because the queue has changed recently.
 fn steady_queue(before: Option<Estimate>, now: Option<Estimate>) -> Option<i64> {
     let Some(now) = now else { return Some(0) };
     let within = STEADY_NS.max(now.mean / 2);
@@ -105,8 +105,8 @@ fn steady_queue(before: Option<Estimate>, now: Option<Estimate>) -> Option<i64> 
 }
 
 impl DelayEstimator {
-    /// Takes in an interval; `None` if no source says anything. Behind classes that delay
-    /// (`is_shaped`) RTTs contain what waits there.
+    /// Takes in an interval; `None` if no source says anything. Behind classes that delay packets
+    /// (`is_shaped`) RTTs contain that delay.
     pub(super) fn handle_observation(
         &mut self,
         observation: &Observation,
@@ -126,7 +126,7 @@ impl DelayEstimator {
         if let Some(estimate) = by_probe {
             self.answer = Some((now, estimate));
             self.answer_pause = before.map_or(Span::ZERO, |(at, _)| now.since(at));
-            // An idle link is asked rarely.
+            // On an idle link the probe is sent rarely.
             let is_used = observation.connections.iter().any(|sample| sample.segments > 0);
             if is_used && self.is_rarely_answered(now) {
                 self.noise.handle_rare(estimate.mean);
@@ -144,7 +144,7 @@ impl DelayEstimator {
             (by_rtt, DelaySource::ReceiverRtt),
         ];
         let found = candidates.into_iter().find_map(|(e, source)| Some((e?, source)));
-        // One answer of a probe, or an RTT that lags, says nothing of the least of an interval.
+        // A single answer of a probe, or an RTT that lags, says nothing about the least of an interval.
         let tells = |(e, source): &(Estimate, DelaySource)| {
             e.is_settled && e.samples >= BASE_SAMPLES_MIN && *source != DelaySource::ReceiverRtt
         };
@@ -184,7 +184,7 @@ impl DelayEstimator {
         })
     }
 
-    /// A connection's RTT without the queue, if it is known: as it is now, with what waits at the uplink.
+    /// A connection's RTT without the downlink's queue, if known; it includes what waits at the uplink now.
     pub(super) fn rtt_base(&self, id: u64) -> Option<Span> {
         Some(self.shifted(self.connections.get(&id)?.rtt?))
     }
@@ -194,21 +194,21 @@ impl DelayEstimator {
         Span::nanos(now.max(0) as u64).max(RTT_MIN)
     }
 
-    /// The uplink's queue, in ns: what lasts. An RTT that is late behind the queue, or a pause, is over sooner.
+    /// The lasting part of the uplink's queue, in ns. An RTT that lags behind the queue, or a pause, ends sooner.
     fn shift(&self) -> i64 {
         let least = self.common.into_iter().min().unwrap_or(0);
         let most = self.common.into_iter().max().unwrap_or(0);
         least.max(0) + most.min(0)
     }
 
-    /// The largest RTT without the queue, of connections that receive a part that matters.
+    /// The largest RTT without the queue, among connections that receive a significant part.
     pub(super) fn rtt_base_max(&self) -> Option<Span> {
         let busy = self.connections.values().filter(|base| base.is_busy);
         busy.filter_map(|base| base.rtt).max().map(|rtt| self.shifted(rtt).min(RTT_MAX))
     }
 
-    /// By how much a connection's packets waited longer than those of others on average; nothing while
-    /// its base is not known.
+    /// How much longer a connection's packets waited on average than those of others; zero while its base is
+    /// not known.
     pub(super) fn own_queue(&self, id: u64) -> Span {
         self.connections.get(&id).map_or(Span::ZERO, |base| base.own_queue)
     }
@@ -227,8 +227,8 @@ impl DelayEstimator {
         self.transmitting(now).any(|base| base.is_settled)
     }
 
-    /// Whether a connection that transmits has a base that may contain a queue, or the only probe that
-    /// there is.
+    /// Whether the base of a connection that transmits, or of the probe if only the probe answers, may
+    /// contain a queue.
     pub(super) fn is_unsettled(&self, now: Time) -> bool {
         let is_probe_unsettled = self.probe.is_some_and(|base| !base.is_settled);
         self.transmitting(now).any(|base| !base.is_settled)
@@ -241,8 +241,8 @@ impl DelayEstimator {
         bases.filter(move |base| base.seen_at == now && base.transit.is_some())
     }
 
-    /// What is taken for a queue does not react to windows, so there is none: the path has become
-    /// longer.
+    /// Forgets the bases of one-way delays: what seemed to be a queue does not react to windows, so the path
+    /// has become longer.
     pub(super) fn forget_transit(&mut self) {
         for base in self.connections.values_mut() {
             base.transit = None;
@@ -250,8 +250,8 @@ impl DelayEstimator {
         }
     }
 
-    /// Forgets the bases of connections beyond which more waits than in any queue: their server's
-    /// clock has jumped.
+    /// Forgets bases if the delay beyond them is longer than any queue: the clock of the server
+    /// has jumped.
     fn forget_jumps(&mut self, connections: &[ConnectionSample]) {
         for sample in connections {
             let Some(base) = self.connections.get_mut(&sample.id) else { continue };
@@ -263,12 +263,12 @@ impl DelayEstimator {
         }
     }
 
-    /// The queue is empty, so what is seen now is the base, whether it is higher or lower.
+    /// Renews the bases, up or down: the queue is empty, so the delays seen now are the bases.
     fn renew(&mut self, connections: &[ConnectionSample]) {
         for sample in connections {
             let Some(base) = self.connections.get_mut(&sample.id) else { continue };
             if let Some(transit) = plausible(sample).filter(|t| t.samples >= RENEWING_SAMPLES_MIN) {
-                // More than clocks drift is a queue that did not empty.
+                // A rise beyond the drift of clocks means that the queue did not empty.
                 let most = base.transit.filter(|_| base.is_settled).map(|t| t + DRIFT_NS);
                 base.transit = Some(most.map_or(transit.min_ns, |most| transit.min_ns.min(most)));
                 base.is_settled = true;
@@ -276,7 +276,7 @@ impl DelayEstimator {
         }
     }
 
-    /// Takes over RTTs that are known to be without a queue, which leaves nothing beyond them.
+    /// Takes over RTTs that are known to be without a queue; returns 0, since nothing is left beyond them.
     fn take_exact(&mut self, connections: &[ConnectionSample]) -> i64 {
         for sample in connections {
             if let (Some(base), Some(rtt)) = (self.connections.get_mut(&sample.id), sample.rtt) {
@@ -286,9 +286,9 @@ impl DelayEstimator {
         0
     }
 
-    /// By how much all round trips are longer or shorter now than base and queue: when an upload fills
-    /// the uplink, acknowledgements of all downloads wait there. Timestamps of what arrives do not contain
-    /// it, so both can be told apart. What could be the queue itself, which an RTT follows late, is not counted.
+    /// By how much all round trips differ from base plus queue: when an upload fills the uplink, the
+    /// acknowledgements of all downloads wait there. Timestamps of arriving packets do not contain that wait,
+    /// so it can be separated. A difference that the queue itself may cause, since RTTs lag, is not counted.
     fn common_beyond(&self, observation: &Observation, noise: i64) -> i64 {
         let beyond = |sample: &ConnectionSample| {
             let waits =
@@ -305,8 +305,8 @@ impl DelayEstimator {
         median(&mut beyond).unwrap_or(0)
     }
 
-    /// Takes over new connections and lower bases; forgets connections that are gone. `answers` is
-    /// what waited at both of a probe's last answers, if it was answered.
+    /// Takes over new connections and lower bases; forgets connections that are gone. `answers` is the
+    /// smaller of the delays in the probe's last two answers, if it was answered.
     fn settle(
         &mut self,
         observation: &Observation,
@@ -335,7 +335,7 @@ impl DelayEstimator {
                 base.is_settled |= known.is_some();
             }
             if base.transit.is_none() {
-                // Long round trips arrive in clumps: what lies between belongs to their pace.
+                // Long round trips arrive in clumps: the pauses between them are part of the connection's pace.
                 base.pace.handle_sample(sample, *interval);
             }
             if sample.segments == 0 {
@@ -344,12 +344,12 @@ impl DelayEstimator {
             if let Some(sent) = sample.rtt_sent.filter(|_| base.transit.is_none()) {
                 base.handle_unstamped(sent, answers);
             } else if let Some(rtt) = sample.rtt {
-                // What waits in a class is no part of the path.
+                // Time that packets wait in a class is not part of the path.
                 let waits = groups.get(sample.group).is_some_and(|g| g.backlog > Bytes::ZERO);
                 base.handle_rtt(rtt, queue.filter(|_| !waits));
             }
         }
-        // A flood of connections must not take memory: then those are kept that receive now.
+        // A flood of connections must not fill the memory: then only connections that receive now are kept.
         let is_full = self.connections.len() > BASES_MAX;
         let kept =
             |seen_at| if is_full { seen_at == now } else { now.since(seen_at) < FORGOTTEN_AFTER };
@@ -363,7 +363,7 @@ impl DelayEstimator {
         combine(estimates.collect())
     }
 
-    /// RTTs of connections that received something, but for those of groups whose class delays them.
+    /// RTTs of connections that received something, except in groups whose class delays them.
     fn by_rtt(&self, observation: &Observation) -> Option<Estimate> {
         let is_free = |sample: &&ConnectionSample| {
             let group = observation.groups.get(sample.group);
@@ -372,7 +372,7 @@ impl DelayEstimator {
         let estimates = observation.connections.iter().filter(is_free).filter_map(|sample| {
             let base = self.connections.get(&sample.id)?;
             let beyond = sample.rtt?.as_nanos() as i64 - base.rtt?.as_nanos() as i64;
-            // One smoothed number at the end of the interval says little of its least.
+            // One smoothed value at the end of the interval says little about the least of the interval.
             let (least, mean) = (beyond - RTT_NOISE, beyond);
             Some(Estimate { least, mean, samples: 1, is_settled: true, sources: 1 })
         });
@@ -403,7 +403,7 @@ impl DelayEstimator {
         Some(Estimate { least, mean, samples: probe.answered, is_settled: true, sources: 1 })
     }
 
-    /// What the probe's last answers said, unless they are too old, or timestamps tell more.
+    /// The estimate from the probe's last answers, unless they are too old or timestamps are available.
     fn standing_answer(&self, now: Time) -> Option<Estimate> {
         let (at, estimate) = self.answer?;
         let stands = !self.is_stamped(now) && now.since(at) < ANSWER_STANDS;
@@ -414,15 +414,15 @@ impl DelayEstimator {
         self.stamped_at.is_some_and(|at| now.since(at) < UNSTAMPED_AFTER)
     }
 
-    /// Whether there is nothing but a probe, and it is not answered in each tick.
+    /// Whether only a probe is available, and it is not answered in each tick.
     pub(super) fn is_rarely_answered(&self, now: Time) -> bool {
         !self.is_stamped(now) && self.answer_pause > TICK * 2
     }
 }
 
-/// Of those whose base is settled the least of all, since any packet can show that the queue was
-/// shorter, and the median of the means, weighed by packets. Where none is settled, the largest:
-/// a base that contains a queue makes the rest too small. Of three or more no single one decides.
+/// Combines estimates with settled bases: the lowest least, since any packet can show that the queue was
+/// shorter, and the median of the means, weighted by packets. If no base is settled, the largest estimate:
+/// a base that contains a queue makes the difference too small. Of three or more no single one decides.
 fn combine(mut estimates: Vec<Estimate>) -> Option<Estimate> {
     let sum =
         |estimates: &[Estimate]| estimates.iter().map(|e| e.samples).fold(0, u32::saturating_add);
@@ -433,7 +433,7 @@ fn combine(mut estimates: Vec<Estimate>) -> Option<Estimate> {
         let sources = estimates.iter().filter(|e| e.least > largest.least / 2).count() as u32;
         return Some(Estimate { samples, sources, ..*largest });
     }
-    // A connection with hardly a packet says little, be it right or wrong.
+    // A connection with few packets says little, whether it is right or wrong.
     estimates.retain(|e| e.is_settled && e.samples >= samples / FEW_DIVISOR);
     let samples = sum(&estimates);
     estimates.sort_by_key(|e| e.least);
@@ -448,7 +448,7 @@ fn combine(mut estimates: Vec<Estimate>) -> Option<Estimate> {
     Some(Estimate { least, mean, samples, is_settled: true, sources })
 }
 
-/// The median of the means, weighed by packets; of three or more none has half of the weight.
+/// The median of the means, weighted by packets; of three or more, no estimate has half of the weight.
 fn median(estimates: &mut [Estimate]) -> Option<i64> {
     let samples: u64 = estimates.iter().map(|e| u64::from(e.samples)).sum();
     let many = estimates.len() >= MANY;
@@ -466,43 +466,43 @@ fn median(estimates: &mut [Estimate]) -> Option<i64> {
     Some(middle.or(estimates.last())?.mean)
 }
 
-/// Connections from which on one that contradicts the others is outvoted.
+/// From this number of connections on, a connection that contradicts the others is outvoted.
 const MANY: usize = 3;
-/// One whose least is lower than all others' by more than this is not confirmed by them.
+/// A least that is lower than all others by more than this, in ns, is not confirmed by them.
 const LONE_NS: i64 = 5_000_000;
-/// More bases than that are those of a flood.
+/// More bases than this can only come from a flood of connections.
 const BASES_MAX: usize = 2 * CONNECTIONS_MAX;
 /// Connections with less than this part of the packets are left out.
 const FEW_DIVISOR: u32 = 64;
-/// With fewer packets another source is asked first.
+/// A source with fewer packets than this is used only if no other source has enough.
 const BASE_SAMPLES_MIN: u32 = 4;
-/// Least packets to renew a base: of fewer, none may have arrived undisturbed.
+/// Fewest packets that renew a base: of fewer, perhaps no packet arrived undisturbed.
 const RENEWING_SAMPLES_MIN: u32 = 3;
 /// The receiver's RTT is smoothed over whole milliseconds.
 const RTT_NOISE: i64 = 2_000_000;
-/// A queue that changes by less between two intervals, and within one, is steady.
+/// A queue is steady if it changes by less than this between two intervals and within one, in ns.
 const STEADY_NS: i64 = 2_500_000;
-/// Intervals for which all round trips have something beyond base and queue before it is the uplink's queue.
+/// Intervals for which all round trips must exceed base plus queue before the excess is the uplink's queue.
 const SHIFT_TICKS: usize = 3;
-/// Drift of clocks between two drains, and changes of paths that go unnoticed.
+/// Drift of clocks between two drains, in ns, and changes of paths that go unnoticed.
 const DRIFT_NS: i64 = 3_000_000;
-/// No path is shorter than what timestamps tell apart.
+/// Shortest RTT: timestamps do not resolve shorter paths.
 pub(super) const RTT_MIN: Span = Span::millis(1);
-/// RTTs beyond are pauses of the application.
+/// Longer RTTs are pauses of the application.
 const RTT_MAX: Span = Span::secs(1);
-/// A connection counts if it receives at least one packet in this many.
+/// A connection counts as busy if it receives at least one packet in this many.
 const BUSY_DIVISOR: u64 = 16;
-/// A connection's RTT until it is known.
+/// The RTT that is assumed until a connection's RTT is known.
 pub(super) const RTT_GUESS: Span = Span::millis(50);
 /// A connection without payload for this long is new when it comes back.
 const FORGOTTEN_AFTER: Span = Span::secs(60);
-/// Some hosts answer once a second.
+/// How long a probe's answer stays in force: some hosts answer only once a second.
 const ANSWER_STANDS: Span = Span::millis(1_300);
-/// Two answers without a queue differ by less.
+/// Two answers without a queue differ by less than this.
 const CONFIRMED: Span = Span::millis(2);
-/// Pause of senders of timestamps after which the probe is used.
+/// After senders sent no timestamps for this long, the probe is used.
 const UNSTAMPED_AFTER: Span = Span::secs(3);
-/// After this the probe's path may have become longer.
+/// After this time the path to the reflector may have become longer.
 const PROBE_BASE_AGE_MAX: Span = Span::secs(600);
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! Random delay of the path, which is no queue.
+//! Random delay of the path, which is not a queue.
 //!
-//! The queue of a link changes within an interval by as much as senders burst, and in some interval
-//! of a few it hardly changes. So the smallest distance between mean and least of the last intervals
-//! is the path's. Source: docs/control.md.
+//! The queue of a link changes within an interval as senders burst, but in some of the last intervals it
+//! hardly changes. So the smallest distances between mean and least in the last intervals are the
+//! noise of the path. Source: docs/control.md.
 
 use std::collections::VecDeque;
 
@@ -25,7 +25,7 @@ impl Noise {
         }
     }
 
-    /// Takes in an answer of a probe that is answered rarely: the last ones are as an interval.
+    /// Takes in an answer of a rarely answered probe: the last answers together count as an interval.
     pub(super) fn handle_rare(&mut self, beyond: i64) {
         keep(&mut self.rare, beyond, RARE_ANSWERS);
         if let Some(&least) = self.rare.iter().min().filter(|_| self.rare.len() == RARE_ANSWERS) {
@@ -34,7 +34,7 @@ impl Noise {
         }
     }
 
-    /// What is not explained by bursts of senders, in ns.
+    /// The delay that bursts of senders do not explain, in ns.
     pub(super) fn mean(&self) -> i64 {
         if self.spreads.len() < NOISE_TICKS_MIN {
             return 0;
@@ -45,7 +45,7 @@ impl Noise {
     }
 }
 
-/// Appends one, and forgets the oldest if there are more than `most`.
+/// Appends `one`, and forgets the oldest if there are more than `most`.
 fn keep(all: &mut VecDeque<i64>, one: i64, most: usize) {
     if all.len() == most {
         all.pop_front();
@@ -53,12 +53,12 @@ fn keep(all: &mut VecDeque<i64>, one: i64, most: usize) {
     all.push_back(one);
 }
 
-/// Intervals from which noise is computed: what is seen in each of them.
+/// Intervals from which noise is computed, at most and at least.
 pub(super) const NOISE_TICKS: usize = 15;
 const NOISE_TICKS_MIN: usize = 3;
 /// Answers of a rarely answered probe from which noise is computed.
 const RARE_ANSWERS: usize = 8;
-/// More than that is a queue that changes.
+/// Larger spreads, in ns, come from a queue that changes.
 pub(super) const NOISE_MAX: i64 = 30_000_000;
-/// By how much senders' bursts lengthen the queue for a moment, with the rounding of timestamps.
+/// By how much bursts of senders lengthen the queue for a moment, plus rounding of timestamps, in ns.
 pub(super) const BURSTS_NS: i64 = 2_500_000;

@@ -7,7 +7,7 @@ use crate::receiver::{GroupSample, TICK, TransitSample};
 
 const MS: i64 = 1_000_000;
 
-/// What the estimator sees: connections with the delay that their packets have beyond a constant.
+/// What the estimator sees: connections and the delay of their packets beyond a constant.
 struct Link {
     delay: DelayEstimator,
     now: Time,
@@ -24,7 +24,7 @@ impl Link {
         self.observe(connections.collect(), None, queue)
     }
 
-    /// The same of connections whose packets all took as long, in ms.
+    /// The same for connections whose packets all took the same time, in ms.
     fn steady(&mut self, seen: &[(u64, i64)], queue: Queue) -> Option<i64> {
         let seen: Vec<_> = seen.iter().map(|&(id, ms)| (id, ms * MS, ms * MS)).collect();
         self.tick(&seen, queue).map(|delay| delay.least.as_nanos() as i64 / MS)
@@ -69,7 +69,7 @@ fn a_connection_that_begins_while_a_queue_stands_gets_its_base_from_the_others()
     assert_eq!(link.steady(&[(1, 100)], Queue::WasEmpty), None);
     assert_eq!(link.steady(&[(1, 120), (2, -480)], Queue::Unknown), Some(20));
     assert_eq!(link.steady(&[(1, 105), (2, -495)], Queue::Unknown), Some(5));
-    // It knows without the first one, too.
+    // The second connection's base is known without the first connection, too.
     assert_eq!(link.steady(&[(2, -492)], Queue::Unknown), Some(8));
 }
 
@@ -89,7 +89,7 @@ fn a_base_that_is_renewed_at_a_drain_follows_drift_but_not_a_queue_that_stays() 
     assert_eq!(link.steady(&[(1, 102)], Queue::Unknown), Some(2));
     link.steady(&[(1, 102)], Queue::Drained);
     assert_eq!(link.steady(&[(1, 102)], Queue::Unknown), Some(0));
-    // What others keep full does not empty.
+    // A queue that other hosts keep full does not empty.
     link.steady(&[(1, 132)], Queue::Drained);
     assert_eq!(link.steady(&[(1, 132)], Queue::Unknown), Some(27));
 }
@@ -138,11 +138,11 @@ fn what_may_be_the_queue_of_the_download_is_not_added() {
     let mut link = Link::new();
     link.steady(&[(1, 0), (2, 0)], Queue::WasEmpty);
     round_trips(&mut link, 0, 0);
-    // A pause is over sooner; of what seems to be steady, a base takes an eighth.
+    // A pause ends sooner; if a delay seems steady, the base takes over an eighth of it.
     let [near, far] = round_trips(&mut link, 0, 150);
     assert!((20..=40).contains(&near) && (120..=140).contains(&far), "{near} {far}");
     assert_eq!(round_trips(&mut link, 0, 0), [20, 120]);
-    // RTTs follow a queue that grows to 60 ms half of it late, and are ahead of one that falls.
+    // A queue grows to 60 ms and falls; RTTs differ from path and queue by under half of it.
     for (queue, beyond) in [(20, 8), (40, 15), (60, 25), (60, 0), (20, -8)] {
         let [near, far] = round_trips(&mut link, queue, beyond);
         assert!((20..=25).contains(&near) && (120..=125).contains(&far), "{queue}: {near} {far}");
@@ -196,7 +196,7 @@ fn a_connection_with_a_queue_of_its_own_does_not_decide() {
     assert!(delay.value < Span::millis(5), "{delay:?}");
     let own = |id| link.delay.own_queue(id);
     assert!(own(1) == Span::ZERO && own(3) > Span::millis(80), "{} {}", own(1), own(3));
-    // It is not known of a connection without a base.
+    // The own queue of a connection without a base is unknown.
     assert_eq!(link.delay.own_queue(4), Span::ZERO);
 }
 
@@ -281,7 +281,7 @@ fn a_spread_that_lasts_is_noise_and_not_part_of_the_queue() {
     for _ in 0..NOISE_TICKS {
         last = link.tick(&seen, Queue::Unknown).unwrap();
     }
-    // But for what senders' bursts explain.
+    // Except for the part that bursts of senders explain.
     let bursts = Span::nanos(BURSTS_NS as u64);
     assert_eq!((last.noise, last.value), (Span::nanos((10 * MS - BURSTS_NS) as u64), bursts));
     assert_eq!(last.least, Span::ZERO);
@@ -299,7 +299,7 @@ fn a_spread_that_lasts_is_noise_and_not_part_of_the_queue() {
 #[test]
 fn a_queue_that_changes_within_some_intervals_is_no_noise() {
     let mut link = settled();
-    // Every third interval the queue grows from nothing, else it stands.
+    // In every third interval the queue grows from nothing, otherwise it stays constant.
     for tick in 0..60 {
         let grows = tick % 3 == 0;
         let least = if grows { 100 * MS } else { 120 * MS };
@@ -307,7 +307,7 @@ fn a_queue_that_changes_within_some_intervals_is_no_noise() {
         let delay = link.tick(&[(1, least, mean + STAMP_ROUNDING)], Queue::Unknown).unwrap();
         assert_eq!(delay.noise, Span::ZERO, "tick {tick}");
     }
-    // One interval in which it ramps to half a second.
+    // One interval in which the queue grows to half a second.
     let mut link = settled();
     link.tick(&[(1, 100 * MS, 350 * MS)], Queue::Unknown);
     for tick in 0..NOISE_TICKS {
@@ -362,7 +362,7 @@ fn the_last_answer_of_a_probe_stands_for_a_second_where_no_timestamps_tell_more(
 #[test]
 fn without_timestamps_the_rtt_without_the_queue_is_the_least_of_what_was_sent() {
     let mut link = Link::new();
-    // Of a window that was narrowed the receiver takes the rest for all.
+    // If a window was narrowed, the receiver takes the rest of the window for a whole one.
     let rtt = |ms| Some(Span::millis(ms));
     let sample = |id, transit| ConnectionSample {
         rtt: rtt(1),
@@ -380,7 +380,7 @@ fn without_timestamps_the_rtt_without_the_queue_is_the_least_of_what_was_sent() 
 fn a_server_that_opens_late_has_a_wide_window_for_some_seconds_only() {
     let mut link = Link::new();
     link.probe(1, Span::millis(20));
-    // 250 kB arrive in 200 ms, which are a window in 45 ms, of which 5 ms are the queue.
+    // 250 kB arrive in 200 ms, so a window takes 45 ms, of which 5 ms are the queue.
     let (received, advertised) = (Bytes::new(250_000), Bytes::new(56_250));
     let (segments, rtt_sent) = (170, Some(Span::millis(400)));
     let late = ConnectionSample { segments, received, advertised, rtt_sent, ..Default::default() };
@@ -455,7 +455,7 @@ proptest! {
         for (connections, probe, rtt, queue) in ticks {
             let connections = connections.into_iter().map(|(id, (min_ns, more, samples))| {
                 let transit = TransitSample { min_ns, mean_ns: min_ns + more, samples };
-                // Every second one has no timestamps.
+                // Every second connection has no timestamps.
                 let transit = (id % 2 == 0).then_some(transit);
                 let rtt = rtt.map(Span::millis);
                 let rtt_sent = rtt.map(|rtt| rtt * (min_ns.unsigned_abs() % 1_000));
@@ -530,7 +530,7 @@ fn a_clock_that_jumps_is_no_queue() {
         let (min, mean) = (jump.min(110) * MS, (jump + 59 * 110) / 60 * MS);
         let delay = link.tick(&[(1, min, mean)], Queue::Unknown);
         assert!(delay.is_none_or(|d| d.value <= Span::secs(4)), "{jump}: {delay:?}");
-        // And for good.
+        // A jump that lasts.
         for _ in 0..3 {
             let delay = link.steady(&[(1, 110 + jump)], Queue::Unknown);
             assert!(delay.is_none_or(|least| least <= 4_000), "{jump}: {delay:?}");
@@ -550,7 +550,7 @@ fn a_reflector_that_delays_its_answers_does_not_count_beside_connections() {
     }
     let delay = link.observe(vec![connection(1, 0, 0)], answers(500), Queue::Unknown).unwrap();
     assert_eq!((delay.source, delay.least), (DelaySource::Timestamps, Span::ZERO));
-    // Alone it counts, as one source.
+    // A single source still counts, as one source.
     let delay = link.probe(4, Span::millis(500)).unwrap();
     assert_eq!((delay.least, delay.sources), (Span::millis(490), 1));
 }

@@ -1,9 +1,9 @@
-//! Other hosts behind the same link that say what they get.
+//! Other hosts behind the same link that report what they receive.
 //!
 //! The problem: two hosts that each control the same link from behind its queue take each other for rivals. The
-//! method: one of them divides the link, among all of them alike by demand. To that host the others' traffic
-//! belongs to what the link carries; to the others their part is what the link carries. Each holds its part by its
-//! own windows, and all see the one queue.
+//! method: one of them divides the link equally among all, limited by demand. That host counts the others' traffic as
+//! part of what the link carries; the others take their part as the capacity of the link. Each host holds its part by
+//! its own windows, and all of them see the same queue.
 
 use super::{Contest, Course, Fairweir, NO_CORRECTION, Rivals, Verdict};
 use crate::receiver::Observation;
@@ -11,7 +11,7 @@ use crate::receiver::observation::{Beside, Told, divided};
 use crate::units::{Rate, Time};
 
 impl Fairweir {
-    /// What this host may take where another divides the link.
+    /// What the dividing host told this host, if another host divides the link.
     pub(super) fn told(&self) -> Option<Told> {
         match &self.beside {
             Beside::Told(told) => Some(*told),
@@ -19,20 +19,20 @@ impl Fairweir {
         }
     }
 
-    /// What others that take part received in the tick.
+    /// The rate that the other participating hosts received in the tick.
     pub(super) fn others(&self) -> Rate {
         self.beside.others()
     }
 
-    /// Takes over who is there. A host that is not told its part any more goes on from what the whole link is said
-    /// to carry.
+    /// Takes over which hosts are there. A host that is no longer told its part continues with the capacity that the
+    /// whole link is said to have.
     pub(super) fn follow_beside(&mut self, observation: &Observation) {
         let before = std::mem::replace(&mut self.beside, observation.beside.clone());
         match (before, self.told()) {
             (Beside::Told(_), Some(_)) | (Beside::Nobody | Beside::Led(_), None) => {}
             (_, Some(_)) => {
                 self.begin_alone(observation.at);
-                // It takes part in the first drain of which it is told.
+                // The host takes part in the first drain that it is told of.
                 self.drain.last_at = Time::ZERO;
             }
             (Beside::Told(told), None) => {
@@ -42,7 +42,7 @@ impl Fairweir {
         }
     }
 
-    /// There are no rivals, and what was found out beside them does not count.
+    /// Forgets rivals, and what was found out beside them.
     fn begin_alone(&mut self, now: Time) {
         (self.rivals, self.contest, self.course) = (Rivals::new(), Contest::new(), Course::Alone);
         self.losses.suppose_another(now);
@@ -50,7 +50,7 @@ impl Fairweir {
         self.opening = NO_CORRECTION;
     }
 
-    /// Believes what it is told.
+    /// Takes over the part that this host was told.
     pub(super) fn take_told(&mut self, told: Told) -> Verdict {
         if self.link.capacity() != Some(told.part) {
             self.link.set_capacity(Some(told.part));
@@ -58,8 +58,8 @@ impl Fairweir {
         Verdict::Rest
     }
 
-    /// Opens all windows so that of what the link carries this host has the part that it is told; who divides the
-    /// link keeps the queue at its target.
+    /// Adjusts the opening of all windows until this host has its part of what the link carries. The host that divides
+    /// the link keeps the queue at its target.
     pub(super) fn open_as_told(&mut self, told: Told) {
         let rate: Rate = self.groups.iter().map(|g| g.rate_smoothed).sum();
         if !self.is_wanted() || rate == Rate::ZERO {
@@ -71,7 +71,7 @@ impl Fairweir {
         self.step_opening((ratio - 1_000) / 8);
     }
 
-    /// What this host takes of `capacity`, which it divides among all that take part.
+    /// This host's own part of `capacity`, which it divides among all participating hosts.
     pub(super) fn own_part(&self, capacity: Rate) -> Rate {
         match &self.beside {
             Beside::Led(others) => {
@@ -83,7 +83,7 @@ impl Fairweir {
         }
     }
 
-    /// What all groups want; `None` is without a known end.
+    /// The demand of all groups together; `None` if it is unlimited.
     fn wants(&self) -> Option<Rate> {
         self.groups.iter().map(|group| group.state.wants(group.demand)).sum()
     }

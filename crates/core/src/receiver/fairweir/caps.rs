@@ -1,11 +1,11 @@
-//! Caps of groups, which hold whatever the link carries.
+//! Caps of groups, which apply whatever the link carries.
 //!
-//! The problem: a group at its cap leaves room at the link, so that there is no queue that its windows could
-//! follow, and it may be capped before the capacity is known, or while everything else passes. The method: a
-//! class with the cap as its rate holds exactly, as for what has no window; windows let a little more come
-//! than that, which waits in the class and is not dropped. A capped group wants nothing of the link, so that
-//! the capacity is not concluded from it. Where the link is not divided, the other groups' classes are
-//! without a bound, and so are their windows.
+//! The problem: a group at its cap leaves room on the link, so there is no queue that its windows could
+//! follow. A cap may also apply before the capacity is known, or while everything else passes. The method: a
+//! class with the cap as its rate holds exactly, as for traffic without windows. Windows let in a little more
+//! than that, which waits in the class and is not dropped. A capped group wants no more of the link, so the
+//! capacity is not concluded from it. Where the link is not divided, the classes and the windows of the
+//! other groups are without a bound.
 
 use super::super::class::RATE_UNBOUNDED;
 use super::super::{Allocation, ClassRate, Command, Enforce, Excess, Windows};
@@ -13,17 +13,17 @@ use super::{CEIL_MIN, Fairweir};
 use crate::share::{Claims, Tree, Weight};
 use crate::units::Rate;
 
-/// What a group beneath a cap has where the link is not divided.
+/// What a group under a cap has while the link is not divided.
 #[derive(Clone, Copy, Debug)]
 struct Beneath {
     share: Rate,
-    /// What it may take at once.
+    /// The rate that it may take at once.
     bound: Rate,
     is_capped: bool,
 }
 
 impl Fairweir {
-    /// What each group may take at once of `capacity`, by what all want.
+    /// The rate that `group` may take of `capacity` at once, given the demands of all groups.
     pub(super) fn bound_of(
         weights: &Tree,
         capacity: Rate,
@@ -36,12 +36,12 @@ impl Fairweir {
         bound
     }
 
-    /// What caps hold while everything else passes; `None` without caps.
+    /// What caps enforce while everything else passes; `None` if there are no caps.
     pub(in super::super) fn caps_alone(&self) -> Option<(Allocation, Windows)> {
         self.weights.has_caps().then(|| self.enforced_beneath(&self.beneath()))
     }
 
-    /// Has the caps hold, and nothing else; returns whether there are any.
+    /// Enforces the caps and nothing else; returns whether there are any.
     pub(super) fn divide_by_caps(&mut self) -> bool {
         if !self.weights.has_caps() {
             self.groups.iter_mut().for_each(|group| group.see_cap(false));
@@ -62,7 +62,7 @@ impl Fairweir {
         true
     }
 
-    /// The groups beneath caps, if the link carried without end.
+    /// The groups under caps, as if the capacity of the link were unlimited.
     fn beneath(&self) -> Vec<Option<Beneath>> {
         let mut demands: Vec<Option<Rate>> = self.groups.iter().map(|g| g.demand).collect();
         let shares = self.weights.divide(Rate::MAX, Claims { demands: &demands, taken: &[] });
@@ -90,7 +90,7 @@ impl Fairweir {
         (Allocation { total: None, classes }, self.windows_beneath(&bounds))
     }
 
-    /// The windows of groups with a bound; all others are free.
+    /// The windows of the groups that have a bound; all other groups' windows are free.
     pub(super) fn windows_beneath(&self, bounds: &[Option<Rate>]) -> Windows {
         let mut windows = Windows::free(bounds.len());
         for (i, bound) in bounds.iter().enumerate() {

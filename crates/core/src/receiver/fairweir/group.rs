@@ -20,42 +20,42 @@ pub(super) struct Group {
     recent: [Rate; RECENT_TICKS],
     pub(super) demand: Option<Rate>,
     pub(super) share: Rate,
-    /// What it may take at once: its share, or what that would be if it wanted all.
+    /// The rate that it may take at once: its share, or the share it would have if it wanted all it can get.
     pub(super) bound: Rate,
     pub(super) ceil: Rate,
-    /// Whether a cap keeps it from more.
+    /// Whether a cap keeps it from taking more.
     pub(super) is_capped: bool,
-    /// What its class does with more than that.
+    /// What its class does with packets beyond its ceil.
     pub(super) excess: Excess,
     /// What waits in its class.
     backlog: Bytes,
     pub(super) state: GroupState,
     /// Ticks in which it sent far more than it may and was dropped.
     defiant_ticks: Streak,
-    /// And what it sent in the first of them.
+    /// The rate that it sent in the first of these ticks.
     defiant_rate: Rate,
-    /// By how much its windows are wider than the law says, in thousandths, so that what arrives
+    /// Factor by which its windows differ from the window law, in thousandths, so that the rate that arrives
     /// is its share.
     pub(super) correction: u64,
     /// Ticks in which it may have been held by its windows.
     about_filled_ticks: Streak,
     /// Ticks since it saturated.
     lending_ticks: Streak,
-    /// Ticks in which it has been active lately.
+    /// Counts the ticks in which it has been active; falls while it is not.
     busy_ticks: u32,
     /// Ticks in which its class held it back.
     held_ticks: Streak,
     /// Whether it is a stream of short connections.
     pub(super) is_stream: bool,
-    /// L2 rate of connections that are not young, smoothed over two seconds.
+    /// L2 rate of its connections that are not young; falls smoothed over two seconds.
     old: Rate,
-    /// Ticks since its class dropped anything.
+    /// Ticks since its class dropped a packet.
     clean_ticks: Streak,
-    /// What arrives outside of connections whose windows can be bounded.
+    /// The rate that arrives outside of connections whose windows can be bounded.
     pub(super) unbounded: Rate,
-    /// In which queue it lost packets lately, while that is what limits it.
+    /// The queue in which it lost packets recently, while these losses limit it.
     pub(super) lost: Option<Lost>,
-    /// Whether its receiver divides by itself.
+    /// Whether its receiver divides the group's share by itself.
     pub(super) division: Division,
     rhythm: Rhythm,
 }
@@ -69,17 +69,17 @@ pub(super) struct Connection {
     /// Payload rate, smoothed over a round trip.
     pub(super) goodput: Rate,
     pub(super) is_filled: bool,
-    /// Whether enough of its window is in flight that its sender may be waiting for room for a burst.
+    /// Whether its window is so full that its sender may be waiting until a burst fits.
     pub(super) is_about_filled: bool,
     pub(super) begun_at: Time,
     pub(super) active_at: Time,
-    /// In how many of a thousand ticks packets were lost to it, smoothed over three seconds.
+    /// The ticks in which it lost packets, in thousandths of all, smoothed over three seconds.
     pub(super) lossiness: u32,
     pub(super) losses: LastLosses,
-    /// By how much its packets waited longer than those of others.
+    /// How much longer its packets waited than those of other connections.
     pub(super) own_queue: Span,
     pub(super) behaviour: Behaviour,
-    /// The window that its receiver asked for went down by a little.
+    /// Whether the window that its receiver asked for went down by a little.
     pub(super) has_moved: bool,
     pub(super) sample: ConnectionSample,
 }
@@ -126,7 +126,7 @@ impl Group {
         self.rate_smoothed = self.rate_smoothed.smoothed(self.rate, 5);
         self.recent.rotate_left(1);
         self.recent[RECENT_TICKS - 1] = self.rate;
-        // What its class holds or drops has not come to a socket.
+        // What its class holds or drops has not reached a socket.
         let before = std::mem::replace(&mut self.backlog, sample.backlog);
         let held = sample.backlog.saturating_sub(before) + seen.packet * sample.drops;
         let came = seen.bounded + Rate::from_volume(held, interval);
@@ -165,7 +165,7 @@ impl Group {
         } else if seen.is_crowded {
             (GroupState::Unknown, Some(recent * UNKNOWN))
         } else {
-            // A sender that pauses for a moment, as BBR does to measure, wants all again at once.
+            // A sender that pauses for a moment, as BBR does to measure, wants its full rate again at once.
             let is_pause = lending_ticks <= PAUSE_TICKS && self.rate > Rate::ZERO;
             let rate = if is_pause { recent } else { self.rate };
             (GroupState::Lending, Some(rate * LENDING))
@@ -178,7 +178,7 @@ impl Group {
         }
     }
 
-    /// Takes in whether a cap keeps it from more: then it wants nothing of the link.
+    /// Takes in whether a cap keeps it from taking more; if so, it wants no more of the link.
     pub(super) fn see_cap(&mut self, is_capped: bool) {
         self.is_capped = is_capped;
         self.state = match (self.state, is_capped) {
@@ -188,8 +188,8 @@ impl Group {
         };
     }
 
-    /// Whether it has been a stream of short connections for some time. What a tick sees of it is chance,
-    /// which shares cannot follow; the shortest connections end before they are seen.
+    /// Whether it has been a stream of short connections for some time. Its rate in a single tick is random,
+    /// and shares cannot follow that; the shortest connections end before they are seen.
     fn see_stream(&mut self, seen: &SeenConnections) -> bool {
         self.busy_ticks = match self.rate > Rate::ZERO {
             true => (self.busy_ticks + 1).min(STREAM_TICKS * 2),
@@ -201,8 +201,8 @@ impl Group {
     }
 
     /// Marks a group as unresponsive if it keeps sending the same rate, far above its ceil, although its
-    /// packets are dropped: that rate is lost to the others anyway. A group that takes more when it is
-    /// given more is not unresponsive, and neither is one whose windows bound it.
+    /// packets are dropped: that rate is lost to the others anyway. A group whose rate grows with its ceil
+    /// is not unresponsive, and neither is a group that its windows bound.
     fn see_defiance(&mut self, is_dropped: bool) {
         let defies =
             is_dropped && self.rate > self.ceil.scale(120, 100) && self.unbounded > self.rate / 2;
@@ -217,7 +217,7 @@ impl Group {
         };
     }
 
-    /// Widens or narrows its windows if it gets another part of `rates` than it has of `shares`,
+    /// Widens or narrows the group's windows if its part of `rates` differs from its part of `shares`,
     /// both summed over the groups that are steady.
     pub(super) fn correct(&mut self, shares: Rate, rates: Rate) {
         if !self.is_steady() {
@@ -232,7 +232,7 @@ impl Group {
         self.correction = corrected.clamp(CORRECTION_MIN, CORRECTION_MAX);
     }
 
-    /// Whether it has taken all it may for some time, by connections whose windows are bounded.
+    /// Whether it has used its full share for some time, by connections whose windows are bounded.
     pub(super) fn is_steady(&self) -> bool {
         self.about_filled_ticks.length() >= GROUP_STEADY_TICKS
             && !self.is_capped
@@ -241,7 +241,7 @@ impl Group {
             && self.rate > Rate::ZERO
     }
 
-    /// Whether what its connections lose is not lost in its own class.
+    /// Whether the losses of its connections occur outside its own class.
     pub(super) fn is_clean(&self) -> bool {
         self.clean_ticks.length() >= CLEAN_TICKS
     }
@@ -256,17 +256,16 @@ impl Group {
     }
 }
 
-/// Shifts the corrections of the steady groups together, so that on average by share there is none.
-///
-/// They divide what there is, and how wide all windows are together is not theirs. As they follow
-/// noise, all would otherwise drift together: down, until the windows do not fill the link any
-/// more, or up, until the queue is too long.
+/// Scales the corrections of the steady groups together, so that their average, weighted by share, is none.
+/// Corrections divide the capacity among groups; they do not decide how wide all windows are together. As
+/// they follow noise, all of them would otherwise drift together: down, until the windows no longer fill
+/// the link, or up, until the queue is too long.
 pub(super) fn centre_corrections(groups: &mut [Group]) {
     let share = |g: &Group| u128::from(g.share.as_bps());
     let steady = || groups.iter().filter(|g| g.is_steady());
     let shares: u128 = steady().map(share).sum();
     let corrected: u128 = steady().map(|g| share(g) * u128::from(g.correction)).sum();
-    // Windows that cannot be narrowed any more leave the others to be widened.
+    // If a group's windows cannot be narrowed further, the other groups' windows may be widened.
     let is_spent = steady().any(|g| g.correction <= CORRECTION_SPENT);
     if corrected == 0 || (is_spent && corrected >= shares * u128::from(NO_CORRECTION)) {
         return;
@@ -281,21 +280,21 @@ pub(super) fn centre_corrections(groups: &mut [Group]) {
 /// What was seen of a group's connections.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SeenConnections {
-    /// L2 rate of those that would take more than their windows.
+    /// L2 rate of the connections that would take more than their windows allow.
     pub(super) filled: Rate,
-    /// L2 rate of those that may be held by their windows.
+    /// L2 rate of the connections that may be limited by their windows.
     pub(super) about_filled: Rate,
-    /// Whether the queue is above its target, so that a connection that does not fill its window may be
-    /// held up by others.
+    /// Whether the queue is above its target, so that other traffic may hold up a connection that does not
+    /// fill its window.
     pub(super) is_crowded: bool,
-    /// Packets were lost to one of them lately, where that is what limits them, and in which queue.
+    /// Whether one of them lost packets recently and is limited by that; `lost` is the queue where it did.
     pub(super) is_recovering: bool,
     pub(super) lost: Option<Lost>,
-    /// The window that one of the receivers asked for went down by a little.
+    /// Whether the window that one of the receivers asked for went down by a little.
     pub(super) has_moved: bool,
-    /// L2 rate of those that began some time ago.
+    /// L2 rate of the connections that began some time ago.
     pub(super) old: Rate,
-    /// L2 rate of all whose windows are bounded.
+    /// L2 rate of all connections whose windows are bounded.
     pub(super) bounded: Rate,
     /// The largest packet.
     pub(super) packet: Bytes,
@@ -306,37 +305,37 @@ pub(super) type Connections = BTreeMap<u64, Connection>;
 
 /// Ticks whose rates are kept.
 const RECENT_TICKS: usize = 3;
-/// The correction and the opening of windows as the law says, in thousandths.
+/// The value, in thousandths, of a correction and an opening that leave windows as the law says.
 pub(super) const NO_CORRECTION: u64 = 1_000;
 /// Range of the correction, in thousandths.
 const CORRECTION_MIN: u64 = 600;
 const CORRECTION_MAX: u64 = 1_700;
-/// A group whose correction is this small has about the least windows, which cannot be narrowed.
+/// At a correction this small, windows are about the smallest possible and cannot be narrowed.
 const CORRECTION_SPENT: u64 = 700;
 /// Ticks in a row in which a group fills its windows before it counts as steady: slow start has ended.
 const GROUP_STEADY_TICKS: u32 = 4;
 /// Ticks with a lower rate that still count as a pause.
 const PAUSE_TICKS: u32 = 1;
-/// Ticks after a drop in the class in which packets still arrive out of order.
+/// Ticks after a drop in the class during which packets still arrive out of order.
 const CLEAN_TICKS: u32 = 5;
-/// A class with a longer backlog, in packets, holds its group back.
+/// A class whose backlog is longer than this, in packets, holds its group back.
 const BACKLOG_PACKETS: u64 = 4;
-/// A group whose rate rises may need this multiple in the next tick.
+/// The demand of a group whose rate rises, as a multiple of its rate.
 const RISING: Part = Part::of(4, 1);
-/// A group that lends keeps this multiple of its rate, so that it can grow. The others' windows have
-/// room for what it leaves.
+/// The demand of a group that lends, as a multiple of its rate, so that it can grow. The other groups'
+/// windows use the rest of its share.
 const LENDING: Part = Part::percent(108);
 /// The same for a group whose senders slowed down after a loss.
 const RECOVERING: Part = Part::of(11, 8);
-/// The same for a group that others may hold back.
+/// The same for a group that other traffic may hold back.
 const UNKNOWN: Part = Part::of(5, 4);
-/// Part of a group's rate beyond which what has no window counts.
+/// Traffic without windows counts if it is more than this part of a group's rate.
 const UNBOUNDED: Part = Part::of(1, 5);
 /// Ticks after which a series of short connections is a stream.
 const STREAM_TICKS: u32 = 8;
-/// Ticks in a row in which its class holds a stream back, after which it wants all it can have.
+/// After this many ticks in a row in which its class holds it back, a stream wants all it can get.
 const HELD_TICKS: u32 = 3;
-/// A stream, and a group that pauses and comes back, is taken to want this multiple of its mean rate.
+/// The demand of a stream, or of a group that pauses and comes back, as a multiple of its mean rate.
 const STREAM: Part = Part::of(5, 4);
 /// Ticks over which the rate of lasting connections is smoothed when it falls.
 const OLD_FALLS: u64 = 10;

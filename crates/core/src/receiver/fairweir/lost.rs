@@ -5,13 +5,13 @@ use crate::units::{Span, Time};
 /// In which queue packets were lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Lost {
-    /// In the one that all share.
+    /// In the queue that all connections share.
     Shared,
-    /// In one of its own, in which its packets waited longer than others.
+    /// In the connection's own queue, in which its packets waited longer than others'.
     Own,
 }
 
-/// When a connection lost packets last: anywhere, in the queue that all share, in one of its own.
+/// When a connection lost packets last: in any queue, in the shared queue, and in its own queue.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LastLosses {
     at: Option<Time>,
@@ -30,12 +30,12 @@ impl LastLosses {
         }
     }
 
-    /// Whether its sender still grows back after a loss.
+    /// Whether the connection's sender still grows back after a loss.
     pub(super) fn is_recovering(&self, now: Time) -> bool {
         is_recent(self.at, now)
     }
 
-    /// In which queue it lost packets lately.
+    /// The queue in which the connection lost packets recently; its own queue takes precedence.
     pub(super) fn lost(&self, now: Time) -> Option<Lost> {
         let own = is_recent(self.own_at, now).then_some(Lost::Own);
         own.or(is_recent(self.shared_at, now).then_some(Lost::Shared))

@@ -1,48 +1,48 @@
 //! The default control: capacity from a busy link, shares by receive windows.
 //!
-//! The problem: CRAB guesses what a small total means, keeps the ISP's queue full and signals by
+//! The problem: CRAB has to guess why little arrives in total, keeps the ISP's queue full and signals by
 //! losses. The method, every tick:
 //!
-//! 1. **delay**: what the queue of the access link adds, from the timestamps of what arrives;
+//! 1. **delay**: what the queue of the access link adds, from the timestamps of packets that arrive;
 //! 2. **capacity**: a link that was busy throughout carries what arrived;
-//! 3. **demand**: a connection that fills its window would take more, one that does not is limited
-//!    by its sender, and its group leaves the rest to the others;
+//! 3. **demand**: a connection that fills its window would take more; one that does not is limited
+//!    by its sender, and its group leaves the rest of its share to the other groups;
 //! 4. **share**: weighted max-min fair by demand;
 //! 5. **enforcement**: a connection's window is its part of the share times (RTT without the queue +
 //!    the queue's target), so all windows together keep the link busy and the queue at its target,
-//!    whatever the RTTs. Classes a quarter above the shares catch what has no window to bound, and delay
-//!    the rest.
+//!    whatever the RTTs. Classes a quarter above the shares delay what exceeds them; a group without windows
+//!    has a class at its share, which drops the excess.
 //!
-//! Now and then the windows are narrowed for a moment, the queue drains, and the delays seen then
-//! are taken as those without the queue. While the capacity is unknown nothing is enforced: a link
-//! that never was busy has nothing to share.
+//! Now and then the windows are narrowed for a moment and the queue drains. The delays seen then
+//! are taken as the delays without the queue. While the capacity is unknown nothing is enforced: a link
+//! that was never busy has nothing to share.
 //!
-//! This needs a bottleneck that queues, and a queue that follows the windows. Where packets are lost
-//! although none waits, the capacity is what is not lost (`loss`); where others keep the queue full,
-//! what this host gets beside them is divided (`rivals`). In both, classes hold the shares, and so they
-//! do where less may pass than the link carries (`held`).
+//! This needs a bottleneck with a queue that follows the windows. Where packets are lost although none
+//! waits in a queue, the capacity is the rate that is not lost (`loss`). Where other hosts keep the queue
+//! full, what this host gets beside them is divided (`rivals`). In both cases classes hold the shares,
+//! as they do where less may pass than the link carries (`held`).
 //!
 //! | module | contains |
 //! |---|---|
-//! | `link` | the capacity, by a queue |
-//! | `loss` | the capacity, by losses |
+//! | `link` | the capacity, learned from the queue |
+//! | `loss` | the capacity, learned from losses |
 //! | `assumption` | a link that may have been full when the control began |
 //! | `rivals` | what this host gets while others fill the queue |
 //! | `beside` | other hosts that divide the link with this one |
-//! | `held` | a bound from outside |
-//! | `caps` | bounds of groups |
+//! | `held` | a bound on the rate, set from outside |
+//! | `caps` | caps of groups |
 //! | `group` | demand of a group |
 //! | `rhythm` | groups that pause and come back |
-//! | `asked` | receivers beneath that divide by themselves |
+//! | `asked` | devices behind this router that divide their own share |
 //! | `contest` | how long the queue may be while others fill it |
 //! | `seen` | what an observation says of losses, connections and groups |
 //! | `squeeze` | groups that queue management at the ISP keeps below their shares |
 //! | `opening` | how wide all windows are together |
-//! | `drain` | the queue is emptied to see delays without it |
+//! | `drain` | emptying the queue to see delays without it |
 //! | `windows` | from shares to windows |
 //!
 //! Terms: *window law*, W = share · (base RTT + queue target) (Spring et al. §III, weighted);
-//! *filled*, of a window: rate · RTT reaches it. Source: docs/control.md.
+//! *filled*: a window is filled if rate · RTT reaches it. Source: docs/control.md.
 
 use super::delay::{DelayEstimator, Queue};
 use super::{
@@ -88,7 +88,7 @@ use squeeze::Patience;
 pub struct FairweirSpec {
     /// How the groups share, in the policy's order.
     pub weights: Tree,
-    /// What the link is remembered to carry.
+    /// The capacity of the link that was remembered, if any.
     pub remembered: Option<Rate>,
     /// How shares are enforced.
     pub enforce: Enforce,
@@ -98,7 +98,7 @@ pub struct FairweirSpec {
 
 /// The control's state.
 ///
-/// Invariants: the shares never sum to more than the capacity, nor the capacity to more than a bound;
+/// Invariants: the shares never sum to more than the capacity, and the capacity never exceeds a bound;
 /// while neither is known nothing is enforced.
 #[derive(Clone, Debug)]
 pub struct Fairweir {
@@ -106,7 +106,7 @@ pub struct Fairweir {
     latency: Span,
     /// Random delay of the path.
     noise: Span,
-    /// How long the queue may be at a buffer that is short; `None` if it is long enough.
+    /// The longest queue that a short buffer allows; `None` if the buffer is long enough.
     short: Option<Span>,
     weights: Tree,
     groups: Vec<Group>,
@@ -125,7 +125,7 @@ pub struct Fairweir {
     opening: u64,
     /// The largest packet that arrives, in L2 bytes.
     packet: Bytes,
-    /// Whether the queue is far above its target: senders still use the windows from before.
+    /// Whether the queue is far above its target: senders still use the earlier, wider windows.
     is_overfull: bool,
     total_last: Option<Rate>,
     /// The queue in the tick before.
@@ -136,7 +136,7 @@ pub struct Fairweir {
 }
 
 impl Fairweir {
-    /// Starts the control: at nine tenths of what is remembered, else unshaped until the link is
+    /// Starts the control: with nine tenths of the remembered capacity, or else unshaped until the link is
     /// busy.
     ///
     /// # Panics
@@ -181,7 +181,7 @@ impl Fairweir {
         assert!(is_ordered, "connections come in the order of their ids");
         let interval = observation.interval;
         if interval < TICK / 4 || interval > TICK * 2 {
-            // The daemon slept or was stopped: what was seen until then says nothing about now.
+            // The daemon slept or was stopped: what was seen before says nothing about the present.
             self.link.restart();
             self.total_last = None;
             return self.conclude(observation.at, Act::Measure, None);
@@ -248,7 +248,7 @@ impl Fairweir {
             && !matches!(act, Act::Learn { .. })
             && self.is_queue_ours()
         {
-            // Long round trips arrive in clumps, and streams of short connections by chance: a link
+            // Traffic with long round trips arrives in clumps, and traffic of short connections at random: a link
             // that rests in between has room.
             let has_stream = self.groups.iter().any(|g| g.is_stream);
             let is_clumped =
@@ -285,7 +285,7 @@ impl Fairweir {
         } else if let Some(verdict) = self.see_losses(observation, total, delay) {
             verdict
         } else if self.drain.ticks_left > 0 || drained == Queue::Drained {
-            // What arrives is what the windows were narrowed to.
+            // What arrives is only what the narrowed windows let through.
             self.link.restart();
             Verdict::Gather
         } else {
@@ -366,7 +366,7 @@ impl Fairweir {
         self.link.confirmed()
     }
 
-    /// While the capacity is unknown nothing is enforced, and there is nothing to correct.
+    /// While the capacity is unknown nothing is enforced, so there is nothing to correct.
     pub(super) fn handle_guarantee(&mut self, step: &Step, now: Time) {
         let Some(before) = self.link.capacity() else { return };
         let believed = step.believed(before);
@@ -407,8 +407,8 @@ impl Fairweir {
     // --------------------------------------------------------------------------------------------
     // What is seen
 
-    /// Target of the queue: what the user wants, but room for a few packets; longer while other hosts
-    /// fill it.
+    /// Target of the queue: what the user wants, but at least room for a few packets; longer while other
+    /// hosts fill the queue.
     pub(super) fn queue_target(&self) -> Span {
         self.contest.stretched(self.short_queue()) + self.noise_part()
     }
@@ -417,7 +417,7 @@ impl Fairweir {
         self.noise * NOISE_PART
     }
 
-    /// The same without others, and without the path's noise.
+    /// The target of the queue without other hosts, and without the path's noise.
     pub(super) fn short_queue(&self) -> Span {
         let packets = self
             .link
@@ -436,7 +436,7 @@ impl Fairweir {
         self.losses.is_limiting() || self.is_held()
     }
 
-    /// Whether a group would take more.
+    /// Whether a group would take more than it gets.
     fn is_wanted(&self) -> bool {
         self.beside.wants_more() || self.groups.iter().any(|g| g.state == GroupState::Saturating)
     }
@@ -500,7 +500,7 @@ impl Fairweir {
             let has_no_window = is_free || !group.has_windows();
             let is_tight =
                 has_no_window || !is_queue_ours || group.is_capped || floors[i] > group.bound;
-            // What arrives has crossed the link already: what has a window waits for its turn.
+            // What arrives has crossed the link already: packets of connections with windows wait for their turn.
             group.excess = if has_no_window { Excess::Drop } else { Excess::Delay };
             let is_overfull = self.is_overfull && !has_rivals;
             let margin = match (is_overfull, is_tight) {
@@ -509,7 +509,7 @@ impl Fairweir {
                 (false, false) => LOOSE,
             };
             let ceil = (group.bound * margin).max(CEIL_MIN);
-            // What is under way when windows are narrowed would wait there.
+            // Packets that are in flight when windows are narrowed would otherwise wait in the class.
             let falling = match is_tight || is_overfull {
                 true => Rate::ZERO,
                 false => group.ceil * CEIL_FALL,
@@ -571,22 +571,22 @@ impl Fairweir {
 
 /// Part of a remembered capacity with which the control starts.
 const REMEMBERED: Part = Part::of(9, 10);
-/// Packets that the queue has room for at least, or bursts of the window law would empty it.
+/// Packets for which the queue has room at least; with less, bursts of the window law would empty it.
 const QUEUE_PACKETS: u64 = 2;
-/// Part of the noise by which the queue is longer, or it could not be seen whether it is empty.
+/// Part of the noise that is added to the queue's target; without it an empty queue could not be recognised.
 const NOISE_PART: Part = Part::of(1, 1);
-/// Ceil of a class relative to its group's bound, where windows hold.
+/// Ceil of a class relative to its group's bound, while windows hold the share.
 const LOOSE: Part = Part::percent(125);
-/// The same where windows do not hold.
+/// The same while windows do not hold the share.
 const TIGHT: Part = Part::percent(100);
 /// The same while the queue is more than [`OVERFULL`] times its target.
 const DRAINING: Part = Part::percent(90);
 const OVERFULL: u64 = 3;
-/// Part of its ceil to which a class whose windows hold falls at most in a tick.
+/// If windows hold the share, a class's ceil falls in one tick at most to this part of itself.
 const CEIL_FALL: Part = Part::of(1, 2);
 /// A full packet, in L2 bytes, until one was seen.
 const PACKET_GUESS: Bytes = Bytes::new(1_514);
-/// Least ceil of a class.
+/// Lowest ceil of a class.
 const CEIL_MIN: Rate = Rate::kbit(100);
 
 #[cfg(test)]

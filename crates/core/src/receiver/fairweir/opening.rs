@@ -16,10 +16,10 @@ impl Fairweir {
         }
         let target = self.queue_target().as_nanos() as i64;
         let base = self.delay.rtt_base_max().unwrap_or(RTT_GUESS).as_nanos() as i64;
-        // What the queue lacks, relative to what is in flight; half of it each tick.
+        // Half of what the queue lacks, relative to what is in flight, per round trip or tick if that is longer.
         let ticks = (base / TICK.as_nanos() as i64).max(1);
         let lacking = (target - queue.as_nanos() as i64) * 1_000 / (base + target) / 2 / ticks;
-        // What fits and is wanted but does not arrive is let in, whatever the path's noise says of the queue.
+        // While wanted capacity stays unused, windows open further, whatever the path's noise says of the queue.
         let is_short = queue < self.queue_target() && self.opening < OPENING_UNUSED_MAX;
         let lacking = match is_short && self.is_wanted() {
             true => lacking.max(self.link.unused(self.awaited()) as i64 / 2 / ticks),
@@ -29,7 +29,7 @@ impl Fairweir {
         let is_full = loses_many && self.link.is_used() && queue.as_nanos() as i64 * 2 > target;
         let lacking =
             if is_full && self.opening > NO_CORRECTION { lacking.min(-FULL_STEP) } else { lacking };
-        // A group that takes more than its share is not opened further at the cost of one that gets less.
+        // The windows of a group above its share are not opened further at the cost of a group below its share.
         let lacking = match self.squeezed() {
             None => lacking,
             Some(Lost::Own) if self.opening > NO_CORRECTION => lacking.min(-FULL_STEP),
@@ -38,13 +38,13 @@ impl Fairweir {
         self.step_opening(lacking);
     }
 
-    /// Opens all windows by this, in thousandths.
+    /// Changes the opening of all windows by `by`, in thousandths.
     pub(super) fn step_opening(&mut self, by: i64) {
         let step = (1_000 + by.clamp(-OPENING_STEP_MAX, OPENING_STEP_MAX)) as u64;
         self.opening = (self.opening * step / 1_000).clamp(OPENING_MIN, OPENING_MAX);
     }
 
-    /// What groups do not take of their shares that lost packets lately in queues of their own.
+    /// The unused shares of groups that recently lost packets in queues of their own.
     fn awaited(&self) -> Rate {
         let recovering = self.groups.iter().filter(|g| g.lost == Some(Lost::Own));
         recovering.map(|g| g.share.saturating_sub(g.rate_smoothed)).sum()
@@ -58,7 +58,7 @@ impl Fairweir {
         holes.saturating_mul(OVERFLOW_PART) > segments
     }
 
-    /// The RTT without the queue, of an average packet.
+    /// The mean RTT without the queue, weighted by the connections' rates.
     pub(super) fn mean_base(&self) -> Option<Span> {
         let based = |(id, c): (&u64, &Connection)| {
             let base = self.delay.rtt_base(*id)?;
@@ -70,7 +70,7 @@ impl Fairweir {
         (weights > 0).then(|| Span::nanos((sum / weights) as u64))
     }
 
-    /// Bases have changed: takes back what the opening compensated of their error.
+    /// When base RTTs change, takes back the part of the opening that compensated for their error.
     pub(super) fn follow_bases(&mut self, before: Option<Span>, after: Option<Span>) {
         let (Some(before), Some(after)) = (before, after) else { return };
         let target = self.queue_target();
@@ -89,11 +89,11 @@ const OPENING_STEP_MAX: i64 = 100;
 /// Range of the opening, in thousandths.
 const OPENING_MIN: u64 = 700;
 const OPENING_MAX: u64 = 3_000;
-/// How far windows are opened for the sake of what does not arrive.
+/// The opening up to which unused capacity opens the windows further, in thousandths.
 const OPENING_UNUSED_MAX: u64 = 1_500;
-/// Bases that change by less than one part in this many follow noise.
+/// A change of the mean base by less than one part in this many is noise.
 const BASES_NOISE: u64 = 20;
-/// Thousandths that are taken back each tick while packets are lost.
+/// Thousandths by which the opening is reduced each tick while packets are lost.
 const FULL_STEP: i64 = 30;
 /// A buffer overflows if more than one packet in this many is missing or out of order.
 const OVERFLOW_PART: u64 = 20;

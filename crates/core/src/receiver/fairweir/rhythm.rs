@@ -1,25 +1,25 @@
 //! Groups that pause and come back, as pages and short answers do.
 //!
-//! The problem: what such a group takes in a tick is chance. If the others' windows follow it, they are narrow when it
-//! has paused already and wide when it is back, and with round trips longer than its pauses a part of the link is never
-//! used. The method: a group that has paused and come back lately is taken to want its mean, also while it pauses. Its
-//! own windows have room for its whole share, and once it has filled them for a second it wants all it can have.
+//! The problem: the rate of such a group in a single tick is random. If the others' windows follow it, they are still
+//! narrow when it has paused and still wide when it is back; with round trips longer than its pauses part of it is
+//! never used. The method: a group that recently paused and came back is taken to want its mean rate, also in a pause.
+//! Its own windows have room for its whole share, and once it has filled them for a second it wants all it can get.
 
 use crate::streak::Streak;
 use crate::units::Rate;
 
-/// When a group was active lately.
+/// When a group was active recently.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Rhythm {
-    /// What it takes, smoothed over two seconds.
+    /// The rate that it takes, smoothed over two seconds.
     usual: Rate,
-    /// A bit for each of the last ticks, the newest is the lowest: whether it was active.
+    /// One bit for each of the last ticks, newest in the lowest bit: whether it was active.
     active: u32,
     filled_ticks: Streak,
 }
 
 impl Rhythm {
-    /// Takes in a tick, and whether the group filled its windows. Returns its mean if it pauses and comes back.
+    /// Takes in a tick, and whether the group filled its windows. Returns its mean rate if it pauses and comes back.
     pub(super) fn handle_tick(&mut self, rate: Rate, is_filled: bool) -> Option<Rate> {
         self.usual = self.usual.smoothed(rate, USUAL_TICKS);
         self.active =
@@ -31,14 +31,14 @@ impl Rhythm {
     /// Whether it was active before and after a pause.
     fn has_paused(&self) -> bool {
         let since_active = self.active.checked_shr(self.active.trailing_zeros()).unwrap_or(0);
-        // Ones without a zero among them are one less than a power of two.
+        // A number whose ones have no zero among them is one less than a power of two.
         since_active & (since_active + 1) != 0
     }
 }
 
-/// Ticks over which what a group takes is smoothed.
+/// Ticks over which a group's rate is smoothed.
 const USUAL_TICKS: u64 = 10;
-/// The ticks (4 s) in which a group has paused lately.
+/// A mask of the ticks (4 s) in which a group counts as having paused.
 const RHYTHM_TICKS: u32 = (1 << 20) - 1;
 /// A group pauses while it takes less than what it usually takes divided by this.
 const PAUSED_BELOW: u64 = 4;

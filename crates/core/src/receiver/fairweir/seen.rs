@@ -1,4 +1,4 @@
-//! What an observation says: of losses, of connections, of groups.
+//! What an observation says about losses, connections and groups.
 
 use super::super::{ConnectionSample, DelaySample, Observation, TICK};
 use super::asked::moved;
@@ -10,7 +10,7 @@ use crate::units::{Part, Rate, Span};
 use crate::window::Behaviour;
 
 impl Fairweir {
-    /// What losses say of the capacity; `None` if they say nothing.
+    /// What losses say about the capacity; `None` if they say nothing.
     pub(super) fn see_losses(
         &mut self,
         observation: &Observation,
@@ -19,7 +19,7 @@ impl Fairweir {
     ) -> Option<Verdict> {
         let is_clean = |c: &&ConnectionSample| c.segments > 0 && self.groups[c.group].is_clean();
         let active = || observation.connections.iter().filter(is_clean);
-        // Where there is a queue to lose them in, a connection that loses packets all the time loses
+        // If the link has a queue where packets could be lost, a connection that loses packets all the time loses
         // them to noise.
         let shown = self.link.confirmed();
         let lossiness = |id| self.connections.get(&id).map_or(0, |c| c.lossiness);
@@ -34,7 +34,7 @@ impl Fairweir {
             is_wanted: self.is_wanted(),
             shown,
         };
-        // An assumed capacity is not one to go back to.
+        // An assumed capacity is not a value to return to.
         let before = self.link.capacity().filter(|_| !self.assumption.is_made());
         self.see_short_buffer(&interval, before);
         let capacity = match self.losses.handle_interval(interval, before) {
@@ -66,13 +66,13 @@ impl Fairweir {
             let before = self.connections.get(&sample.id);
             let received = sample.framing().wire(sample.received);
             let rtt = self.delay.rtt_base(sample.id).map(|base| base + queue).or(sample.rtt);
-            // What waits in classes is part of the round trip.
+            // Time that packets wait in classes is part of the round trip.
             let has_class = self.groups.get(sample.group).is_some_and(|group| group.is_capped);
             let rtt = if has_class || self.has_tight_classes() { rtt.max(sample.rtt) } else { rtt };
-            // What the window was at the beginning of the interval is what it could fill.
+            // Only the window that held at the beginning of the interval could be filled.
             let window = before.map_or(sample.window, |c| c.sample.window.min(sample.window));
             let arrived = Rate::from_volume(sample.received, observation.interval);
-            // A round trip longer than a tick comes in bursts.
+            // Traffic with a round trip longer than a tick comes in bursts.
             let ticks = rtt.map_or(1, |rtt| rtt.as_nanos() / TICK.as_nanos() + 1).min(8);
             let arrived = before.map_or(arrived, |c| c.goodput.smoothed(arrived, ticks));
             let in_flight = rtt.map(|rtt| arrived * rtt + sample.segment);
@@ -154,19 +154,19 @@ impl Fairweir {
     }
 }
 
-/// Part of a window from which on it counts as filled.
+/// A window counts as filled from this part of itself on.
 const WINDOW_FILLED: Part = Part::percent(90);
 /// A sender nearby may be waiting for room if this part of its window is filled: below an RTT of 2 ms Linux sends
 /// bursts of up to 64 kB, for which it waits until a third of the window is free (`tcp_tso_autosize`,
 /// `tcp_tso_should_defer`), and receivers answer each burst once.
 const ABOUT_FILLED: Part = Part::percent(50);
-/// The base RTT of a sender nearby, with what is left of a queue in it.
+/// Highest base RTT of a sender nearby, including the rest of a queue that it may contain.
 const NEARBY: Span = Span::millis(4);
 /// Shortest target of the queue at a short buffer.
 const SHORT_MIN: Span = Span::millis(2);
 /// The target grows by one part in this many each tick.
 const SHORT_FORGOTTEN: u64 = 400;
-/// Losses in more ticks than this, in thousandths, are noise where the link has a queue.
+/// Losses in more ticks than this, in thousandths, count as noise if the link has a queue.
 const NOISY_PATH: u32 = 200;
 /// Age until which a connection is young.
 const YOUNG: Span = Span::millis(1_500);

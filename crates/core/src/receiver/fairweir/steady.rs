@@ -5,7 +5,7 @@ use super::PACKET_GUESS;
 use crate::streak::Streak;
 use crate::units::Rate;
 
-/// About where a rate has been, and for how many ticks.
+/// The rate about which another rate has stayed, and for how many ticks.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Steady {
     about: Rate,
@@ -18,20 +18,20 @@ impl Steady {
         self.ticks.length()
     }
 
-    /// Takes in what the link is believed to carry.
+    /// Takes in the believed capacity of the link.
     pub(super) fn handle_capacity(&mut self, capacity: Rate) {
         self.handle_tick(capacity, self.about / CAPACITY_PARTS);
     }
 
-    /// Takes in what arrived, which is the same in every tick on a link without other hosts. Returns for
-    /// how many ticks it was.
+    /// Takes in the rate that arrived, which is the same in every tick on a link without other hosts. Returns
+    /// for how many ticks it has been the same.
     pub(super) fn handle_total(&mut self, total: Rate) -> u32 {
         let ripple = Rate::from_volume(PACKET_GUESS * 3 / 2, TICK);
         self.handle_tick(total, total / TOTAL_PARTS + ripple);
         self.ticks.length()
     }
 
-    /// Takes in a rate, which is the same if it differs from the first one by less than `within`.
+    /// Takes in a rate; it counts as the same if it differs by less than `within` from the first one.
     fn handle_tick(&mut self, rate: Rate, within: Rate) {
         let is_steady = rate.as_bps().abs_diff(self.about.as_bps()) < within.as_bps();
         if self.ticks.count(is_steady) == 0 {
@@ -40,7 +40,7 @@ impl Steady {
     }
 }
 
-/// A capacity is the same if it differs by less than one part in this many.
+/// A capacity counts as the same if it differs by less than one part in this many.
 const CAPACITY_PARTS: u64 = 30;
-/// What arrives is the same if it differs by less than one part in this many and one and a half packets.
+/// A total counts as the same if it differs by less than one part in this many plus one and a half packets.
 const TOTAL_PARTS: u64 = 200;

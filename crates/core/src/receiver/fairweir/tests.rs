@@ -11,7 +11,7 @@ use crate::window::SEGMENTS_MIN;
 const MS: Span = Span::millis(1);
 const QUEUE: Span = Span::millis(5);
 
-/// Numbers in 0..1, always the same.
+/// Numbers in 0..1, the same in each run.
 pub(super) fn random(state: &mut u64) -> f64 {
     *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
     (*state >> 11) as f64 / (1u64 << 53) as f64
@@ -44,7 +44,7 @@ fn arrived(rate: Rate, drops: u64) -> GroupSample {
     GroupSample { received, packets, drops, backlog: Bytes::ZERO }
 }
 
-/// A group of which `rate` arrives, by connections that fill their windows or not.
+/// A group that receives `rate`, by connections that fill their windows or not.
 fn group_at(rate: Rate, fills: bool, ticks: u32) -> Group {
     let mut group = Group::idle();
     for _ in 0..ticks {
@@ -70,7 +70,7 @@ fn who_fills_its_windows_wants_more_and_who_does_not_lends() {
     assert_eq!(group_at(Rate::ZERO, false, 5).state, GroupState::Idle);
 }
 
-/// A sender nearby that waits for room for a burst lends, but its windows are what holds it.
+/// A sender nearby that waits until a burst fits counts as lending, but its windows limit it.
 #[test]
 fn who_may_be_waiting_for_room_is_corrected_as_who_fills_its_windows() {
     let mut group = Group::idle();
@@ -111,7 +111,7 @@ fn silence_of_half_a_minute_makes_idle() {
     assert_eq!((group.state, group.demand), (GroupState::Idle, Some(Rate::ZERO)));
 }
 
-/// After two seconds of drops, at these rates by turns and with this part of them bounded.
+/// The state after two seconds of drops, alternating between these rates, with this part of them bounded.
 fn defying(rates: &[Rate], bounded_percent: u64) -> GroupState {
     let mut group = Group::idle();
     group.ceil = Rate::mbit(5);
@@ -148,7 +148,7 @@ fn noise_does_not_make_all_corrections_drift_together() {
         let mean = (groups[0].correction * 25 + groups[1].correction * 5) / 30;
         assert!((990..=1_010).contains(&mean), "{mean}");
         for (group, share) in groups.iter_mut().zip(shares) {
-            // What the windows let through of a full link, with the noise of whole packets.
+            // The rate that the windows let through of a full link, with the noise of whole packets.
             let noise = 950 + (random(&mut state) * 100.0) as u64;
             run(group, share.scale(group.correction * noise, mean * 1_000), true);
         }
@@ -214,7 +214,7 @@ fn learned() -> Fairweir {
     learned_by(&[5, 1], &[Rate::mbit(20), Rate::mbit(10)])
 }
 
-/// The same with these groups, which get `rates` of the busy link.
+/// The same with groups of these weights, which get `rates` of the busy link.
 pub(super) fn learned_by(weights: &[u32], rates: &[Rate]) -> Fairweir {
     let mut control = control(weights, None);
     let light = vec![Rate::kbit(50); rates.len()];
@@ -279,7 +279,7 @@ fn while_the_capacity_is_unknown_a_guarantee_enforces_nothing() {
     assert!(control.poll_command().is_some());
 }
 
-/// The last allocation that was commanded, if everything was not released.
+/// The last allocation that was commanded, unless everything was released.
 fn allocated(control: &mut Fairweir) -> Option<Allocation> {
     let mut last = None;
     while let Some(command) = control.poll_command() {
@@ -306,7 +306,7 @@ fn a_bound_holds_an_unknown_link_and_lets_go_when_it_ends() {
         control.handle_observation(&busy_tick(1, &[m(6), m(2)], Span::ZERO));
         let decision = control.decision().clone();
         assert_eq!((decision.capacity, decision.act), (Some(m(8)), Act::Hold));
-        // The next slot has bought more.
+        // The household has bought more for the next slot.
         control.hold(Some(m(20)), Time::ZERO);
         assert_eq!(allocated(&mut control).unwrap().total, Some(m(20)));
         control.hold(None, Time::ZERO);
@@ -328,7 +328,7 @@ fn a_bound_that_ends_leaves_what_was_known_or_was_measured_beneath_it() {
     control.hold(None, Time::ZERO);
     assert_eq!(control.link.capacity(), before);
     control.hold(Some(m(28)), Time::ZERO);
-    // No longer than until the next drain, which such a queue would not follow.
+    // At the latest until the next drain, which such a queue would not follow.
     for tick in LEARNED_TICKS + 1..LEARNED_TICKS + 20 {
         control.handle_observation(&busy_tick(tick, &[m(9), m(3)], MS * 12));
     }
@@ -336,12 +336,12 @@ fn a_bound_that_ends_leaves_what_was_known_or_was_measured_beneath_it() {
     assert!(measured.is_some_and(|c| c < m(20)), "{measured:?}");
     control.hold(None, Time::ZERO);
     assert_eq!(control.link.capacity(), measured);
-    // Who says it may be wrong.
+    // The value that was measured before may be wrong.
     control.hold(Some(m(1_000)), Time::ZERO);
     assert_eq!(control.link.capacity(), measured.map(|known| known * 8));
 }
 
-/// Whatever arrives, and whatever else the control concludes.
+/// Holds for anything that arrives and anything else that the control concludes.
 #[test]
 fn under_a_bound_nothing_more_is_believed_or_let_through() {
     let m = Rate::mbit;
@@ -362,7 +362,7 @@ fn under_a_bound_nothing_more_is_believed_or_let_through() {
     }
 }
 
-/// Whatever arrives, and whatever else the control concludes.
+/// Holds for anything that arrives and anything else that the control concludes.
 #[test]
 fn beneath_a_cap_nothing_more_is_let_through() {
     let m = Rate::mbit;
@@ -391,7 +391,7 @@ fn beneath_a_cap_nothing_more_is_let_through() {
     }
 }
 
-/// A group at its cap leaves room: nothing of the link is concluded from it, and others' windows stay.
+/// A group at its cap leaves room: nothing about the link is concluded from it, and others' windows stay.
 #[test]
 fn a_capped_group_wants_nothing_of_the_link() {
     let m = Rate::mbit;
@@ -426,7 +426,7 @@ fn a_class_whose_windows_hold_falls_to_half_in_a_tick_at_most() {
     };
     let mut control = learned();
     let m = Rate::mbit;
-    // The first group is silent for long, and takes its share back at once.
+    // The first group is silent for long, and then takes its share back at once.
     let idle = LEARNED_TICKS + 200;
     for tick in LEARNED_TICKS + 1..idle {
         control.handle_observation(&busy_tick(tick, &[Rate::ZERO, m(29)], MS * 4));
@@ -486,7 +486,7 @@ fn after_a_sleep_nothing_is_concluded_and_nothing_forgotten() {
     assert_eq!(control.decision().capacity, before);
 }
 
-/// Any sample of a connection; ids come with the map.
+/// Any sample of a connection; the map supplies the ids.
 fn any_connection() -> impl Strategy<Value = ConnectionSample> {
     let transit = prop::option::of((
         -1_000_000_000_000i64..1_000_000_000_000,
@@ -520,7 +520,7 @@ fn any_connection() -> impl Strategy<Value = ConnectionSample> {
         })
 }
 
-/// What others of the network say, which may be any numbers.
+/// Anything that other hosts of the network may say.
 fn any_beside() -> impl Strategy<Value = Beside> {
     let rate = || prop_oneof![any::<u64>(), 0..100_000_000u64].prop_map(Rate::bps);
     let queue = prop::option::of(any::<u64>().prop_map(Span::nanos));

@@ -12,7 +12,7 @@ use crate::window::{
 };
 
 impl Fairweir {
-    /// The window law for every connection.
+    /// The windows of all connections by the window law.
     pub(super) fn windows(&self) -> Windows {
         let mut windows = Windows::default();
         let capacity = self.link.capacity().unwrap_or(Rate::ZERO);
@@ -27,13 +27,13 @@ impl Fairweir {
         windows
     }
 
-    /// With what a connection of a group begins that may have `rate`.
+    /// The initial window of a connection in a group that may have `rate`.
     pub(super) fn first_window(&self, rate: Rate) -> Bytes {
         let rtt = self.delay.rtt_base_max().unwrap_or(RTT_GUESS).max(RTT_GUESS);
         wire_window(rate, rtt, self.queue_target()).max(INITIAL_WINDOW)
     }
 
-    /// What the least windows of each group's connections let through.
+    /// The rate that the smallest windows of each group's connections let through.
     pub(super) fn floors(&self) -> Vec<Rate> {
         let mut floors = vec![Rate::ZERO; self.groups.len()];
         let now = self.connections.values().map(|c| c.active_at).max().unwrap_or(Time::ZERO);
@@ -82,7 +82,7 @@ impl Fairweir {
         let of_longs: u64 = of_longs.map(|(weight, _)| u64::from(weight.as_u32())).sum();
         let shorts = (count(Class::Short) + count(Class::Interactive)).max(1);
         let shorts = shorts.div_ceil(SHORTS_AT_ONCE);
-        // Senders send whole packets: what one connection loses by rounding the next one gets.
+        // Senders send whole packets: the next connection gets what one connection loses by rounding.
         let mut rest = 0;
         for (at, (&(&id, connection), part)) in members.iter().zip(parts).enumerate() {
             // A connection that does not fill its window may grow to its part at any time.
@@ -100,7 +100,7 @@ impl Fairweir {
         }
     }
 
-    /// The weights of a group's connections if its receiver divides them itself; `None` if all are alike.
+    /// The weights of a group's connections if its receiver divides them itself; `None` if all are equal.
     fn asked_weights(
         &self,
         group: &Group,
@@ -128,11 +128,11 @@ impl Fairweir {
         Some(all)
     }
 
-    /// The window law, corrected by what the group really got and by how long the queue is.
+    /// The window law, corrected by the rate that the group really got and by the length of the queue.
     fn window(&self, share: Rate, group: &Group, id: u64, connection: &Connection) -> Bytes {
         let base = self.base_of(id, connection);
         if group.is_capped {
-            // Its class holds it, whatever the queue at the link is.
+            // The group's class holds the rate, whatever the queue at the link is.
             let wire = wire_window(share, base, self.queue_target() * 2);
             return connection.sample.framing().payload(wire);
         }
@@ -143,14 +143,14 @@ impl Fairweir {
                 let part = if self.drain.is_deep { DRAIN_DEEP } else { DRAIN_PART };
                 wire_window(share, base * part, Span::ZERO)
             }
-            // Behind a class that limits it, a connection needs packets that wait there.
+            // Behind a class that limits it, a connection needs packets that wait in that class.
             false if self.has_tight_classes() => wire_window(share, base, self.queue_target() * 2),
             false => wire_window(share, base, self.queue_target()),
         };
         connection.sample.framing().payload(wire)
     }
 
-    /// What its least window lets through.
+    /// The rate that the connection's smallest window lets through.
     fn floor_of(&self, id: u64, connection: &Connection) -> Rate {
         floor_rate(self.base_of(id, connection), self.queue_target(), connection.sample.framing())
     }
@@ -160,7 +160,7 @@ impl Fairweir {
     }
 }
 
-/// Rounds to whole segments and carries the remainder over in `rest`.
+/// Rounds to whole segments; `rest` carries the remainder over to the next connection.
 fn whole_segments(exact: Bytes, framing: Framing, rest: &mut i64) -> Bytes {
     let segment = framing.segment().as_u64() as i64;
     let wanted = exact.as_u64() as i64 + *rest;
@@ -169,13 +169,13 @@ fn whole_segments(exact: Bytes, framing: Framing, rest: &mut i64) -> Bytes {
     Bytes::new((segments * segment) as u64)
 }
 
-/// Time after its last packet in which a connection takes part in the division.
+/// Time after a connection's last packet in which it takes part in the division.
 const ACTIVE_FOR: Span = Span::secs(1);
-/// A connection that does not fill its window is taken to want this multiple of its rate.
+/// The demand of a connection that does not fill its window, as a multiple of its rate.
 const GROWING: Part = Part::of(11, 10);
-/// Connections with short answers of which about one transmits at a time, since they pause often.
+/// Of this many connections with short answers, about one transmits at a time, since they pause often.
 const SHORTS_AT_ONCE: u64 = 3;
-/// Ten packets, as senders begin.
+/// Ten packets, the initial window of senders.
 const INITIAL_WINDOW: Bytes = Bytes::new(14_480);
 /// Part of share · base RTT to which windows are narrowed in a drain. Source: docs/control.md.
 const DRAIN_PART: Part = Part::percent(85);

@@ -2,11 +2,11 @@
 //!
 //! The problem: a control that is wrong about a link leaves a part of it idle and cannot see that itself.
 //! The method: a link that has room although a group wants more is *suspicious*. If that lasts,
-//! everything passes for a moment, and what arrives then is compared with what arrived before. If it is
-//! more, control has cost the difference. The control has now seen the higher rate, so the first time it
-//! simply continues. If control costs again soon after, everything passes for longer, twice as long each
-//! time. A suspicion that was wrong is followed by a pause, also doubled each time, so that a link whose
-//! sender is slow is not disturbed again and again.
+//! everything passes for a moment, and the rate that arrives is compared with the rate before. If it is
+//! higher, control has cost the difference. The control has now seen the higher rate, so the first time it
+//! simply continues. If control costs throughput again soon, everything passes for longer, twice as long
+//! each time. A suspicion that was wrong is followed by a pause, also doubled each time, so that a link
+//! whose sender is slow is not disturbed again and again.
 //!
 //! Only controls that learn the capacity are supervised. A capacity that the user gave is kept.
 
@@ -22,12 +22,12 @@ pub(super) struct Supervisor {
     idle_ticks: Streak,
     /// What arrives, smoothed.
     usual: Rate,
-    /// The most of that since control began, slowly forgotten.
+    /// The highest smoothed rate since control began, slowly forgotten.
     level: Rate,
-    /// No comparison before this, and the pause after the next one that shows no harm.
+    /// No comparison before this time; `pause` follows the next comparison that shows no harm.
     next_at: Time,
     pause: Backoff,
-    /// Control cost last at this time, and how long it lets go if it does again.
+    /// When control cost throughput last; `away` is how long everything passes if it does so again.
     harmed_at: Option<Time>,
     away: Backoff,
 }
@@ -38,7 +38,7 @@ enum State {
     Watch,
     /// Everything passes, to compare.
     Compare { since: Time, had: Rate, sum: u64, ticks: u64 },
-    /// Everything passes, because control costs.
+    /// Everything passes, because control costs throughput.
     Away { until: Time },
 }
 
@@ -50,20 +50,20 @@ pub(super) struct Tick {
     pub(super) total: Rate,
     /// Whether the control enforces anything.
     pub(super) is_enforcing: bool,
-    /// Whether a group wants more than it has.
+    /// Whether a group would take more than it gets.
     pub(super) is_wanted: bool,
-    /// Whether the queue of the link was empty for a while; `None` if that is not known.
+    /// Whether the queue of the link was empty for a while; `None` if unknown.
     pub(super) has_room: Option<bool>,
 }
 
 /// Whether the control's commands are in force.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// They are.
+    /// The commands are in force.
     Enforce,
     /// Everything passes, to see what control costs.
     Compare,
-    /// Everything passes, because control costs.
+    /// Everything passes, because control costs throughput.
     LetGo,
 }
 
@@ -139,22 +139,22 @@ impl Supervisor {
 const IDLE_TICKS: u32 = 25;
 /// Ticks over which what arrives is smoothed.
 const USUAL_TICKS: u64 = 10;
-/// Ticks over which its largest value is forgotten.
+/// Ticks over which the highest rate is forgotten.
 const LEVEL_TICKS: u64 = 3_000;
-/// Where no delays are known, the link has room below this part of the largest value.
+/// If no delays are known, the link has room below this part of the highest rate.
 const ROOM: Part = Part::percent(70);
 /// Time after which senders have begun to grow; what arrives counts from then on.
 const REGROWN: Span = Span::millis(1_000);
 /// How long everything passes for a comparison.
 const COMPARED: Span = Span::millis(3_000);
-/// Control costs if at least this multiple arrives without it.
+/// Control costs throughput if at least this multiple arrives without control.
 const COSTS: Part = Part::percent(105);
 /// Pause after a comparison that showed no harm.
 const PAUSE_MIN: Span = Span::secs(30);
 const PAUSE_MAX: Span = Span::secs(600);
-/// Time within which control that costs again is let go.
+/// Control that costs throughput again within this time is suspended.
 const HARMED_AGAIN: Span = Span::secs(60);
-/// How long everything passes then.
+/// How long control is then suspended.
 const AWAY_MIN: Span = Span::secs(30);
 const AWAY_MAX: Span = Span::secs(600);
 

@@ -42,7 +42,7 @@ fn a_control_that_takes_half_of_the_link_lets_go_for_longer_and_longer() {
     let ends = ends.filter(|(_, v)| v[0] != v[1] && v[0] == Verdict::LetGo).map(|(i, _)| i);
     let stays: Vec<usize> = begins.iter().zip(ends).map(|(begin, end)| (end - begin) / 5).collect();
     assert_eq!(stays[..4], [30, 60, 120, 240]);
-    // What such a control costs over 20 minutes: half of the link in the ticks in which it is in force.
+    // The cost of such a control over 20 minutes: half of the link in the ticks in which it is in force.
     let enforced = seconds_of(&verdicts[100..], Verdict::Enforce);
     assert!(enforced < 60, "{enforced} s of 1180");
 }
@@ -76,7 +76,7 @@ proptest! {
     fn comparing_takes_at_most_a_tenth_of_the_time_if_control_costs_nothing(
         rates in prop::collection::vec(1_u64..1_000, 500..3_000),
     ) {
-        // What arrives is chance, and the same with and without control but for less than 5 %.
+        // What arrives is random; while everything passes it is the mean from before.
         let mut supervisor = Supervisor::new();
         let mut compared = 0_usize;
         for (i, &rate) in rates.iter().enumerate() {
@@ -103,7 +103,7 @@ proptest! {
 /// The last commands of an enforcer.
 #[derive(Debug, Default)]
 struct Told {
-    /// Of the only group.
+    /// The ceil of the only group.
     ceil: Option<Rate>,
     has_windows: bool,
 }
@@ -164,7 +164,7 @@ fn observe(at: Time, rate: Rate, queue: Span) -> Observation {
     }
 }
 
-/// Plays a control that is broken: it takes two thirds of the link whenever it is in force.
+/// Plays a broken control: it costs two thirds of the link whenever it is in force.
 fn harmed(weights: impl Into<Tree>, mut see: impl FnMut(Act, &ControlLoop, &Told)) {
     let spec = ControllerSpec::new(Control::Fairweir, None).unwrap();
     let controller = Controller::new(&spec, weights, None).unwrap();

@@ -27,15 +27,15 @@ pub struct Portrait {
     pub os: Verdict<Os>,
     /// Its kind.
     pub kind: Verdict<Kind>,
-    /// From what.
+    /// The claims that led to this.
     pub claims: Vec<Claim>,
 }
 
-/// See the module.
+/// The devices, see the module.
 #[derive(Clone, Debug)]
 pub struct Devices {
     table: Table,
-    /// What the user says.
+    /// What the user says about devices.
     said: BTreeMap<Mac, Claim>,
     known: BTreeMap<Mac, Device>,
 }
@@ -78,7 +78,7 @@ impl Devices {
         self.change(source, now, |device| {
             let is_dhcp = |(old, _): &(Claim, Time)| old.source == Source::Dhcp;
             if device.claims.iter().any(|old| is_dhcp(old) && old.0.what != claim.what) {
-                // It has another system now.
+                // The device now runs another system.
                 device.claims.clear();
             }
             device.claims.retain(|old| !is_dhcp(old));
@@ -92,10 +92,10 @@ impl Devices {
         self.add(source, claim, now)
     }
 
-    /// The `User-Agent` of a request. Returns whether rules see the device as another one.
+    /// Takes the `User-Agent` of a request. Returns whether other rules match the device now.
     pub fn handle_agent(&mut self, source: Mac, agent: &[u8], now: Time) -> bool {
         let claim = self.table.of_agent(agent);
-        // Programs that say nothing of their system are many.
+        // Many programs say nothing about their system.
         claim.what != What::anything() && self.add(source, claim, now)
     }
 
@@ -128,7 +128,7 @@ impl Devices {
 
     fn add(&mut self, source: Mac, claim: Claim, now: Time) -> bool {
         self.change(source, now, |device| {
-            // One of several programs that say the same is enough.
+            // If several programs make the same claim, one of them is enough.
             let is_same = |old: &Claim| old.source == claim.source && old.what == claim.what;
             if let Some((_, at)) = device.claims.iter_mut().find(|(old, _)| is_same(old)) {
                 *at = now;

@@ -118,10 +118,10 @@ fn conflicts_are_shown_and_not_applied_and_the_user_decides() {
     assert_eq!(os(&devices, 1), Verdict::Known(Os::Chromeos, Confidence::User));
     assert_eq!(devices.identity(mac(5)), said, "it was never heard");
     devices.set_said([]);
-    // It is started with another system, which asks in another way.
+    // The device starts another system, which sends different DHCP requests.
     assert!(!devices.handle_dhcp(mac(1), &question(1, &[(55, &[1, 3, 6])]), at(2)));
     assert_eq!(os(&devices, 1), Verdict::Unknown(Set::of(&[Os::Ios, Os::Macos])));
-    // What is no longer seen does not count.
+    // A sign that is no longer seen does not count.
     devices.handle_agent(mac(2), b"iPhone", at(0));
     devices.handle_syn(mac(2), &linux(), at(24 * 3_600));
     assert_eq!(os(&devices, 2), Verdict::Conflict);

@@ -1,21 +1,21 @@
-//! Division by a tree: what is above divides first, and each part is divided among what is beneath.
+//! Division by a tree: each level divides its capacity, and each part is divided among the nodes beneath it.
 //!
-//! Problem: a device has a weight among the devices, and its groups have weights within the device. What
-//! one group does not want goes to the other groups of its device, and only what the device as a whole
-//! does not want goes to other devices. Method: [`fair`] at each node, from the top: a branch wants what
-//! its leaves want together, and its part is the capacity of what is beneath.
+//! Problem: a device has a weight among the devices, and its groups have weights within the device. Capacity
+//! that one group does not want goes to the other groups of its device, and only what the device as a whole
+//! does not want goes to other devices. Method: [`fair`] at each node, from the top: a branch wants the sum
+//! of what its leaves want, and its part is the capacity that is divided beneath it.
 //!
-//! Terms: a *leaf* is what is measured and enforced, a *branch* has leaves or branches beneath it.
-//! Leaves are numbered depth first. What a leaf *takes* reacts to nothing, so that it is not divided.
-//! A *cap* bounds what a node has: beyond it the node wants nothing, and the others divide the rest.
-//! A *floor* is what a node has at least if it wants that much; what it does not want the others have. A
-//! branch has at least what the floors beneath it need. Floors that are together above what there is are
+//! Terms: a *leaf* is what is measured and enforced; a *branch* has leaves or branches beneath it.
+//! Leaves are numbered depth first. What a leaf *takes* does not react to its share, so it is not divided.
+//! A *cap* bounds the part of a node: beyond it the node wants nothing, and the others divide the rest.
+//! A *floor* is the least part of a node that wants that much; what it does not want, the others get. A
+//! branch gets at least the sum of the floors beneath it. Floors that together exceed the capacity are
 //! scaled in proportion.
 //!
 //! Properties, all tested: without takers the parts sum to min(capacity, Σ demands) exactly; no part is
 //! above its demand, and no node above its cap; without floors the leaves of a branch
-//! together have what the branch would have as one leaf with their demand, so that nothing beneath a
-//! branch changes what others have; a tree without branches divides as [`fair`] does.
+//! together have what the branch would have as one leaf with their demand, so that nodes beneath a
+//! branch do not affect the other branches; a tree without branches divides as [`fair`] does.
 
 use std::ops::Range;
 
@@ -28,13 +28,13 @@ pub const DEPTH_MAX: usize = 3;
 /// A leaf or a branch, with its weight among its siblings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Node {
-    /// What is measured and enforced.
+    /// A leaf, which is measured and enforced.
     Leaf(Weight),
-    /// What is beneath; not empty.
+    /// A branch with the nodes beneath it; not empty.
     Branch(Weight, Vec<Node>),
 }
 
-/// Weights of leaves, and of the branches above them.
+/// The weights of leaves, and of the branches above them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tree {
     nodes: Vec<Node>,
@@ -44,30 +44,30 @@ pub struct Tree {
     floors: Vec<Floor>,
 }
 
-/// What a node has at most.
+/// An upper limit of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cap {
     /// The leaves of the node.
     pub leaves: Range<usize>,
-    /// What they have together at most.
+    /// The highest rate that they have together.
     pub max: Rate,
 }
 
-/// What a node has at least, if it wants that much.
+/// A lower limit of a node that wants that much.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Floor {
     /// The leaves of the node.
     pub leaves: Range<usize>,
-    /// What they have together at least.
+    /// The lowest rate that they have together.
     pub min: Rate,
 }
 
-/// What the leaves of a tree would use.
+/// The rates that the leaves of a tree would use.
 #[derive(Clone, Copy, Debug)]
 pub struct Claims<'a> {
-    /// Each leaf's demand; `None` is without end. Ignored for a leaf that takes.
+    /// Each leaf's demand; `None` means unlimited. Ignored for a leaf that takes.
     pub demands: &'a [Option<Rate>],
-    /// What each leaf takes whatever it is given; zero for all that obey, and empty if all do.
+    /// The rate that each leaf takes whatever it is given; zero for leaves that obey, and empty if all do.
     pub taken: &'a [Rate],
 }
 
@@ -85,7 +85,7 @@ impl Tree {
     /// The same tree with these caps and no others.
     ///
     /// # Panics
-    /// If a cap is not of the leaves of a node.
+    /// If the leaves of a cap are not those of a node.
     #[must_use]
     pub fn with_caps(self, caps: Vec<Cap>) -> Tree {
         let is_node = |cap: &Cap| is_of_node(&self.nodes, 0, &cap.leaves);
@@ -96,7 +96,7 @@ impl Tree {
     /// The same tree with these floors and no others.
     ///
     /// # Panics
-    /// If a floor is not of the leaves of a node.
+    /// If the leaves of a floor are not those of a node.
     #[must_use]
     pub fn with_floors(self, floors: Vec<Floor>) -> Tree {
         let is_node = |floor: &Floor| is_of_node(&self.nodes, 0, &floor.leaves);
@@ -104,39 +104,39 @@ impl Tree {
         Tree { floors, ..self }
     }
 
-    /// The same tree without caps and floors, which are rates of one direction.
+    /// The same tree without caps and floors, since these are rates of one direction.
     #[must_use]
     pub fn without_rates(self) -> Tree {
         self.with_caps(Vec::new()).with_floors(Vec::new())
     }
 
-    /// Whether weights alone decide.
+    /// Whether only weights decide.
     pub fn is_by_weight(&self) -> bool {
         self.caps.is_empty() && self.floors.is_empty()
     }
 
-    /// The floor of a leaf itself.
+    /// The floor of the leaf itself.
     pub fn min(&self, leaf: usize) -> Rate {
         let own = self.floors.iter().filter(|floor| floor.leaves == (leaf..leaf + 1));
         own.map(|floor| floor.min).max().unwrap_or(Rate::ZERO)
     }
 
-    /// Whether a node has a cap.
+    /// Whether any node has a cap.
     pub fn has_caps(&self) -> bool {
         !self.caps.is_empty()
     }
 
-    /// Whether a node has a floor.
+    /// Whether any node has a floor.
     pub fn has_floors(&self) -> bool {
         !self.floors.is_empty()
     }
 
-    /// What a leaf may have at most by the caps above it.
+    /// The lowest cap of the leaf and the nodes above it.
     pub fn max(&self, leaf: usize) -> Option<Rate> {
         self.caps.iter().filter(|cap| cap.leaves.contains(&leaf)).map(|cap| cap.max).min()
     }
 
-    /// Which leaves would have more than their `parts` without a cap.
+    /// Which leaves would get more than their `parts` if there were no caps.
     pub fn capped(&self, demands: &[Option<Rate>], parts: &[Rate]) -> Vec<bool> {
         let mut capped = vec![false; self.len()];
         for Cap { leaves, max } in &self.caps {
@@ -148,23 +148,23 @@ impl Tree {
         capped
     }
 
-    /// The first level.
+    /// The nodes of the first level.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
     }
 
-    /// How many leaves there are.
+    /// The number of leaves.
     pub fn len(&self) -> usize {
         self.fractions.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no leaves.
     pub fn is_empty(&self) -> bool {
         self.fractions.is_empty()
     }
 
-    /// Weights that stand to each other as the parts of the leaves by weight alone: without branches the
-    /// leaves' own, otherwise within one in [`Weight::MAX`] of the largest.
+    /// Weights with the same ratios as the parts of the leaves by weight alone: without branches the leaves'
+    /// own weights, otherwise exact to one part in [`Weight::MAX`] of the largest.
     pub fn weights(&self) -> Vec<Weight> {
         if self.nodes.iter().all(|node| matches!(node, Node::Leaf(_))) {
             return self.nodes.iter().map(Node::weight).collect();
@@ -178,18 +178,18 @@ impl Tree {
         self.fractions.iter().map(weight).collect()
     }
 
-    /// What each leaf has of `capacity` by weight alone, each rounded down.
+    /// Each leaf's part of `capacity` by weight alone, rounded down.
     pub fn by_weight(&self, capacity: Rate) -> Vec<Rate> {
         self.fractions.iter().map(|&(n, d)| capacity.scale(n, d)).collect()
     }
 
-    /// Divides `capacity` among the leaves; what a leaf takes does not count towards its share.
+    /// Divides `capacity` among the leaves; the rate that a leaf takes does not count towards its share.
     ///
-    /// A leaf that takes is subtracted first from what its siblings have. If a branch takes more than its
-    /// part, the others divide the rest.
+    /// The rate that a leaf takes is first subtracted from what its siblings have. If a branch takes more than
+    /// its part, the others divide the rest.
     ///
     /// # Panics
-    /// If there is another number of demands than of leaves.
+    /// If the numbers of demands and leaves differ.
     pub fn divide(&self, capacity: Rate, claims: Claims<'_>) -> Vec<Rate> {
         assert_eq!(claims.demands.len(), self.len(), "each leaf has a demand");
         assert!(claims.taken.is_empty() || claims.taken.len() == self.len(), "or none takes");
@@ -207,7 +207,7 @@ impl From<Vec<Weight>> for Tree {
 }
 
 impl Node {
-    /// Among its siblings.
+    /// The weight among its siblings.
     pub fn weight(&self) -> Weight {
         match self {
             Node::Leaf(weight) | Node::Branch(weight, _) => *weight,
@@ -222,14 +222,14 @@ impl Node {
     }
 }
 
-/// Caps and floors of nodes.
+/// The caps and floors of nodes.
 #[derive(Clone, Copy)]
 struct Limits<'a> {
     caps: &'a [Cap],
     floors: &'a [Floor],
 }
 
-/// Consecutive leaves, of which `first` is the number of the first one in the tree.
+/// Consecutive leaves; `first` is the number of the first of them in the tree.
 #[derive(Clone, Copy)]
 struct Level<'a> {
     claims: Claims<'a>,
@@ -242,7 +242,7 @@ impl<'a> Level<'a> {
         self.claims.taken.iter().copied().sum()
     }
 
-    /// What `node`, to which these leaves belong, wants, with what they take.
+    /// What `node` wants, including what its leaves, which are these, take.
     fn demand(&self, node: &Node) -> Option<Rate> {
         let wanted = match node {
             Node::Leaf(_) => {
@@ -261,7 +261,7 @@ impl<'a> Level<'a> {
         own.fold(wanted, |wanted, cap| Some(wanted.map_or(cap.max, |wanted| wanted.min(cap.max))))
     }
 
-    /// What `node`, to which these leaves belong, has at least.
+    /// The floor of `node`, whose leaves are these.
     fn floor(&self, node: &Node) -> Rate {
         let leaves = self.leaves();
         let own = self.limits.floors.iter().filter(|floor| floor.leaves == leaves);
@@ -286,7 +286,7 @@ impl<'a> Level<'a> {
     }
 }
 
-/// Whether one of `nodes`, or one beneath them, has exactly these leaves; their first one has the number `first`.
+/// Whether `nodes`, or a node beneath them, has exactly these leaves; the first leaf of `nodes` has the number `first`.
 fn is_of_node(nodes: &[Node], first: usize, leaves: &Range<usize>) -> bool {
     ranges(nodes).any(|(node, at)| {
         let at = first + at.start..first + at.end;
@@ -307,7 +307,7 @@ fn ranges(nodes: &[Node]) -> impl Iterator<Item = (&Node, Range<usize>)> {
     })
 }
 
-/// The product of the parts from the top to each leaf. With [`Weight::MAX`], 256 leaves and three levels
+/// The product of the parts from the top to each leaf. With [`Weight::MAX`], 256 leaves and three levels,
 /// a denominator is below 2⁶⁴.
 fn add_fractions(nodes: &[Node], above: (u64, u64), levels: usize, all: &mut Vec<(u64, u64)>) {
     assert!(levels > 0, "a tree has at most {DEPTH_MAX} levels");
@@ -326,7 +326,7 @@ fn add_fractions(nodes: &[Node], above: (u64, u64), levels: usize, all: &mut Vec
 
 fn divide(capacity: Rate, nodes: &[Node], level: Level<'_>, parts: &mut [Rate]) {
     let beneath: Vec<(&Node, Range<usize>)> = ranges(nodes).collect();
-    // Leaves that take have no share; neither has a branch that takes more than its part.
+    // Leaves that take have no share; nor does a branch that takes more than its part.
     let taken: Vec<Rate> = beneath.iter().map(|(_, at)| level.of(at.clone()).taken()).collect();
     let mut is_out: Vec<bool> = beneath
         .iter()

@@ -18,7 +18,7 @@ fn divide_kbit(tree: &Tree, capacity: u64, demands: &[i64], taken: &[u64]) -> Ve
     parts.into_iter().map(|part| (part.as_bps() + 500) / 1_000).collect()
 }
 
-/// A tv of weight 2 with video 3 and the rest 1, and a desk of weight 1.
+/// A television of weight 2 with a video group of weight 3 and a rest of weight 1, and a desk of weight 1.
 fn home() -> Tree {
     let tv = vec![Node::Leaf(weight(3)), Node::Leaf(weight(1))];
     Tree::new(vec![Node::Branch(weight(2), tv), Node::Leaf(weight(1))])
@@ -35,7 +35,7 @@ fn what_a_leaf_does_not_want_goes_first_to_its_siblings() {
 #[test]
 fn what_a_leaf_takes_is_missing_beside_it_first() {
     assert_eq!(divide_kbit(&home(), 12_000, &[-1, -1, -1], &[0, 5_000, 0]), [3_000, 0, 4_000]);
-    // More than its device has: the rest is left to the others.
+    // The leaf takes more than its device has: the others get the rest.
     assert_eq!(divide_kbit(&home(), 12_000, &[-1, -1, -1], &[0, 9_000, 0]), [0, 0, 3_000]);
     assert_eq!(divide_kbit(&home(), 12_000, &[-1, -1, -1], &[0, 0, 5_000]), [5_250, 1_750, 0]);
     assert_eq!(divide_kbit(&home(), 12_000, &[-1, -1, -1], &[0, 20_000, 0]), [0, 0, 0]);
@@ -96,7 +96,7 @@ proptest! {
         }
     }
 
-    /// Whatever is beneath a node, the others have the same.
+    /// Whatever is beneath a node, the other nodes have the same.
     #[test]
     fn a_branch_has_what_one_leaf_would_have(
         (nodes, demands) in claimed(), capacity in 0..200_000_000u64,
@@ -131,7 +131,7 @@ proptest! {
         prop_assert_eq!(parts, fair(capacity, &entries));
     }
 
-    /// Shares and what is taken never sum to more than the capacity, unless it is taken anyway.
+    /// Shares plus what is taken never sum to more than the capacity, unless more is taken anyway.
     #[test]
     fn takers_leave_the_rest(
         (nodes, demands) in claimed(), capacity in 0..200_000_000u64, seed in any::<u64>(),
@@ -152,7 +152,7 @@ proptest! {
         }
     }
 
-    /// Water-filling at each level by what is wanted beneath caps, written anew.
+    /// Water-filling at each level by what is wanted under caps, implemented independently.
     #[test]
     fn caps_bound_nodes_and_the_others_have_the_rest(
         (nodes, demands, caps) in capped(), capacity in 0..200_000_000u64,
@@ -170,7 +170,7 @@ proptest! {
         }
     }
 
-    /// Caps change something only where a leaf is said to be capped, and a capped leaf is beneath a cap that
+    /// Caps change a part only if a leaf is reported as capped, and a capped leaf is under a cap that
     /// is used up.
     #[test]
     fn capped_are_those_that_a_cap_costs_something(
@@ -273,19 +273,19 @@ proptest! {
 
 #[test]
 fn floors_hold_against_any_weight() {
-    // The tv's rest has a floor above its part, which its video pays.
+    // The television's rest has a floor above its part, at the cost of the video.
     let floor = |leaves, kbit| Floor { leaves, min: Rate::kbit(kbit) };
     let tree = home().with_floors(vec![floor(1..2, 5_000)]);
     assert_eq!(divide_kbit(&tree, 12_000, &[-1, -1, -1], &[]), [3_000, 5_000, 4_000]);
     assert_eq!(divide_kbit(&tree, 12_000, &[-1, 1_000, -1], &[]), [7_000, 1_000, 4_000]);
-    // A floor beneath a device counts against all others.
+    // A floor beneath a device counts against all other devices.
     let tree = home().with_floors(vec![floor(1..2, 9_000)]);
     assert_eq!(divide_kbit(&tree, 12_000, &[-1, -1, -1], &[]), [0, 9_000, 3_000]);
     let tree = home().with_floors(vec![floor(0..2, 9_000), floor(2..3, 6_000)]);
     assert_eq!(divide_kbit(&tree, 12_000, &[-1, -1, -1], &[]), [5_400, 1_800, 4_800]);
 }
 
-/// The same division, written anew with fractions.
+/// The same division, implemented independently with fractions.
 mod oracle {
     use num_bigint::BigInt;
 
@@ -293,7 +293,7 @@ mod oracle {
 
     pub(super) const LEVELS: usize = DEPTH_MAX;
 
-    /// Numerator and denominator, which is positive.
+    /// Numerator and denominator; the denominator is positive.
     #[derive(Clone, Debug)]
     pub(super) struct Exact(BigInt, BigInt);
 
@@ -345,14 +345,14 @@ mod oracle {
         all.into_iter().fold(whole(0), |sum, e| sum.plus(e))
     }
 
-    /// What one node may have: from its floor to what it wants; without end if it wants all.
+    /// The range of one node's part: from its floor to what it wants; unlimited if it wants all.
     struct Want {
         weight: Exact,
         least: Exact,
         most: Option<Exact>,
     }
 
-    /// What each has when the water stands at `level`.
+    /// The parts of all nodes at the water level `level`.
     fn at(level: &Exact, wants: &[Want]) -> Vec<Exact> {
         let part = |w: &Want| {
             let part = level.times(&w.weight, &whole(1)).max(&w.least);
@@ -366,7 +366,7 @@ mod oracle {
         if capacity.is_below(&least) {
             return wants.iter().map(|w| capacity.times(&w.least, &least)).collect();
         }
-        // The levels at which a part begins or ends to rise, and the last one that does not spill.
+        // The levels at which a part begins or stops rising, and the last level that does not exceed the capacity.
         let mut bends = vec![whole(0)];
         for w in wants {
             bends.push(w.least.times(&whole(1), &w.weight));

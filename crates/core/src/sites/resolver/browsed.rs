@@ -1,4 +1,4 @@
-//! Connections of users with an extension: from claims, and requests that leave, to groups.
+//! Connections of users with an extension: their groups by claims and by departing requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -20,20 +20,20 @@ pub(super) struct Claimant {
     pub(super) departures: Departures,
 }
 
-/// What an extension's claims are compared with, and what they say.
+/// What an extension's claims are compared with, and the result.
 #[derive(Debug, Default)]
 pub(super) struct Browsed {
-    /// When it opened; `None` if no claimant was known yet.
+    /// When the connection opened; `None` if no claimant was known then.
     pub(super) opened: Option<Time>,
-    /// From then until it sent its first payload: a round trip, and what the client needed.
+    /// Time from the opening to its first payload: a round trip, plus the time that the client needed.
     pub(super) handshake: Option<Span>,
     pub(super) sends: Sends,
     pub(super) votes: Votes,
     /// The digest of the name that the connection has sent.
     pub(super) host: Option<HostDigest>,
-    /// By votes.
+    /// The attribution by votes.
     pub(super) attribution: Option<Attribution>,
-    /// By the requests that left when it opened.
+    /// The attribution by the requests that left when the connection opened.
     pub(super) guess: Option<Attribution>,
 }
 
@@ -44,9 +44,9 @@ impl Connections for BTreeMap<u64, Known> {
 }
 
 impl Resolver {
-    /// The user has an extension that will make claims; it has to say so again within
-    /// [`CLAIMANT_SPAN`]. The user's connections are watched: those that open from now on, and of
-    /// those that are open the last [`CANDIDATES_MAX`].
+    /// The user has an extension that will make claims; the extension has to repeat this within
+    /// [`CLAIMANT_SPAN`]. The user's connections are watched: those that open from now on, and the last
+    /// [`CANDIDATES_MAX`] of those that are open.
     pub fn handle_claimant(&mut self, user: u32, at: Time) {
         let was_known = self.is_claimant(user, at);
         if self.claimants.len() >= CLAIMANTS_MAX && !self.claimants.contains_key(&user) {
@@ -65,7 +65,7 @@ impl Resolver {
         for number in last {
             let known = self.connections.get_mut(&number).expect("invariant: it was just there");
             known.browsed.get_or_insert_default();
-            // What is not bound yet will be.
+            // A connection that is not bound yet will be bound later.
             if known.attribution.is_some() {
                 self.note_host(number);
                 self.command_bind(number);
@@ -77,14 +77,14 @@ impl Resolver {
         self.claimants.get(&user).is_some_and(|claimant| at.since(claimant.heard) < CLAIMANT_SPAN)
     }
 
-    /// Takes in a claim; whether it is about a connection that is known.
+    /// Takes in a claim; returns whether it concerns a known connection.
     pub fn handle_claim(&mut self, claim: &Claim, at: Time) -> bool {
         let candidates = self.candidates(claim, at);
         if candidates.is_empty() {
             return false;
         }
         if claim.is_http1 {
-            // Of requests that leave at once to a host that was not known to have claims, only one was reported.
+            // If a host was not known to have claims, only one of the requests that left at once was reported.
             let &Claim { user, remote, host, group, begin, is_http1, .. } = claim;
             let port = remote.port();
             self.handle_departure(&Departure { user, host, port, group, begin, is_http1 });
@@ -103,7 +103,7 @@ impl Resolver {
         true
     }
 
-    /// Takes in that a request leaves: connections that opened for it are of its group until there are claims.
+    /// Takes in that a request leaves: until there are claims, connections that opened for it belong to its group.
     pub fn handle_departure(&mut self, departure: &Departure) {
         let Some(claimant) = self.claimants.get_mut(&departure.user) else { return };
         claimant.departures.push(*departure);
@@ -113,8 +113,8 @@ impl Resolver {
             .for_each(|number| self.command_bind(number));
     }
 
-    /// Guesses for which groups the user's connections to a host were opened, while no votes tell: of those that
-    /// something new about that time may tell of. The numbers of those of which this has changed.
+    /// Guesses the groups for which the user's connections to a host were opened, as long as votes do not decide:
+    /// only of connections that `time` may affect. Returns the numbers of connections whose guess changed.
     fn guess(&mut self, user: u32, host: HostDigest, port: u16, time: Time) -> Vec<u64> {
         let Some(claimant) = self.claimants.get(&user) else { return Vec::new() };
         let known = self.connections.iter().rev().take(CANDIDATES_MAX);
@@ -160,7 +160,7 @@ impl Resolver {
         changed
     }
 
-    /// Takes over for which group a connection was opened; whether this changes its group.
+    /// Takes over for which group a connection was opened; returns whether this changes its group.
     fn set_opener(&mut self, number: u64, opener: Option<Option<usize>>, is_http1: bool) -> bool {
         let known = self.connections.get_mut(&number).expect("invariant: it is known");
         let browsed = known.browsed.as_mut().expect("invariant: it is browsed");
@@ -199,7 +199,7 @@ impl Resolver {
             Some(carried.collect::<Vec<_>>()).filter(|candidates| !candidates.is_empty())
         };
         let round_trip = round_trip.unwrap_or(Span::ZERO);
-        // A client that was busy was late to answer in the handshake, and a request may have been sent with that.
+        // A client that was busy answered the handshake late, and may have sent a request together with that.
         let ways = [claim.is_http1, true].map(|spare| [(round_trip, spare), (Span::ZERO, spare)]);
         ways.into_iter()
             .flatten()
@@ -207,8 +207,8 @@ impl Resolver {
             .unwrap_or_default()
     }
 
-    /// Whether the claim knows the name of the connection's host: the one that it has sent, or, if
-    /// that is not known, one that DNS gave for its address.
+    /// Whether the claim knows the host name of the connection: the name that it sent, or, if that is
+    /// unknown, a name that DNS gave for its address.
     fn is_host_of(&self, claim: &Claim, known: &Known, browsed: &Browsed, at: Time) -> bool {
         if let Some(host) = &browsed.host {
             return *host == claim.host;
@@ -217,7 +217,7 @@ impl Resolver {
         names.any(|name| HostDigest::new(&self.salt, name) == claim.host)
     }
 
-    /// The owner of a connection that opens became known.
+    /// The owner of a connection that opens has become known.
     pub(super) fn handle_owner(&mut self, number: u64, user: Option<u32>, at: Time) {
         let is_watched = user.is_some_and(|user| self.is_claimant(user, at));
         let known = self.connections.get_mut(&number).expect("invariant: it is known");
@@ -244,7 +244,7 @@ impl Resolver {
         }
     }
 
-    /// A connection has sent something of which only the time is known.
+    /// A connection sent data of which only the time is known.
     pub(super) fn handle_sent(&mut self, number: u64, at: Time) {
         let known = self.connections.get_mut(&number).expect("invariant: it is known");
         let Some(browsed) = &mut known.browsed else { return };
@@ -254,7 +254,7 @@ impl Resolver {
         }
     }
 
-    /// A connection has sent the beginning of what it says by TCP: a request if it names a host in the clear.
+    /// A connection sent the beginning of its TCP stream: a request, if it names a host in the clear.
     pub(super) fn note_beginning(&mut self, number: u64, at: Time) {
         let known = self.connections.get_mut(&number).expect("invariant: it is known");
         let is_request = known.attribution.as_ref().is_some_and(|e| e.reason == Reason::Host);
@@ -286,7 +286,7 @@ impl Resolver {
         self.command_bind(number);
     }
 
-    /// Which name claims about the connection have to know.
+    /// Notes which name claims about the connection have to know.
     pub(super) fn note_host(&mut self, number: u64) {
         let known = self.connections.get_mut(&number).expect("invariant: it is known");
         if let (Some(browsed), Some(attribution)) = (&mut known.browsed, &known.attribution) {
@@ -295,7 +295,7 @@ impl Resolver {
         }
     }
 
-    /// Guesses for which request a connection was opened whose host is known now, and its neighbours.
+    /// Guesses for which request a connection and its neighbours were opened, now that its host is known.
     pub(super) fn guess_beside(&mut self, number: u64) -> Vec<u64> {
         let known = &self.connections[&number];
         let (user, port) = (known.user, known.connection.flow.remote.port());
@@ -308,19 +308,19 @@ impl Resolver {
     }
 }
 
-/// An extension asks for the patterns more often.
+/// An extension asks for the patterns more often than this.
 pub const CLAIMANT_SPAN: Span = Span::secs(60);
 /// Users with an extension.
 pub(super) const CLAIMANTS_MAX: usize = 64;
-/// Flows to one server that are considered.
+/// Flows to one server that are considered at most.
 const CANDIDATES_MAX: usize = 1_024;
-/// Longer than the connections of a page need to open.
+/// Connections of a page open within less than this.
 const GUESSED_SPAN: Span = Span::secs(1);
-/// Connections that opened earlier that are considered.
+/// Connections opened earlier that are considered at most.
 const EARLIER_MAX: usize = 64;
-/// One that is first used later was spare until then, and is not used for what it was opened for.
+/// A connection first used later than this was spare, and does not serve the request that opened it.
 const USED_WITHIN: Span = Span::secs(2);
 /// A connection that has sent nothing for this time may be closed.
 const IN_USE_SPAN: Span = Span::secs(30);
-/// Before every other.
+/// Sorts before every other address.
 const LOCAL_FIRST: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);

@@ -1,4 +1,4 @@
-//! What a resolver knows of connections that outlive it: a restarted daemon did not hear how they began.
+//! What a resolver knows of connections, kept for its successor: a restarted daemon did not hear how they began.
 
 use serde::{Deserialize, Serialize};
 
@@ -6,30 +6,30 @@ use super::{Known, Resolver, browsed::Browsed};
 use crate::host_name::HostName;
 use crate::sites::{Attribution, Connection, Reason};
 
-/// A decided connection, independent of the policy but for `claimed`.
+/// A decided connection; only `claimed` depends on the policy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Kept {
-    /// Which.
+    /// The connection.
     pub connection: Connection,
     /// The owner of its socket.
     pub user: Option<u32>,
-    /// What the wire says.
+    /// The source on the wire.
     pub reason: Reason,
     /// The host, if the wire names one.
     pub name: Option<HostName>,
-    /// What the browser's extension tells.
+    /// The group that the browser's extension names.
     pub claimed: Option<Claimed>,
 }
 
-/// The extension tells of a group of the policy, or of none.
+/// The extension names a group of the policy, or no group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claimed {
-    /// Its index.
+    /// The group's index.
     pub group: Option<usize>,
 }
 
 impl Resolver {
-    /// The last [`KEPT_MAX`] connections that are decided, in the order in which they opened.
+    /// The last [`KEPT_MAX`] decided connections, in the order in which they opened.
     pub fn kept(&self) -> Vec<Kept> {
         let kept = |known: &Known| {
             let Attribution { reason, name, .. } =
@@ -46,7 +46,7 @@ impl Resolver {
         last
     }
 
-    /// Takes over a connection that an earlier resolver knew, unless its ports are in use again.
+    /// Takes over a connection that an earlier resolver knew, unless its ports are already in use again.
     pub fn handle_kept(&mut self, kept: Kept) {
         let Kept { connection, user, reason, name, claimed } = kept;
         if self.connections.len() >= super::CONNECTIONS_MAX
@@ -56,7 +56,7 @@ impl Resolver {
         }
         let browsed = claimed.map(|Claimed { group }| {
             let mut browsed = Browsed::default();
-            // As if it were known for which group it was opened: the next votes are divided by that.
+            // Treated as the group for which it was opened: the next votes are divided by that.
             browsed.votes.set_opener(Some(group), false);
             browsed.guess =
                 Some(Attribution { reason: Reason::Extension, name: name.clone(), group });

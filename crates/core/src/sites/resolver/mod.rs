@@ -1,4 +1,4 @@
-//! From what was heard to the group of each connection.
+//! Derives the group of each connection from what was heard.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -22,14 +22,14 @@ use crate::units::{Span, Time};
 mod browsed;
 mod kept;
 
-/// To which group connections belong: see the [module](super).
+/// The groups to which connections belong: see the [module](super).
 ///
-/// Bounds: [`CONNECTIONS_MAX`] connections, of which [`PENDING_MAX`] hold at most 16 KiB of their
-/// beginning; the oldest make room for new ones. DNS: 8,192 addresses with 16 names each.
+/// Bounds: [`CONNECTIONS_MAX`] connections, of which [`PENDING_MAX`] keep at most 16 KiB of their
+/// beginning; the oldest ones make room for new ones. DNS: 8,192 addresses with 16 names each.
 #[derive(Debug, Default)]
 pub struct Resolver {
     sites: Sites,
-    /// By number, so the oldest first.
+    /// By number, and so the oldest first.
     connections: BTreeMap<u64, Known>,
     numbers: BTreeMap<Flow, u64>,
     /// The numbers of connections whose first bytes are being assembled.
@@ -37,19 +37,19 @@ pub struct Resolver {
     names: Names,
     /// Users with an extension.
     claimants: BTreeMap<u32, Claimant>,
-    /// The salt of names in claims.
+    /// The salt of the digests of names in claims.
     salt: String,
     commands: VecDeque<Command>,
     counts: Counts,
     number_last: u64,
 }
 
-/// What was heard and decided, since the start.
+/// What was heard and decided since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Connections that opened.
     pub opened: u64,
-    /// Decided by a browser's extension, perhaps after something else had.
+    /// Decided by a browser's extension, perhaps after another source.
     pub by_extension: u64,
     /// Decided by `Host`.
     pub by_host: u64,
@@ -59,13 +59,13 @@ pub struct Counts {
     pub by_dns: u64,
     /// Connections whose first bytes name no known host.
     pub unnamed: u64,
-    /// Names of different groups on one flow.
+    /// Connections with names of different groups on one flow.
     pub mixed: u64,
-    /// With an encrypted ClientHello.
+    /// Connections with an encrypted ClientHello.
     pub ech: u64,
-    /// DNS over TLS, whose answers cannot be read.
+    /// Connections with DNS over TLS, whose answers cannot be read.
     pub encrypted_dns: u64,
-    /// Connections of now that are not decided yet.
+    /// Current connections that are not decided yet.
     pub undecided: u64,
 }
 
@@ -74,11 +74,11 @@ pub struct Counts {
 struct Known {
     connection: Connection,
     pending: Option<Box<Pending>>,
-    /// What the wire says.
+    /// The attribution by the wire.
     attribution: Option<Attribution>,
     is_final: bool,
     user: Option<u32>,
-    /// What is known if its user has the extension.
+    /// What is known of the connection if its user has the extension.
     browsed: Option<Box<Browsed>>,
 }
 
@@ -87,7 +87,7 @@ impl Known {
         self.told().or(self.attribution.as_ref())
     }
 
-    /// By the extension: by votes, or else by what it was opened for.
+    /// The attribution by the extension: by votes, or else by the request for which it was opened.
     fn told(&self) -> Option<&Attribution> {
         let browsed = self.browsed.as_ref()?;
         browsed.attribution.as_ref().or(browsed.guess.as_ref())
@@ -122,7 +122,7 @@ impl Resolver {
                 self.handle_owner(number, user, at);
             }
             Heard::Sent => {
-                // One that is not known any more is not made known by this.
+                // A connection that is no longer known is not added again by this.
                 let number = self.numbers.get(&connection.flow).copied();
                 let is_known = |number: &u64| self.connections[number].connection == connection;
                 if let Some(number) = number.filter(is_known) {
@@ -136,7 +136,7 @@ impl Resolver {
                     self.handle_stream(number, offset, bytes, at);
                     self.note_beginning(number, at);
                 } else if bytes.len() >= SENT_MIN {
-                    // The kernel has not heard of the decision yet.
+                    // The kernel does not know the decision yet.
                     self.handle_sent(number, at);
                 }
             }
@@ -147,11 +147,11 @@ impl Resolver {
         }
     }
 
-    /// Takes over the patterns of another policy: every connection is bound again, by what the
-    /// wire says until there are new claims.
+    /// Takes over the patterns of another policy: every connection is bound again, by the wire
+    /// alone until there are new claims.
     pub fn handle_sites(&mut self, sites: Sites, at: Time) {
         self.sites = sites;
-        // Groups have other numbers now.
+        // The groups' numbers have changed.
         for claimant in self.claimants.values_mut() {
             (claimant.recent, claimant.departures) = (Recent::default(), Departures::default());
         }
@@ -177,7 +177,7 @@ impl Resolver {
         }
     }
 
-    /// Gives up on connections whose beginning is not whole after [`PATIENCE`].
+    /// Gives up connections whose beginning is not complete after [`PATIENCE`].
     pub fn handle_time(&mut self, at: Time) {
         while let Some(&number) = self.pending.first() {
             let pending = self.connections.get(&number).and_then(|known| known.pending.as_ref());
@@ -188,29 +188,29 @@ impl Resolver {
         }
     }
 
-    /// What is to be done next.
+    /// The next command.
     pub fn poll_command(&mut self) -> Option<Command> {
         self.commands.pop_front()
     }
 
-    /// What is known of the connection that a command gave this number.
+    /// The attribution of the connection to which a command gave this number.
     pub fn attribution(&self, number: u64) -> Option<&Attribution> {
         self.connections.get(&number)?.attribution()
     }
 
-    /// What was decided so far.
+    /// The counts so far.
     pub fn counts(&self) -> Counts {
         let undecided = self.connections.values().filter(|known| !known.is_final).count();
         Counts { undecided: undecided as u64, ..self.counts }
     }
 
-    /// The number of a connection, which is made known if it was not.
+    /// The number of a connection, which is added if it was unknown.
     fn number_of(&mut self, connection: Connection, at: Time) -> u64 {
         if let Some(&number) = self.numbers.get(&connection.flow) {
             if self.connections[&number].connection == connection {
                 return number;
             }
-            // Its ports are used again, and the kernel knows of the new one already.
+            // Its ports are used again, and the kernel already knows the new connection.
             self.remove(number);
         }
         if self.connections.len() >= CONNECTIONS_MAX
@@ -229,7 +229,7 @@ impl Resolver {
         });
         self.counts.opened += 1;
         self.counts.encrypted_dns += u64::from(connection.flow.remote.port() == PORT_DNS_OVER_TLS);
-        // Until it speaks; a server may be the first to speak.
+        // Holds until the connection sends data; a server may be the first to send.
         if let Some(attribution) = self.by_dns(connection, at) {
             self.bind(number, attribution, false);
         }
@@ -279,7 +279,7 @@ impl Resolver {
             return;
         };
         match initials.handle_datagram(bytes) {
-            // What is no Initial packet of the client's may be followed by one.
+            // A datagram without an Initial packet of the client may be followed by one.
             Read::More | Read::Not => {}
             Read::Whole(hello) => {
                 let read = self.inner_name(hello, at);
@@ -288,7 +288,7 @@ impl Resolver {
         }
     }
 
-    /// The beginning of a connection, for which others make room.
+    /// The beginning of a connection, for which older ones make room.
     fn pending(
         &mut self,
         number: u64,
@@ -306,7 +306,7 @@ impl Resolver {
         known.pending.get_or_insert_with(|| Box::new(Pending { since: at, beginning: begin() }))
     }
 
-    /// The server's name, unless it only stands in for an encrypted one.
+    /// The server's name, unless it is the outer name of an encrypted hello.
     fn inner_name(&mut self, hello: tls::Hello, at: Time) -> Option<(Reason, HostName)> {
         let name = hello.name?;
         if hello.has_ech && self.names.is_public(&name, at) {
@@ -327,7 +327,7 @@ impl Resolver {
         }
     }
 
-    /// The beginning names a host, or none.
+    /// The beginning is decided: it names this host, or no host.
     fn decide(&mut self, number: u64, read: Option<(Reason, HostName)>, at: Time) {
         self.pending.remove(&number);
         let known = self.connections.get_mut(&number).expect("invariant: it is known");
@@ -353,7 +353,7 @@ impl Resolver {
         }
     }
 
-    /// What DNS says of the connection's address: all its names must belong to one group.
+    /// The attribution by DNS: all names of the connection's address must belong to one group.
     fn by_dns(&self, connection: Connection, at: Time) -> Option<Attribution> {
         let mut names = self.names.of(connection.flow.remote.ip(), at);
         let first = names.next()?;
@@ -406,11 +406,11 @@ fn known_is_final(connections: &BTreeMap<u64, Known>, number: u64) -> bool {
 
 /// Most connections that are known, as in the kernel's table.
 pub const CONNECTIONS_MAX: usize = 65_536;
-/// Connections whose beginning is put together.
+/// Connections whose beginning is being assembled.
 const PENDING_MAX: usize = 1_024;
-/// Longer than a lost packet takes to be sent again three times.
+/// Three retransmissions of a lost packet take less than this.
 const PATIENCE: Span = Span::secs(10);
-/// The kernel tells of no shorter payload of a connection that is decided.
+/// The kernel reports no shorter payload of a decided connection.
 const SENT_MIN: usize = 64;
 /// Source: RFC 7858, section 3.1.
 const PORT_DNS_OVER_TLS: u16 = 853;

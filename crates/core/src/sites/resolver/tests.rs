@@ -96,7 +96,7 @@ fn an_extension_tells_apart_two_sites_that_fetch_from_one_host() {
     assert!(resolver.handle_claim(&claim(Some(1), 598), now));
     assert_eq!(binds(&mut resolver), [(1, Some(0), true), (2, Some(1), true)]);
     assert_eq!(resolver.attribution(2).unwrap().reason, Reason::Extension);
-    // Both send at once, which of itself tells nothing, and changes nothing.
+    // Both connections send at once, which by itself decides nothing and changes nothing.
     for ms in [1_000, 1_100] {
         send(&mut resolver, 1, ms);
         send(&mut resolver, 2, ms);
@@ -140,11 +140,11 @@ fn a_connection_is_of_the_site_whose_request_left_when_it_opened_until_votes_tel
         ]
     );
     assert_eq!(resolver.attribution(1).unwrap().reason, Reason::Extension);
-    // One that fits better, or as well, is reported later.
+    // A request that fits better, or equally well, is reported later.
     resolver.handle_departure(&departure(Some(0), 899));
     assert_eq!(binds(&mut resolver), [(3, Some(0), true)], "as the wire says");
     assert_eq!(resolver.attribution(3).unwrap().reason, Reason::Sni);
-    // Another user's, another host's.
+    // The request of another user, to another host.
     let other = HostName::from_wire(b"other.org").unwrap();
     for wrong in [
         Departure { user: USER + 1, ..departure(Some(0), 299) },
@@ -177,7 +177,7 @@ fn a_connection_that_sent_too_late_for_a_response_has_not_carried_its_request() 
     send(&mut resolver, 2, 1_100);
     resolver.handle_claim(&claim(Some(1), 1_000), AT);
     assert_eq!(binds(&mut resolver), [(1, Some(1), true)], "the least handshake counts");
-    // This one was only late to answer in its handshake.
+    // This connection was only late to answer in its handshake.
     let mut resolver = two_sites();
     resolver.handle_claimant(USER, AT);
     open(&mut resolver, 1, 0);
@@ -208,7 +208,7 @@ fn connections_of_two_pages_that_open_at_once_over_http_1_are_told_apart() {
         assert!(resolver.handle_claim(&told, at(start + 20)));
     }
     assert_eq!([1, 2, 3, 4].map(|number| group_of(&resolver, number)), [1, 1, 0, 0].map(Some));
-    // If the order was wrong, votes tell.
+    // If the order was wrong, votes correct it.
     for ms in [9_000, 9_500] {
         send(&mut resolver, 2, ms);
         resolver.handle_claim(&claim(Some(0), ms), at(ms + 200));
@@ -229,7 +229,7 @@ fn connections_of_two_pages_that_open_at_once_over_http_2_are_told_apart() {
     }
     for (port, ms) in opened {
         hello(&mut resolver, port, ms + 40);
-        // It ends the handshake, which is all that a spare connection sends.
+        // It ends the handshake; a spare connection sends nothing more.
         send(&mut resolver, port, ms + 90);
     }
     for (port, ms) in [(1, 447), (4, 453)] {
@@ -244,12 +244,12 @@ fn connections_of_two_pages_that_open_at_once_over_http_2_are_told_apart() {
     for port in [2, 3, 5] {
         assert_eq!(resolver.attribution(port).unwrap().reason, Reason::Sni, "{port} had votes");
     }
-    // A spare connection that is used later tells nothing of the others.
+    // A spare connection that is used later says nothing about the others.
     for ms in [3_000, 3_010] {
         send(&mut resolver, 2, ms);
     }
     assert_eq!([1, 4].map(|port| group_of(&resolver, port)), [Some(0), Some(1)]);
-    // If the order was wrong, votes tell.
+    // If the order was wrong, votes correct it.
     for ms in [9_000, 9_500, 10_000] {
         send(&mut resolver, 4, ms);
         resolver.handle_claim(&claim(Some(0), ms), at(ms + 200));
@@ -286,7 +286,7 @@ fn a_claim_counts_only_for_the_user_the_address_the_name_and_the_time() {
     assert!(resolver.handle_claim(&right, AT));
 }
 
-/// As in a browser that does not keep the connections of sites apart.
+/// As in a browser that does not separate the connections of sites.
 #[test]
 fn three_events_of_a_second_site_make_a_connection_mixed() {
     for first in 1..=6 {
@@ -367,7 +367,7 @@ fn another_policy_forgets_claims() {
     assert_eq!(resolver.attribution(2).unwrap().reason, Reason::Sni);
 }
 
-/// As a daemon does that is started again.
+/// As after a restart of a daemon.
 #[test]
 fn what_is_kept_is_bound_by_the_policy_of_the_next_resolver() {
     let mut before = browsed();
@@ -392,7 +392,7 @@ fn what_is_kept_is_bound_by_the_policy_of_the_next_resolver() {
         after.handle_kept(kept);
     });
     assert_eq!(binds(&mut after), [(1, Some(0), true), (2, Some(0), true)], "by the wire");
-    // The extension is heard again, and tells of them.
+    // The extension is active again and makes claims about them.
     after.handle_claimant(USER, AT);
     send(&mut after, 2, 501);
     assert!(after.handle_claim(&claim(Some(1), 500), AT));

@@ -1,4 +1,4 @@
-//! What each deviation from the paper is worth: each left out alone, and all of them.
+//! The worth of each deviation from the paper: each left out alone, and all of them.
 
 use std::fmt::Write;
 
@@ -19,7 +19,7 @@ pub(super) const ABLATION: Figure = Figure {
     judge,
 };
 
-/// What is left out, in legends as in the scenario.
+/// The variants, named by the deviation left out, as in the legends and the scenario.
 const WAYS: [By; 8] = [
     BC_PQP,
     By { name: "hard signals (k)", size: Some(("signal", "hard")), ..BC_PQP },
@@ -33,7 +33,7 @@ const WAYS: [By; 8] = [
 const PRINTED: By = By { name: "as printed, κ = 10", algorithm: "bc-pqp-printed", size: None };
 
 const CONGESTION: [&str; 3] = ["reno", "cubic", "bbr"];
-/// Mbit/s and round trip in ms of a flow alone.
+/// Rate in Mbit/s and round trip in ms of a single flow.
 const PATHS: [(&str, u64); 4] = [("1.5", 50), ("7.5", 50), ("50", 10), ("50", 50)];
 
 fn points(by: By) -> Vec<Point> {
@@ -42,7 +42,7 @@ fn points(by: By) -> Vec<Point> {
     alone(by).into_iter().chain(at_once).chain(others).collect()
 }
 
-/// A flow alone, on every path.
+/// A single flow, on every path.
 fn alone(by: By) -> Vec<Point> {
     let one = |cc: &str, (mbit, rtt): (&str, u64)| {
         by.at(scenario("bcpqp-one"), 0)
@@ -56,8 +56,8 @@ fn alone(by: By) -> Vec<Point> {
     CONGESTION.into_iter().flat_map(|cc| PATHS.map(|path| one(cc, path))).collect()
 }
 
-/// A flow whose BDP is 1.25 packets, and for which the plan was made: the paper's queue is smaller than
-/// a packet.
+/// A flow whose BDP is 1.25 packets, with a plan made for it: the paper's queue is smaller than a
+/// packet.
 fn short(by: By) -> Point {
     by.at(scenario("bcpqp-one"), 0)
         .set("duration", "40s")
@@ -68,7 +68,7 @@ fn short(by: By) -> Point {
         .set("flow.0.rtt", "10ms")
 }
 
-/// How many flows start at once.
+/// Numbers of flows that start at once.
 const COUNTS: [u32; 2] = [16, 64];
 
 /// Flows that start at once.
@@ -85,12 +85,12 @@ fn together(by: By, count: u32) -> [Point; 2] {
     })
 }
 
-/// Four congestion controls.
+/// Flows with four congestion controls.
 fn mixed(by: By) -> Point {
     by.at(scenario("bcpqp-fig5"), 0).set("link.rate", "1gbit").set("police.0.rtt_max", "50ms")
 }
 
-/// When two of four flows end.
+/// Time at which two of four flows end, in seconds.
 const END_S: f64 = 20.0;
 const ENDING_MBIT: f64 = 50.0;
 
@@ -112,13 +112,13 @@ fn ending(by: By) -> Point {
     })
 }
 
-/// What the two that stay have in the three seconds from one second after the others' end, by the rate.
+/// Rate of the two that stay, from one to four seconds after the end of the others, by the plan's.
 fn after_end(report: &Report) -> f64 {
     let of = |group| rate_between(group, END_S + 1.0, END_S + 4.0)(report);
     (of(2) + of(3)) / ENDING_MBIT
 }
 
-/// What the table has of each way.
+/// A column of the table: its head, its unit and its value for each variant.
 type Column = (&'static str, Unit, fn(&Played, By) -> Measured);
 const COLUMNS: [Column; 10] = [
     ("alone: least mean rate", Unit::Part, |played, by| least(played, &alone(by), rate_ratio)),
@@ -179,7 +179,7 @@ fn judge(played: &Played) -> Judged {
     Judged { claims, files: vec![chart("figure-ablation", "Deviations left out", panels)] }
 }
 
-/// Every way, a line each; nothing if the figure was not asked for.
+/// The table, one line for each variant; empty if the figure was not asked for.
 pub(in super::super) fn table(planned: &[Point], played: &Played) -> String {
     let all = || WAYS.into_iter().flat_map(points);
     if !all().all(|point| planned.contains(&point)) {

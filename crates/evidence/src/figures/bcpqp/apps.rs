@@ -11,7 +11,7 @@ use super::{
     chart, larger, line, lines, named_bars, scenario,
 };
 
-/// A shaper with one queue for all, which operators have today.
+/// A shaper with one queue for all traffic, as operators have today.
 const ONE_QUEUE: By = By { name: "one queue", algorithm: "shaper", size: None };
 const ALL: [By; 4] = [POLICER, ONE_QUEUE, SHAPER, BC_PQP];
 
@@ -34,7 +34,7 @@ pub(super) const FIGURE_9B: Figure = Figure {
     judge: judge_9b,
 };
 
-/// Rate in Mbit/s, and the film's weight to that of the rest.
+/// Rate in Mbit/s, and the film's weight relative to the rest.
 type Plan = (u64, u64);
 const PLANS: [Plan; 2] = [(3, 1), (10, 4)];
 /// "Netflix caps the video quality at 720p on web browsers" (§6.5.1): the rungs up to that.
@@ -54,23 +54,23 @@ fn watching(by: By, congestion_control: &str, (mbit, weight): Plan) -> Point {
     by.at(one_queue(by, point), 0)
 }
 
-/// With one queue there are no classes.
+/// Turns classes off for a shaper with one queue.
 fn one_queue(by: By, point: Point) -> Point {
     if by == ONE_QUEUE { point.set("police.0.queue_by", "one") } else { point }
 }
 
-/// The video's part of what both groups have.
+/// The video's part of the sum of both groups' rates.
 fn part(report: &Report) -> f64 {
     let rates = report.summary.groups.iter().map(|g| g.rate.as_mbit_f64());
     report.summary.groups[0].rate.as_mbit_f64() / rates.sum::<f64>()
 }
 
-/// Jain's index of the video and the rest.
+/// Jain's index of the rates of the video and the rest.
 fn fairness(report: &Report) -> f64 {
     jain(&report.summary.groups.iter().map(|g| g.rate.as_mbit_f64()).collect::<Vec<_>>())
 }
 
-/// What each way of enforcing the rate gave the video.
+/// The video's results with each way of enforcing the rate.
 fn all_ways(played: &Played, cc: &str, plan: Plan) -> String {
     let each = ALL.map(|by| {
         let of = |of: fn(&Report) -> f64| played.measure(&watching(by, cc, plan), of);
@@ -171,7 +171,7 @@ fn draw_9(played: &Played, name: &str, title: &str, plan: Plan) -> File {
 
 // ------------------------------------------------------------------------------------------------
 
-/// One video of YouTube over time (appendix B).
+/// One YouTube video over time (appendix B).
 pub(super) const FIGURE_10: Figure = Figure {
     number: "10",
     title: "a video of YouTube over time, 3 Mbit/s",
@@ -252,7 +252,7 @@ fn load_percentile(percent: usize) -> impl Fn(&Report) -> f64 {
     }
 }
 
-/// By how much a baseline is slower, where it is by most, from the 10th to the 90th percentile.
+/// By how much a baseline is slower at most, over the 10th to the 90th percentile.
 fn slower_at_most(played: &Played, by: By) -> Measured {
     let each = [10, 20, 30, 40, 50, 60, 70, 80, 90].map(|percent| {
         let of = |by| played.measure(&browsing(by), load_percentile(percent));

@@ -1,4 +1,4 @@
-//! What senders lose: a drop per epoch instead of a round trip's excess.
+//! Losses of senders: one drop per epoch instead of a round trip's excess.
 
 use super::{
     Band, Claim, Figure, Judged, Measured, Played, Point, Unit, bars, chart, loss_steady,
@@ -22,11 +22,11 @@ pub(super) const LOSSES: Figure = Figure {
 const CONGESTION: [&str; 3] = ["reno", "cubic", "bbr"];
 const COUNTS: [u32; 3] = [1, 4, 16];
 const SIGNALS: [&str; 2] = ["hard", "soft"];
-/// Congestion control, plan in Mbit/s and round trip in ms where it does not help much.
+/// Congestion control, plan in Mbit/s and round trip in ms for which it does not help much.
 const OTHERS: [(&str, &str, u64); 3] =
     [("reno", "1.5", 10), ("reno", "7.5", 50), ("reno", "50", 20)];
 
-/// Connections in one queue.
+/// Several connections in one queue.
 fn sharing(congestion_control: &str, connections: u32, signal: &str) -> Point {
     scenario("bcpqp-one")
         .set("duration", "120s")

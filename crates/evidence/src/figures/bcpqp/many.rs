@@ -24,23 +24,23 @@ pub(super) const FIGURE_8A: Figure = Figure {
     judge: judge_8a,
 };
 
-/// Mbit/s, and how many aggregates of each of the twelve kinds there are.
+/// A rate in Mbit/s, and the number of aggregates of each of the twelve kinds.
 type Plan = (f64, u64);
 const PLANS: [Plan; 6] = [(1.5, 9), (7.5, 9), (25.0, 4), (50.0, 2), (100.0, 1), (200.0, 1)];
 const ALL: [By; 5] = [SHAPER, POLICER, POLICER_PLUS, FAIR_POLICER, BC_PQP];
-/// In the scenario each kind has ten flows in a row of three aggregates: four long ones; two series
-/// of short ones; three long ones and a series of short ones.
+/// In the scenario each kind has ten flows for three aggregates in a row: four long flows; two
+/// series of short ones; three long flows and a series of short ones.
 const KINDS: usize = 12;
 const SHORT_FLOWS: [(usize, f64); 3] = [(4, 0.625), (5, 0.625), (9, 0.25)];
-/// Mean size of a short download, L2: lognormal around 30 kB.
+/// Mean size of a short download in L2 bits: sizes are lognormal around 30 kB.
 const SHORT_BITS: f64 = 36_000.0 * 8.0;
 
 fn all() -> Vec<Point> {
     PLANS.into_iter().flat_map(|plan| ALL.map(|by| mixed(by, plan))).collect()
 }
 
-/// All aggregates with one plan. Behind the baselines each flow has a queue of its own; BC-PQP has
-/// sixteen, chosen as by the daemon.
+/// All aggregates with one plan. With the baselines each flow has a queue of its own; BC-PQP has
+/// sixteen queues, chosen as by the daemon.
 fn mixed(by: By, (mbit, count): Plan) -> Point {
     let mut point = scenario("bcpqp-fig6");
     for kind in 0..KINDS {
@@ -54,7 +54,7 @@ fn mixed(by: By, (mbit, count): Plan) -> Point {
     }
     for row in 0..KINDS / 3 {
         for (flow, part) in SHORT_FLOWS {
-            // Short ones alone want 1.25 times the rate, together with long ones a quarter of it.
+            // Short flows alone demand 1.25 times the rate, beside long ones a quarter of it.
             let per_second = part * mbit * 1e6 / SHORT_BITS;
             let key = format!("flow.{}.rate_per_s", row * 10 + flow);
             point = point.set(&key, format_args!("{per_second:.3}"));
@@ -78,7 +78,7 @@ fn mean_of(kind: &'static str, of: fn(&Policed) -> Option<f64>) -> impl Fn(&Repo
     }
 }
 
-/// The largest of a number over all aggregates.
+/// The largest value of a number over all aggregates.
 fn most_of(of: fn(&Policed) -> Option<f64>) -> impl Fn(&Report) -> f64 {
     move |report| {
         let values = report.summary.policed.iter().map(|p| of(p).unwrap_or(f64::NAN));
@@ -86,13 +86,13 @@ fn most_of(of: fn(&Policed) -> Option<f64>) -> impl Fn(&Report) -> f64 {
     }
 }
 
-/// A number over all plans: the largest.
+/// The largest value of a number over all plans.
 fn over_plans(played: &Played, by: By, of: impl Fn(&Report) -> f64) -> Measured {
     let each = PLANS.map(|plan| played.measure(&mixed(by, plan), &of));
     each.into_iter().reduce(|a, b| a.with(&b, larger)).unwrap_or(Measured(Vec::new()))
 }
 
-/// Every window of 250 ms of all aggregates, by the rate: the steady ones, or all from a start on.
+/// Rates in all windows of 250 ms of all aggregates, by the plan's: steady ones, or also start-ups.
 fn windows_of(report: &Report, steady: bool) -> Vec<f64> {
     let of = |p: &Policed| -> Vec<f64> {
         let first = p.over_time.iter().position(|ratio| *ratio > 0.0).unwrap_or(p.over_time.len());
@@ -102,12 +102,12 @@ fn windows_of(report: &Report, steady: bool) -> Vec<f64> {
     report.summary.policed.iter().flat_map(of).collect()
 }
 
-/// What 99 of 100 windows do not exceed.
+/// The value that 99 of 100 windows do not exceed.
 fn p99(steady: bool) -> impl Fn(&Report) -> f64 {
     move |report| quantile(windows_of(report, steady), 0.99)
 }
 
-/// A number of the aggregates of all plans together, seed by seed.
+/// A number computed from the aggregates of all plans together, seed by seed.
 fn pooled(
     played: &Played,
     by: By,
@@ -119,13 +119,13 @@ fn pooled(
     Measured((0..played.seeds.len()).map(|i| sum(seed(i))).collect())
 }
 
-/// Every steady window of all aggregates of all plans and seeds, to be drawn.
+/// Every steady window of all aggregates of all plans and seeds, for a chart.
 fn windows(played: &Played, by: By) -> Vec<f64> {
     let reports = PLANS.iter().flat_map(|plan| played.of(&mixed(by, *plan)));
     reports.flat_map(|report| windows_of(report, true)).collect()
 }
 
-/// A number of BC-PQP with each plan, for people.
+/// A number of BC-PQP with each plan, as text.
 fn by_plan(played: &Played, of: &dyn Fn(&Report) -> f64) -> String {
     by_plan_of(played, BC_PQP, of)
 }
@@ -259,7 +259,7 @@ fn bursts_6(played: &Played) -> Vec<Claim> {
     claims
 }
 
-/// What a bucket of 1.5 BDP²/18 and the rate let through in 250 ms, by the rate; 50 ms, 1,500 bytes.
+/// The most a bucket of 1.5 BDP²/18 passes in 250 ms, by the plan's rate; 50 ms, 1,500 bytes.
 fn burst_permitted(mbit: f64) -> f64 {
     let by_second = mbit * 1e6 / 8.0;
     let packets = by_second * 0.05 / 1_500.0;
@@ -320,7 +320,7 @@ fn losses_6(played: &Played) -> Vec<Claim> {
     claims
 }
 
-/// A ratio with each plan, for people.
+/// A ratio with each plan, as text.
 fn told(each: &[Measured; PLANS.len()]) -> String {
     let told = PLANS.iter().zip(each);
     let told = told.map(|(plan, m)| match m.mean().is_nan() {
@@ -383,7 +383,7 @@ fn jains_of(report: &Report) -> Vec<f64> {
     report.summary.policed.iter().flat_map(|p| p.jains.clone()).collect()
 }
 
-/// The same of all plans and seeds, to be drawn.
+/// The same for all plans and seeds, for a chart.
 fn jains(played: &Played, by: By) -> Vec<f64> {
     PLANS.iter().flat_map(|plan| played.of(&mixed(by, *plan))).flat_map(jains_of).collect()
 }

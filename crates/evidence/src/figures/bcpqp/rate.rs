@@ -1,4 +1,4 @@
-//! What rate passes, and in what bursts.
+//! Rates that pass, and the bursts in them.
 
 use fairweir_scenario::report::Report;
 
@@ -33,7 +33,7 @@ pub(super) const FIGURE_1: Figure = Figure {
     judge: judge_1,
 };
 
-/// Buckets and their sizes in kB at 10 Mbit/s and 100 ms.
+/// Buckets, and their sizes in kB at 10 Mbit/s and 100 ms.
 const BUCKETS: [(&str, f64); 7] = [
     ("0.25bdp", 31.25),
     ("0.5bdp", 62.5),
@@ -49,7 +49,7 @@ fn bucket(size: &'static str) -> Point {
     reno(By { name: "policer", algorithm: "token-bucket", size })
 }
 
-/// A flow with a short round trip within a larger rate.
+/// A flow with a short round trip under a higher rate.
 fn near(by: By) -> Point {
     by.at(scenario("bcpqp-one"), 0).set("police.0.rate", "50mbit").set("flow.0.rtt", "10ms")
 }
@@ -110,10 +110,10 @@ fn queue(size: &'static str) -> Point {
     reno(By { name: "PQP", algorithm: "pqp", size }).set("duration", "120s")
 }
 
-/// The queue, by what 10 Mbit/s carry in a second.
+/// The size of the queue, divided by what 10 Mbit/s carry in a second.
 const QUEUE_BY_RATE: f64 = 1_000_000.0 / 1_250_000.0;
 
-/// The largest deviation from what the rate carries, in queues.
+/// The largest deviation from what the rate carries, as a multiple of the queue.
 fn deviation(report: &Report) -> f64 {
     let envelope = report.summary.policed.first().map(|p| p.envelope.as_slice());
     let off = |&(span, least, most): &(f64, f64, f64)| {
@@ -167,13 +167,13 @@ pub(super) const FIGURE_4: Figure = Figure {
 };
 
 const SIZES: [&str; 3] = ["130kB", "1000kB", "4000kB"];
-/// Queues in parts of BDP²/18, and the rate by plan that a simulation of its own gave for a paced
-/// sender.
+/// Queues in parts of BDP²/18, each with the rate divided by the plan's that a separate simulation
+/// gave for a paced sender.
 const PARTS: [(&str, f64); 4] =
     [("0.25reno", 0.84), ("0.5reno", 0.922), ("1reno", 0.97), ("1.5reno", 0.998)];
 
-/// What part of the steady windows of 250 ms end with an empty phantom queue, which holds what its
-/// rate carries in `queue_s`. What was accepted in each window fills the queue, the rate drains it.
+/// The part of the steady windows of 250 ms that end with an empty phantom queue. The queue holds what its rate
+/// carries in `queue_s`: packets accepted in a window fill it, and the rate drains it.
 fn empty_part(queue_s: f64) -> impl Fn(&Report) -> f64 {
     const WINDOW_S: f64 = 0.25;
     move |report| {
@@ -354,7 +354,7 @@ fn judge_rates(played: &Played) -> Judged {
     Judged { claims, files: vec![chart("figure-rates", title, panels.into())] }
 }
 
-/// Which points are above a number, the worst first, for people.
+/// The points above a number, the worst first, as text.
 fn above(played: &Played, points: &[Point], most: f64, of: impl Fn(&Report) -> f64) -> String {
     let mean = |point: &Point| played.measure(point, &of).mean();
     let mut all: Vec<(f64, &Point)> = points.iter().map(|point| (mean(point), point)).collect();
@@ -372,7 +372,7 @@ fn above(played: &Played, points: &[Point], most: f64, of: impl Fn(&Report) -> f
     format!("{count} of {}: {}", points.len(), shown.collect::<Vec<_>>().join(", "))
 }
 
-/// More would fill a page.
+/// The most points that are listed: more would fill a page.
 const POINTS_SHOWN: usize = 6;
 
 // ------------------------------------------------------------------------------------------------

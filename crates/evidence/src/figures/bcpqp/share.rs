@@ -1,4 +1,4 @@
-//! How a rate is shared.
+//! How a rate is shared among flows.
 
 use fairweir_scenario::report::Report;
 use fairweir_scenario::report::chart::colour;
@@ -18,14 +18,14 @@ pub(super) const FIGURE_5: Figure = Figure {
     judge: judge_5,
 };
 
-/// Of the second bottleneck. The paper names none.
+/// Buffers of the second bottleneck. The paper does not give any.
 const BUFFERS: [&str; 2] = ["50ms", "200ms"];
 
 fn tight(by: By, buffer: &str) -> Point {
     by.at(scenario("bcpqp-fig5"), 0).set("link.buffer", buffer)
 }
 
-/// How long queues that Reno needs take to fill at what the bottleneck has more than the plan.
+/// Time in which queues as large as Reno needs fill at the bottleneck's rate beyond the plan's.
 const EARLY_S: f64 = 20.0;
 
 /// The rates of the flows while the queues fill.
@@ -39,7 +39,7 @@ fn jain_early(report: &Report) -> f64 {
     jain_of(&early(report))
 }
 
-/// What the flow with the least has of its share of the plan while the queues fill.
+/// The lowest rate of a flow while the queues fill, divided by its share of the plan.
 fn least_share(report: &Report) -> f64 {
     let share = 7.5 / report.summary.groups.len() as f64;
     early(report).into_iter().map(|rate| rate / share).reduce(f64::min).unwrap_or(f64::NAN)
@@ -137,7 +137,7 @@ fn weighted(by: By) -> Point {
     by.at(scenario("bcpqp-fig8-weights"), 0)
 }
 
-/// From the first that is complete to the last, by the last; nothing if one is not complete.
+/// Time from the first completion to the last, by the last; NaN if a download is not complete.
 fn finish_spread(report: &Report) -> f64 {
     let times = report.summary.shorts.iter().map(|s| s.completion_ms_p99.unwrap_or(f64::NAN));
     let times: Vec<f64> = times.collect();
@@ -211,7 +211,7 @@ fn judge_8d(played: &Played) -> Judged {
         (rate.map(|mbit| mbit / 20.0), Unit::Part)
     };
     let about = |part: f64| Band::Within(part * 0.95, part * 1.05);
-    // What the four have in the first second after each event.
+    // The parts of the four in the first second after each event.
     let seconds = || {
         let each = [10.0, 14.0, 17.0, 20.0, 45.0].map(|at| {
             let parts = [0, 1, 2, 3].map(|group| part(group, at, at + 1.0).0);
@@ -221,7 +221,7 @@ fn judge_8d(played: &Played) -> Judged {
         format!("parts of the four in the first second, %: {}", each.join("; "))
     };
     let first = "all bandwidth, by weight";
-    // From each event on: no second is left out.
+    // The claims begin at each event, so no second is left out.
     let claims = [
         Claim::new("0-10 s: the rest, alone", "all", part(3, 0.0, 10.0), Band::AtLeast(0.98)),
         Claim::new("10-14 s: weight 1 of 1:2:3", first, part(0, 10.0, 14.0), about(1.0 / 6.0)),

@@ -1,4 +1,4 @@
-//! Where shares are enforced, how long the queue is, and what the control cannot do.
+//! The place where shares are enforced, the length of the queue, and limits of the control.
 
 use fairweir_core::receiver::Enforce;
 use fairweir_scenario::Control;
@@ -59,13 +59,13 @@ fn slow(control: Control) -> Point {
     Point::new("weights-5-1", control).set("link.rate", "5mbit")
 }
 
-/// Two segments for each of these connections are far more than the link holds.
+/// Two segments for each of these connections are far more than the link can hold.
 fn crowd(control: Control) -> Point {
     let point = Point::new("weights-5-1", control).set("link.rate", "2mbit");
     point.set("flow.bulk.connections", 32).set("link.buffer", "1s")
 }
 
-/// The ACKs of 30 Mbit/s take more than this.
+/// The ACKs of 30 Mbit/s need more than this rate.
 fn narrow_uplink(control: Control) -> Point {
     Point::new("crab-fig7-short", control).set("link.up_rate", "500kbit")
 }

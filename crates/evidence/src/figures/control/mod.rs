@@ -1,7 +1,7 @@
 //! The default control compared with the other controls.
 //!
-//! The bands are bars of our own. Each measurement is shown next to the same one with `crab`, the
-//! best control before it.
+//! The bands are our own limits. Each measurement is shown beside the same one with `crab`, the
+//! best control before this one.
 
 use fairweir_scenario::Control;
 use fairweir_scenario::report::Report;
@@ -77,7 +77,7 @@ pub(super) const FIGURES: [Figure; 10] = [
     limits::LIMITS,
 ];
 
-/// What `docs/pictures/` keeps.
+/// The pictures that `docs/pictures/` keeps.
 pub(super) const PICTURES: [&str; 6] = [
     "figure-7.svg",
     "figure-7-queue.svg",
@@ -87,7 +87,7 @@ pub(super) const PICTURES: [&str; 6] = [
     "figure-enforce.svg",
 ];
 
-/// With which the scenarios are played; what is drawn over time is shorter.
+/// Controls with which the scenarios are played; charts over time show fewer.
 const CONTROLS: [Control; 6] = [
     Control::None,
     Control::Static,
@@ -129,7 +129,7 @@ fn web(control: Control) -> Point {
 
 // ------------------------------------------------------------------------------------------------
 
-/// A scenario by control, and what is claimed of it.
+/// The claims about a scenario with each control.
 struct Claims<'p, F> {
     played: &'p Played,
     point: F,
@@ -162,20 +162,20 @@ impl<'p, F: Fn(Control) -> Point> Claims<'p, F> {
         self
     }
 
-    /// Says why the last one was missed, if it was.
+    /// Adds the reason to the last claim, if that was missed.
     fn because(&mut self, why: impl FnOnce() -> String) {
         let last = self.claims.pop();
         self.claims.extend(last.map(|claim| claim.because(why)));
     }
 
-    /// The shares, and what the link carries.
+    /// Claims about the shares and the link's utilisation.
     fn shares(&mut self, error_max: f64, used_min: f64) {
         self.that("error", Unit::Error, &error, Band::AtMost(error_max));
         let used = Band::AtLeast(used_min);
         self.that("utilisation", Unit::Part, &scored_utilization, used);
     }
 
-    /// The queue at the ISP, and what it drops by what it drops with crab.
+    /// Claims about the queue at the ISP, and about its drops divided by those with crab.
     fn queue(&mut self) {
         let unit = Unit::Milliseconds;
         self.that("ISP queue, mean", unit, &queue_mean, Band::AtMost(0.006));

@@ -1,4 +1,4 @@
-//! Everything that was played, a line for each point.
+//! A table of all points that were played, a line for each.
 
 use std::fmt::Write;
 
@@ -15,7 +15,7 @@ pub(in super::super) fn side_by_side(points: &[Point], played: &Played) -> Strin
     let mut text = String::from(HEAD);
     let mut before = None;
     for point in points {
-        // Lines of one scenario name it once.
+        // A scenario's name is shown only in the first of its lines.
         let name = name(point);
         let shown = if before.as_ref() == Some(&name) { "" } else { name.as_str() };
         let of = |unit, of: fn(&Report) -> f64| cell(&played.measure(point, of), unit);
@@ -35,20 +35,20 @@ pub(in super::super) fn side_by_side(points: &[Point], played: &Played) -> Strin
     text
 }
 
-/// What is played, without what tells its lines apart.
+/// Name of what is played, without the setting that distinguishes its lines.
 fn name(point: &Point) -> String {
     let set = point.set.iter().filter(|set| !set.starts_with(ENFORCE));
     let set: Vec<String> = set.map(|set| format!(", {set}")).collect();
     format!("{}{}", point.scenario, set.concat())
 }
 
-/// Who controls, and by what where that was chosen.
+/// The control, and how it enforces where that was set.
 fn way(point: &Point) -> String {
     let by = point.set.iter().find_map(|set| set.strip_prefix(ENFORCE));
     by.map_or_else(|| point.control.to_string(), |by| format!("{}, {by}", point.control))
 }
 
-/// What a user in front of a screen notices.
+/// Results that a user in front of a screen notices.
 fn experience(point: &Point, played: &Played) -> String {
     let (quality, load) = (played.measure(point, film), played.measure(point, load_median));
     match (quality.mean().is_nan(), load.mean().is_nan()) {
@@ -58,7 +58,7 @@ fn experience(point: &Point, played: &Played) -> String {
     }
 }
 
-/// A mean without its spread, which is in the files.
+/// A mean without its spread; the files contain the spread.
 fn cell(measured: &Measured, unit: Unit) -> String {
     let mean = measured.mean();
     match (mean.is_nan(), unit) {

@@ -22,7 +22,7 @@ pub(super) const FIGURE_7: Figure = Figure {
     judge: judge_7,
 };
 
-/// What the paper's loop does not survive.
+/// RTTs with which the paper's loop fails.
 fn unequal_rtts() -> Point {
     let rtts = [("f1", "200ms"), ("f2", "10ms"), ("f3", "100ms"), ("f4", "50ms")];
     let point = Point::new("crab-fig7", Control::Crab);
@@ -34,7 +34,7 @@ fn longer_windows() -> Point {
     unequal_rtts().set("control.window_ticks", 10)
 }
 
-/// Why a claim is open: what each seed came to.
+/// Why a claim is open: the values of all seeds.
 fn by_seed(measured: &Measured, unit: Unit) -> String {
     format!("by seed {}", measured.each(unit))
 }
@@ -262,7 +262,7 @@ pub(super) const FIGURE_12: Figure = Figure {
 };
 
 /// Without and with crab at the router; with fixed shares there; without any control; with fairweir
-/// instead of crab: at the device alone, and at both.
+/// in place of crab: at the device alone, and at both.
 fn points_12() -> [Point; 6] {
     let point = |control| Point::new("crab-fig12", control);
     let at_m1 = |point: Point, control| point.set("device.m1.control", control);
@@ -276,7 +276,7 @@ fn points_12() -> [Point; 6] {
     ]
 }
 
-/// When the second device has joined, but for the first seconds.
+/// Time after the second device has joined, without the first seconds.
 const JOINED_S: (f64, f64) = (45.0, 120.0);
 
 fn judge_12(played: &Played) -> Judged {

@@ -10,11 +10,11 @@ use super::super::read::{film, part, rate_between, utilization};
 use super::super::{Figure, Judged};
 use super::{PLAIN, bars, bars_of, chart, named_bars, over_time};
 
-/// What is a change at all, where the paper says that something is slightly better or worse.
+/// The least change that counts where the paper says that something is slightly better or worse.
 pub(super) const SLIGHTLY: f64 = 0.001;
 /// Lengths of seven films. Source: CRAB §5.2, one minute to ten; those between are ours.
 const FILMS_S: [u64; 7] = [60, 120, 180, 240, 300, 420, 600];
-/// The one that is drawn over time.
+/// Length of the film whose rates are drawn over time.
 const DRAWN_S: u64 = 300;
 /// Weights of the film and of the downloads.
 const WEIGHTS: [(u32, u32); 3] = [(5, 1), (1, 1), (1, 5)];
@@ -31,13 +31,13 @@ fn one(control: Control, (video, bulk): (u32, u32), seconds: u64) -> Point {
         .set("group.bulk.weight", bulk)
 }
 
-/// All films, with something more that differs.
+/// All films, with further overrides.
 pub(super) fn all(control: Control, weights: (u32, u32), more: More) -> Vec<Point> {
     let with_more = |point: Point| more.iter().fold(point, |p, (key, value)| p.set(key, value));
     FILMS_S.iter().map(|&seconds| with_more(one(control, weights, seconds))).collect()
 }
 
-/// What part of the utilisation of the one the other lacks.
+/// The part of the utilisation of `against` that `of` lacks.
 fn loss(of: &Measured, against: &Measured) -> Measured {
     of.by(against).map(|ratio| 1.0 - ratio)
 }
@@ -83,7 +83,7 @@ fn judge_3(played: &Played) -> Judged {
     let filling = |control| {
         played.measure(&drawn(control), rate_between(1, 10.0, 60.0)).map(|mbit| mbit / 5.0)
     };
-    // While the film's buffer is full and it is not yet over.
+    // The time in which the film's buffer is full and the film is not over.
     let lent = |control| played.measure(&drawn(control), rate_between(1, 110.0, 240.0));
     let claims = vec![
         Claim::new(
@@ -195,7 +195,7 @@ pub(super) const FIGURE_9: Figure = Figure {
     judge: judge_9,
 };
 
-/// The ISP's buffer is not in the paper; what a deep one does to the film.
+/// The paper does not give the ISP's buffer; this shows the effect of a deep one on the film.
 const DEEP: More = &[("link.buffer", "400ms")];
 
 fn judge_9(played: &Played) -> Judged {
@@ -292,7 +292,7 @@ fn chart_9(played: &Played) -> super::File {
     let names = WEIGHTS.map(|(video, bulk)| format!("{video} : {bulk}"));
     let kinds = |of: fn(&Report) -> f64| {
         let measured = |control: Control| {
-            // Without control weights change nothing.
+            // Without control, weights have no effect.
             WEIGHTS.map(|weights| {
                 let weights = if control == Control::None { (5, 1) } else { weights };
                 Some(played.mean(&all(control, weights, &[]), of))

@@ -1,4 +1,4 @@
-//! The figures of CRAB (NSDI 2023): what is played for each, and what the paper says of it.
+//! The figures of CRAB (NSDI 2023): the runs for each, and the paper's claims about them.
 //!
 //! | figure | where |
 //! |---|---|
@@ -8,7 +8,7 @@
 //! | 7, 8, 11b, 12, 16: downloads | `bulk` |
 //! | 15: downloads that differ, and many of them | `robust` |
 //!
-//! Not here: 1, 2, 4, 5 and 6 are drawings, 14 is what a real Wi-Fi carried.
+//! Not here: 1, 2, 4, 5 and 6 are drawings, 14 shows what a real Wi-Fi carried.
 
 use super::draw::{PLAIN, bars, bars_of, chart, named_bars, over_time};
 use super::{Figure, File};

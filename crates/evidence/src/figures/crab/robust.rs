@@ -28,7 +28,7 @@ pub(super) const FIGURE_15: Figure = Figure {
 const CONTROLS: [Control; 3] = [Control::None, Control::Crab, Control::Fairweir];
 /// RTTs of the second flow.
 const RTTS_MS: [u64; 8] = [1, 10, 20, 50, 100, 200, 300, 500];
-/// Beyond these the paper sees mismatches.
+/// The paper sees mismatches at RTTs above this.
 const FAR_MS: u64 = 200;
 /// Congestion controls of the first and of the second flow.
 const SENDERS: [(&str, &str); 6] = [
@@ -40,7 +40,7 @@ const SENDERS: [(&str, &str); 6] = [
     VEGAS,
 ];
 const VEGAS: (&str, &str) = ("vegas", "cubic");
-/// The second flow's share of the two.
+/// The second flow's share of the sum of both.
 const SHARE: f64 = 2.0 / 3.0;
 
 fn with_rtt(control: Control, ms: u64) -> Point {
@@ -54,7 +54,7 @@ fn with_senders(control: Control, (first, second): (&str, &str)) -> Point {
     point.set("flow.f1.congestion_control", first).set("flow.f2.congestion_control", second)
 }
 
-/// The second flow's part of what both get after the third has stopped.
+/// The second flow's part of both flows' sum after the third has stopped.
 fn second(report: &Report) -> f64 {
     let [first, second] = [0, 1].map(|group| rate_between(group, 40.0, 100.0)(report));
     second / (first + second)
@@ -227,7 +227,7 @@ fn judge_15c(played: &Played) -> Judged {
             Band::AtMost(0.1),
         )
     });
-    // The groups of one weight follow each other, the heaviest first.
+    // The groups of the same weight are neighbours, the heaviest first.
     let kinds = [3, 2, 1].map(|weight: usize| {
         let mean = |count: (usize, &'static str)| {
             let each = count.0 / 3;

@@ -1,4 +1,4 @@
-//! What crab's parameters change for a film during two long downloads.
+//! The effect of crab's parameters on a film during two long downloads.
 
 use fairweir_scenario::Control;
 use fairweir_scenario::report::Report;
@@ -10,7 +10,7 @@ use super::super::{Figure, File, Judged};
 use super::film::{More, SLIGHTLY, all};
 use super::{bars, bars_of, chart};
 
-/// How often crab looks, and how many looks make a window, in the order of the window's length.
+/// Ticks of crab and the number of ticks in a window, in the order of the window's length.
 const WINDOWS: Variations = [
     ("5 × 0.1 s", &[("control.window_ticks", "5"), ("control.tick", "100ms")]),
     ("5 × 0.2 s", &[]),
@@ -43,7 +43,7 @@ pub(super) const FIGURE_13: Figure = Figure {
     },
 };
 
-/// What a lender keeps at least beyond what it uses.
+/// Rate that a lender keeps at least in addition to what it uses.
 const HEADROOMS: Variations = [
     ("0.05 Mbit/s", &[("control.headroom", "50kbit")]),
     ("0.25 Mbit/s", &[]),
@@ -87,8 +87,8 @@ pub(super) const FIGURE_17: Figure = Figure {
 
 type Variations = [(&'static str, More); 3];
 
-/// Claims about the quality of the film with the smaller and the larger value, relative to the default;
-/// and the utilisations.
+/// Claims about the quality of the film with the smaller and the larger value, relative to the
+/// default, and about the utilisations.
 fn varied(
     played: &Played,
     variations: Variations,

@@ -76,7 +76,7 @@ fn judge(played: &Played) -> Judged {
     Judged { claims, files: vec![chart("figure-10", title, panels)] }
 }
 
-/// What part of all pages was loaded within how many seconds, over all seeds.
+/// The part of all pages that was loaded within a number of seconds, over all seeds.
 fn distribution(reports: &[Report]) -> Vec<(f64, f64)> {
     let pages = reports.iter().flat_map(|r| &r.summary.pages);
     let mut loads: Vec<_> = pages.flat_map(|p| &p.loads).copied().collect();

@@ -1,14 +1,14 @@
 //! The paper's fluid model: windows of TCP as differential equations (§IV, eq. (5)-(15)).
 //!
-//! Problem: does a gain that follows the error make the free connection's rate follow its target, and
-//! who pays? Method: Euler's, in steps of 1 ms, with the delays of the paper: a rate reaches the
-//! queue after a part of the propagation delay, and a signal returns after the rest of the
-//! round-trip time. Rates are in packets per second, signals are probabilities.
+//! Problem: does a gain that follows the error make the free connection's rate follow its target,
+//! and which connections pay? Method: Euler's, in steps of 1 ms, with the delays of the paper: a
+//! rate reaches the queue after a part of the propagation delay, and a signal returns after the
+//! rest of the round-trip time. Rates are in packets per second, signals are probabilities.
 //!
-//! What the paper prints and what is resolved differ in two places, and both are played: the sign of
-//! eq. (4), and eq. (10) and (11), where g is subtracted from a probability. Eq. (14) follows from
-//! w' = x(t−r) · ((1−q)/w − q·w/2) only while the round-trip time stands still, and without the part
-//! that it leaves out the queue oscillates; so windows are integrated, and eq. (13) gives the rates.
+//! The paper's print and our resolved version differ in two places, and both are played: the sign of
+//! eq. (4), and eq. (10) and (11), where g is subtracted from a probability. Eq. (14) follows from w'
+//! = x(t−r) · ((1−q)/w − q·w/2) only while the round-trip time is constant, and without the part that
+//! it leaves out the queue oscillates. So windows are integrated, and eq. (13) gives the rates.
 
 use std::collections::VecDeque;
 
@@ -16,27 +16,27 @@ use fairweir_core::delegate::{Algorithm, Controller, Interval, Trace};
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 use fairweir_scenario::random::SplitMix64;
 
-/// What differs between runs of the model.
+/// Parameters of a run of the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Model {
     pub(super) stunts: usize,
     pub(super) cross: usize,
     pub(super) gain: Law,
     pub(super) signals: Signals,
-    /// Where the round-trip times come from.
+    /// Seed of the round-trip times.
     pub(super) seed: u64,
 }
 
 /// How the gain follows the error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Law {
-    /// Eq. (4): it rises with the rate.
+    /// Eq. (4): the gain rises with the rate.
     Printed,
-    /// As the controller of the product.
+    /// As in the controller of the product.
     Resolved,
 }
 
-/// What a gain does to the signals.
+/// The effect of a gain on the signals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Signals {
     /// Eq. (10) and (11): g is a probability.
@@ -45,18 +45,18 @@ pub(super) enum Signals {
     Resolved,
 }
 
-/// The rates in packets per second at the end of an interval of 100 ms, means over it.
+/// The mean rates over an interval of 100 ms, in packets per second, with the time of its end.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Sample {
     pub(super) at_s: f64,
     pub(super) target: f64,
     pub(super) free: f64,
-    /// Means over the stunts and over the others.
+    /// Mean over the stunts; below, over the others.
     pub(super) stunt: f64,
     pub(super) cross: f64,
 }
 
-/// What the bottleneck carries, in packets per second (§IV-B).
+/// Capacity of the bottleneck, in packets per second (§IV-B).
 pub(super) const CAPACITY: f64 = 2_000.0;
 /// Round-trip times are around 100 ms (§IV-B).
 pub(super) const RTT: Span = Span::millis(100);
@@ -64,23 +64,23 @@ const RTT_SPREAD_S: f64 = 0.02;
 /// α: the part of the propagation delay that lies before the queue.
 const BEFORE_QUEUE: f64 = 0.25;
 /// The paper gives no parameters of RED for its model. With those of §V (11, 45, 0.1) the queue
-/// oscillates and the link is idle a quarter of the time. These are stable by the criterion of Hollot
-/// et al. (INFOCOM 2001) for 20 connections.
+/// oscillates and the link is idle a quarter of the time. The values here are stable by the
+/// criterion of Hollot et al. (INFOCOM 2001) for 20 connections.
 const QUEUE_MIN: f64 = 50.0;
 const QUEUE_MAX: f64 = 550.0;
 const LOSS_MAX: f64 = 0.1;
 /// β of eq. (9).
 const AVERAGING: f64 = 0.01;
 const STEP_S: f64 = 1e-3;
-/// From one decision to the next.
+/// Time from one decision to the next.
 const INTERVAL: Span = Span::millis(100);
-/// K of eq. (4) per packet per second: what the resolved controller integrates in an interval at 200
-/// packets per second.
+/// K of eq. (4) per packet per second: the amount that the resolved controller integrates in an
+/// interval at 200 packets per second.
 const PRINTED_K: f64 = 0.04 / 200.0;
-/// The most that g of eq. (10) and (11) is: about twice the loss probability without delegation. With
+/// The largest g of eq. (10) and (11): about twice the loss probability without delegation. With
 /// the whole range of probabilities the loop oscillates.
 const PRINTED_SIGNALS: f64 = 0.02;
-/// Of a packet, so that rates of the controller are in packets per second times this.
+/// Size of a packet: the controller's rates are rates in packets per second times this.
 pub(super) const PACKET: Bytes = Bytes::new(1_000);
 
 /// A rate in packets per second.
@@ -96,12 +96,12 @@ fn per_second(rate: Rate) -> f64 {
 struct Flow {
     propagation_s: f64,
     window: f64,
-    /// The newest first; as far back as any delay goes.
+    /// Rates of past steps, the newest first, for the longest delay; below, the signals.
     rates: VecDeque<f64>,
     signals: VecDeque<f64>,
 }
 
-/// As many steps as the longest delay has.
+/// Number of steps that are kept, which the longest delay requires.
 const HISTORY: usize = 400;
 
 impl Flow {
@@ -114,12 +114,12 @@ impl Flow {
         self.rates[0]
     }
 
-    /// The window's equation for one step, and eq. (13) at the round-trip time after it.
+    /// Integrates the window for one step, and computes eq. (13) with the round-trip time after it.
     fn step(&mut self, rtt_s: f64, rtt_next_s: f64) {
         let acks = Flow::ago(&self.rates, rtt_s);
         let q = Flow::ago(&self.signals, rtt_s - BEFORE_QUEUE * self.propagation_s);
         let slope = acks * ((1.0 - q) / self.window - self.window / 2.0 * q);
-        // It holds a packet at least.
+        // A window has at least one packet.
         self.window = (self.window + STEP_S * slope).max(1.0);
         self.rates.pop_back();
         self.rates.push_front(self.window / rtt_next_s);
@@ -137,7 +137,7 @@ fn control(controller: &mut Controller, law: Law, gain: f64, seen: &Interval) ->
 }
 
 impl Model {
-    /// Plays until `end`.
+    /// Plays the model until `end`.
     pub(super) fn play(&self, trace: &Trace, end: Time) -> Vec<Sample> {
         let mut random = SplitMix64::new(self.seed);
         let count = 1 + self.stunts + self.cross;
@@ -159,7 +159,7 @@ impl Model {
                 flows.iter().map(|f| Flow::ago(&f.rates, BEFORE_QUEUE * f.propagation_s)).sum();
             let loss = ((average - QUEUE_MIN) * LOSS_MAX / (QUEUE_MAX - QUEUE_MIN)).clamp(0.0, 1.0);
             self.signal(&mut flows, loss, gain);
-            // Eq. (7); a queue is not negative.
+            // Eq. (7); a queue cannot be negative.
             let queue_next = (queue + STEP_S * (arriving - CAPACITY)).max(0.0);
             for flow in &mut flows {
                 let rtt_s = |queue: f64| flow.propagation_s + queue / CAPACITY;
@@ -198,11 +198,11 @@ impl Model {
         samples
     }
 
-    /// Which signals each connection sees: eq. (10) to (12).
+    /// The signals that each connection sees: eq. (10) to (12).
     fn signal(&self, flows: &mut [Flow], loss: f64, gain: f64) {
         let (free, others) = flows.split_at_mut(1);
         let (stunts, cross) = others.split_at_mut(self.stunts);
-        // Reductions per loss probability: rate times window.
+        // Reduction per loss probability: rate times window.
         let cost = |flow: &Flow| flow.rate() * flow.window;
         let (cost_free, stunts_sum) = (cost(&free[0]), stunts.iter().map(cost).sum::<f64>());
         let see = |flow: &mut Flow, q: f64| {

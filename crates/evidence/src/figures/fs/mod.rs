@@ -4,7 +4,7 @@
 //! |---|---|
 //! | 3: the fluid model | `fluid`, here |
 //! | 4 to 7, targets: packets | `packets` |
-//! | 8, others: who else is there, and who pays | `others` |
+//! | 8, others: other connections, and which of them pay | `others` |
 //! | 10 to 12: the paper's experiments with a server | `server` |
 //!
 //! Not here: 1, 2 and 9 are drawings.
@@ -51,17 +51,17 @@ const FIGURE_3: Figure = Figure {
     judge: judge_3,
 };
 
-/// The model is played with round-trip times of these seeds, whatever the command's are.
+/// The model uses these seeds for its round-trip times, whatever the command's seeds are.
 const FLUID_SEEDS: std::ops::RangeInclusive<u64> = 1..=10;
 const STUNTS: usize = 4;
 const CROSS: usize = 15;
-/// What each of 20 connections has if none has a target, in packets per second.
+/// Rate of each of 20 connections if none has a target, in packets per second.
 const FAIR: f64 = CAPACITY / 20.0;
 const FLUID_END_S: u64 = 120;
-/// Until then the paper's system is "in a transient behavior".
+/// Time until which the paper's system is "in a transient behavior", in seconds.
 const TRANSIENT_S: f64 = 3.0;
 
-/// 200 packets per second, from 30 s on a sine between 200 and 60.
+/// The target: 200 packets per second, from 30 s on a sine between 200 and 60.
 fn trace_3() -> Trace {
     let point = |tick: u64| {
         let s = tick as f64 / 10.0;
@@ -73,14 +73,14 @@ fn trace_3() -> Trace {
     Trace::new(&points, Shape::Linear).expect("invariant: times rise and rates are in range")
 }
 
-/// What every seed came to.
+/// The samples of every seed.
 fn fluid(gain: Law, signals: Signals, trace: &Trace) -> Vec<Vec<Sample>> {
     let end = Time::ZERO + Span::secs(FLUID_END_S);
     let model = |seed| Model { stunts: STUNTS, cross: CROSS, gain, signals, seed };
     FLUID_SEEDS.map(|seed| model(seed).play(trace, end)).collect()
 }
 
-/// The mean of something over the samples that count, for each seed.
+/// The mean of a number over the samples that count, for each seed.
 fn mean(
     runs: &[Vec<Sample>],
     counts: impl Fn(&Sample) -> bool,

@@ -1,4 +1,4 @@
-//! Who pays: shares of the others with and without delegation, and cross-traffic with heavy tails.
+//! Shares of other connections with and without delegation, and cross-traffic with heavy tails.
 
 use fairweir_core::units::Rate;
 use fairweir_scenario::report::Report;
@@ -36,14 +36,14 @@ const CONTROLLERS: [&str; 2] = ["pi", "track"];
 struct Heavy {
     name: &'static str,
     stunts: usize,
-    /// Long connections outside the bundle, and short ones.
+    /// Numbers of long connections outside the bundle, and of short ones.
     elephants: usize,
     mice: usize,
-    /// Mean periods of long and of short ones.
+    /// Mean periods of long connections, and of short ones.
     long: &'static str,
     short: &'static str,
-    /// What a short one sends while it is on: so that all of them have a fifth of the bytes. The paper
-    /// gives no rate.
+    /// Rate of a short connection while it is on: all short ones have a fifth of the bytes. The
+    /// paper gives no rate.
     short_rate: &'static str,
 }
 
@@ -69,7 +69,7 @@ const HEAVY: [Heavy; 2] = [
         short_rate: "2500kbit",
     },
 ];
-/// 10 ms, and 2 ms on each side, there and back.
+/// The RTT: 10 ms, and 2 ms on each side, in both directions.
 const HEAVY_RTT: &str = "28ms";
 const HEAVY_TRACE: &str =
     r#"{ mean = "1.3mbit", amplitude = "0.6mbit", period = "100s", from = "60s" }"#;
@@ -94,7 +94,7 @@ impl Heavy {
     }
 }
 
-/// Rates and targets of the seconds in which the free connection sends, and sent before and after.
+/// Rates and targets of seconds in which, and next to which, the free connection sends.
 fn while_on(report: &Report) -> Vec<(f64, f64)> {
     let series = free(report).map(|free| free.over_time.as_slice()).unwrap_or_default();
     let sends = |three: &&[(f64, Option<Rate>, Rate)]| {
@@ -118,7 +118,7 @@ fn on_error_rms(report: &Report) -> f64 {
     (squares / count).sqrt() / (pairs.iter().map(|(_, t)| t).sum::<f64>() / count)
 }
 
-/// Which part of all bytes elephants have.
+/// The part of all bytes that elephants send.
 fn elephants(report: &Report) -> f64 {
     let bytes = |group: usize| report.summary.groups[group].delivered.as_u64() as f64;
     let all: f64 = (0..=MICE).map(bytes).sum();
@@ -159,7 +159,7 @@ fn judge_8(played: &Played) -> Judged {
     Judged { claims, files: vec![chart("figure-8", title, panels)] }
 }
 
-/// A bottleneck with others of which each has a group of its own.
+/// A bottleneck with other connections, each of which has a group of its own.
 struct Crossed {
     name: &'static str,
     scenario: &'static str,
@@ -176,9 +176,9 @@ const CROSSED: [Crossed; 4] = [
     Crossed::drop_tail("drop-tail, cubic", "cubic"),
 ];
 const STUNTS: usize = 7;
-/// Before the others among the groups: the free one and the stunts.
+/// Index of the first other group; before it come the free one and the stunts.
 const OTHERS_FROM: usize = 2;
-/// Targets by the fair share.
+/// Targets divided by the fair share.
 const TIMES: [f64; 5] = [0.5, 1.0, 1.5, 2.0, 2.5];
 
 impl Crossed {

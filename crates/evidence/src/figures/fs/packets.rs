@@ -42,7 +42,7 @@ pub(super) const FIGURE_7: Figure = Figure {
     points: || CONTROLLERS.iter().flat_map(|c| DYNAMIC.map(|n| dynamic(n, c))).collect(),
     judge: judge_7,
 };
-/// Whether targets are held and who pays: beyond the paper.
+/// Whether targets are held, and which connections pay: beyond the paper.
 pub(super) const FIGURE_TARGETS: Figure = Figure {
     number: "targets",
     title: "0.5 to 2.5 times the fair share, a step, a ramp and a sine with `track`, packets",
@@ -60,7 +60,7 @@ const STUNTS: [u32; 9] = [2, 3, 4, 5, 6, 8, 10, 14, 20];
 const SHOWN: [u32; 3] = [2, 10, 20];
 /// The numbers of stunts with which targets are tried.
 const BUNDLES: [u32; 3] = [4, 7, 10];
-/// How many of 20 others come and go.
+/// Numbers of connections, out of 20 others, that come and go.
 const DYNAMIC: [u32; 5] = [0, 5, 10, 15, 19];
 /// Groups of the scenario.
 const FREE: usize = 0;
@@ -76,12 +76,12 @@ const TRACES: [(&str, &str, &str); 3] = [
     ("ramp", "trace", r#"[{ at = "45s", rate = "0.8mbit" }, { at = "140s", rate = "3.3mbit" }]"#),
     ("sine", "sine", r#"{ mean = "2mbit", amplitude = "1.1mbit", period = "60s", from = "30s" }"#),
 ];
-/// What each connection has if none has a target, in Mbit/s.
+/// Rate of each connection if none has a target, in Mbit/s.
 fn fair(stunts: u32) -> f64 {
     40.0 / f64::from(1 + stunts + 20)
 }
 
-/// The constant targets by the fair share.
+/// The constant targets divided by the fair share.
 const CONSTANT: [f64; 5] = [0.5, 1.0, 1.5, 2.0, 2.5];
 
 fn bundle() -> Point {
@@ -117,7 +117,7 @@ fn senders(name: &str, stunts: u32) -> Point {
     (0..3).fold(bundle, |point, flow| point.set(&format!("flow.{flow}.congestion_control"), name))
 }
 
-/// Without delegation.
+/// A point without delegation.
 fn plain(name: &str, stunts: u32) -> Point {
     senders(name, stunts).set("bundle.0.controller", "none")
 }
@@ -139,7 +139,7 @@ pub(super) fn free(report: &Report) -> Option<&BundledFree> {
     report.summary.bundled.first()?.free.first()
 }
 
-/// Mean rate by mean target.
+/// Mean rate divided by mean target.
 pub(super) fn by_target(report: &Report) -> f64 {
     let ratio = |free: &BundledFree| Some(free.rate.as_mbit_f64() / free.target?.as_mbit_f64());
     free(report).and_then(ratio).unwrap_or(f64::NAN)
@@ -180,7 +180,7 @@ fn variances(report: &Report) -> [f64; 3] {
     [above.unwrap_or(0.0), below.unwrap_or(0.0), delta * all]
 }
 
-/// By then stunts have delivered 1 MB.
+/// Time by which stunts have delivered 1 MB, in seconds.
 pub(super) const START_S: f64 = 40.0;
 
 fn judge_4(played: &Played) -> Judged {
@@ -378,7 +378,7 @@ fn judge_targets(played: &Played) -> Judged {
     Judged { claims, files: vec![chart("figure-targets", title, panels)] }
 }
 
-/// What a free connection, a stunt and another one have with each constant target.
+/// The rates of a free connection, a stunt and another connection with each constant target.
 fn by_times(name: &str, played: &Played) -> Panel {
     let points = targets(name, 7);
     let line = |title: &str, i: usize, group: usize, count: f64| Line {

@@ -1,4 +1,4 @@
-//! The connections at the bottleneck, where a figure needs other connections than a file of `scenarios/` has.
+//! The connections at the bottleneck, where a figure needs others than those in a file of `scenarios/`.
 
 use fairweir_scenario::Control;
 
@@ -12,7 +12,7 @@ pub(super) struct Scene {
 }
 
 impl Scene {
-    /// Adds a group whose flows are alike; `each` has the keys of one after `group`.
+    /// Adds a group of equal flows; `each` has the keys of one flow after `group`.
     pub(super) fn with(mut self, group: &str, flows: usize, each: &str) -> Scene {
         self.groups.push(format!("{{ name = \"{group}\", weight = 1 }}"));
         let flow = format!("{{ group = \"{group}\", {each} }}");
@@ -20,7 +20,7 @@ impl Scene {
         self
     }
 
-    /// On the link of a file, with its bundle.
+    /// A point with these connections on the link of a file, with its bundle.
     pub(super) fn on(&self, scenario: &'static str) -> Point {
         Point::new(scenario, Control::None)
             .set("group", format!("[{}]", self.groups.join(", ")))
@@ -28,7 +28,7 @@ impl Scene {
     }
 }
 
-/// The keys of a download that has always something to send.
+/// The keys of a download that always has more to send.
 pub(super) fn bulk(congestion_control: &str, rtt: &str) -> String {
     format!("kind = \"bulk\", congestion_control = \"{congestion_control}\", rtt = \"{rtt}\"")
 }

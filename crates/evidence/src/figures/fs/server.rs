@@ -1,5 +1,5 @@
-//! The paper's experiments with a server behind a slow first hop (§VI), in the simulator: on/off, one
-//! free connection, 7 stunts, 10 Mbit/s with drop-tail. What Linux does: `docs/research/papers`.
+//! The paper's experiments with a server behind a slow first hop (§VI), in the simulator: on/off, one free connection,
+//! 7 stunts, 10 Mbit/s with drop-tail. The results with Linux are in `docs/research/papers`.
 
 use fairweir_scenario::report::Report;
 use fairweir_scenario::report::chart::{Line, Marks, Panel, colour};
@@ -19,7 +19,7 @@ pub(super) const FIGURE_10: Figure = Figure {
     points: || TRACES.iter().flat_map(|t| PLAYED.map(|how| alone(t, how))).collect(),
     judge: judge_10,
 };
-/// Others come for 50 s (§VI-A).
+/// Other connections come for 50 s (§VI-A).
 pub(super) const FIGURE_11: Figure = Figure {
     number: "11",
     title: "others come to a server's bundle from 330 to 380 s, packets",
@@ -51,11 +51,11 @@ const TRACES: [(&str, &str, &str); 2] = [
     ),
     ("sine", "sine", r#"{ mean = "2mbit", amplitude = "1mbit", period = "100s", from = "50s" }"#),
 ];
-/// How many runs the paper's figures 10 and 12 average.
+/// Number of runs over which the paper's figures 10 and 12 average.
 const RUNS: usize = 4;
-/// When others are there, in seconds (§VI-A).
+/// The time in which others are there, in seconds (§VI-A).
 const OTHERS: std::ops::Range<f64> = 330.0..380.0;
-/// Several downloads of videos.
+/// Number of downloads of videos.
 const VIDEOS: u32 = 5;
 
 fn server(scene: &Scene, how: How) -> Point {
@@ -80,7 +80,7 @@ fn beside(how: How) -> Point {
     with_target(server(&bundle().with("cross", 1, &others), how), key, value)
 }
 
-/// Of each second that counts: when, target and rate in Mbit/s.
+/// For each second that counts: time, target and rate in Mbit/s.
 fn seconds(report: &Report) -> Vec<(f64, f64, f64)> {
     let series = free(report).map(|free| free.over_time.as_slice()).unwrap_or_default();
     let known = series.iter().filter(|(t, ..)| *t >= START_S);
@@ -119,7 +119,7 @@ fn panel(y: String, seconds: &[(f64, f64, f64)], peak: f64) -> Panel {
     Panel { x: "time, s".to_owned(), y, marks: Marks::Lines { logarithmic: false, lines } }
 }
 
-/// 4/3 of the target, where halving at the peak has the target as its mean.
+/// 4/3 of the target: if the window is halved at this peak, its mean is the target.
 const PEAK: f64 = 4.0 / 3.0;
 
 fn first_runs<'p>(played: &'p Played, point: &Point) -> &'p [Report] {
@@ -159,7 +159,7 @@ fn judge_10(played: &Played) -> Judged {
     Judged { claims, files: vec![chart("figure-10", title, panels)] }
 }
 
-/// Seconds with others, and those before them.
+/// Seconds with others, and the seconds before them.
 fn parts(report: &Report) -> [Vec<(f64, f64, f64)>; 2] {
     let of = |range: &std::ops::Range<f64>| {
         seconds(report).into_iter().filter(|(t, ..)| range.contains(t)).collect()
@@ -197,11 +197,11 @@ fn judge_11(played: &Played) -> Judged {
     Judged { claims, files: vec![chart("figure-11", title, panels)] }
 }
 
-/// How far the rate is above the target, by the mean target, while the target is at most what it was
-/// before; it has to be reduced there.
+/// How far the rate is above the target, divided by the mean target, in seconds in which the target
+/// has fallen and the rate has to be reduced.
 fn error_where_it_falls(report: &Report) -> f64 {
     let seconds = seconds(report);
-    // For ten seconds after a fall, that is for several losses.
+    // Counts ten seconds after a fall, which is time for several losses.
     let falls = |n: usize| seconds[n.saturating_sub(10)].1 > seconds[n].1 * 1.02;
     let chosen: Vec<_> = (0..seconds.len()).filter(|n| falls(*n)).map(|n| seconds[n]).collect();
     let sum = |of: fn(&(f64, f64, f64)) -> f64| chosen.iter().map(of).sum::<f64>();

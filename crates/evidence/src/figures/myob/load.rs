@@ -1,4 +1,4 @@
-//! The market that is simulated, and what its households want.
+//! The market that is simulated, and the utilities of its households.
 
 use fairweir_core::market::ledger::Credits;
 use fairweir_core::market::rates::{Mode, Terms};
@@ -14,21 +14,21 @@ pub(super) const LEARNED: usize = 4 * DAY;
 pub(super) const SHARE: f64 = 10.0;
 /// The cap of balances.
 pub(super) const CAP: Credits = Credits::whole(32);
-/// The most that a plan of the market `float` has.
+/// The highest rate of a plan in the market `float`, in Mbit/s.
 pub(super) const PEAK: f64 = 32.0;
 const FLOOR_PERCENT: u64 = 10;
 
-/// How households want.
+/// The distribution of households' utilities.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Load {
-    /// Whether a slot has one use, drawn by its probability, or all of them by their parts.
+    /// Whether a slot has one use, drawn by its probability, or all uses in proportion.
     pub(super) one_use: bool,
     /// The standard deviation of log γ.
     pub(super) noise: f64,
 }
 
-/// The loads that every rule is played with; one of them in tests, which only see that every figure is
-/// computed.
+/// The loads that every rule is played with; a single one in tests, which only check that every
+/// figure is computed.
 pub(super) const LOADS: &[Load] = if cfg!(test) { &[ALL[4]] } else { &ALL };
 
 const ALL: [Load; 6] = [

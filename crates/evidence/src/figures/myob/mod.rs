@@ -1,11 +1,11 @@
 //! The figures of Mind Your Own Bandwidth (Wong et al.) that need no network, and the rule `float`.
 //!
-//! | figure | what |
+//! | figure | content |
 //! |---|---|
 //! | 6 | the optimum of the paper's rule compared with an equal share |
 //! | 7 | Algorithms 1 and 2 compared with that optimum |
 //! | float | agents with their own past, compared with the equilibrium, the optimum and an equal share |
-//! | lies | what a household gains by other bids than its agent's |
+//! | lies | the gain of a household that bids otherwise than its agent |
 //! | scale | markets of more gateways, over two weeks |
 //!
 //! Not here: 1 to 3 are drawings and photographs, 4, 5 and 8 are about a proxy.
@@ -29,7 +29,7 @@ mod week;
 use load::{DAY, LEARNED, LOADS, Load};
 use week::{Bids, HOMES, SLOTS, Week, WeekRates};
 
-/// Every figure, in the paper's order, then ours.
+/// Every figure, in the paper's order, then our own.
 pub(super) const FIGURES: [Figure; 5] = [
     figure("6", "the optimum of a week, 16 gateways, 160 credits", judge_6),
     figure("7", "Algorithms 1 and 2, days 5 to 7", judge_7),
@@ -46,19 +46,19 @@ const fn figure(number: &'static str, title: &'static str, judge: fn(&Played) ->
     Figure { number, title, series: false, points: Vec::new, judge }
 }
 
-/// The load with one use a slot whose gain in figure 6 is nearest to the paper's.
+/// The load with one use per slot whose gain in figure 6 is closest to the paper's.
 const BEST: Load = Load { one_use: true, noise: 0.75 };
 
 fn sum(values: &[Vec<f64>], from: usize) -> f64 {
     values.iter().map(|home| home[from..].iter().sum::<f64>()).sum()
 }
 
-/// What rates are worth by what others are, from a slot on.
+/// The value of rates divided by the value of `others`, from a slot on.
 fn ratio(week: &Week, rates: &WeekRates, others: &WeekRates, from: usize) -> f64 {
     sum(&week.values(rates), from) / sum(&week.values(others), from)
 }
 
-/// Jain's index of each slot, and of all up to it.
+/// Jain's index of each slot, and of all slots up to it.
 fn jains(rates: &WeekRates) -> Vec<(f64, f64)> {
     let mut totals = vec![0.0; HOMES];
     let at = |t: usize| {
@@ -69,10 +69,10 @@ fn jains(rates: &WeekRates) -> Vec<(f64, f64)> {
     (0..SLOTS).map(at).collect()
 }
 
-/// Something of each seed's week with a load.
+/// One result per seed's week, with a load.
 type Found<T> = (Load, Vec<T>);
 
-/// Computes something of the week of each load and seed, over all cores; by load, in the order of the seeds.
+/// Computes a result for the week of each load and seed, over all cores; by load, in the order of the seeds.
 fn each_week<T: Send>(
     figure: &str,
     seeds: &[u64],
@@ -93,12 +93,12 @@ fn each_week<T: Send>(
     LOADS.iter().map(|&load| (load, found.by_ref().take(seeds.len()).collect())).collect()
 }
 
-/// One number of each seed.
+/// One number for each seed.
 fn measured<T>(found: &[T], of: impl Fn(&T) -> f64) -> Measured {
     Measured(found.iter().map(of).collect())
 }
 
-/// A claim about one number of each seed.
+/// A claim about one number for each seed.
 fn claim<T>(
     (load, found): &Found<T>,
     what: &str,
@@ -109,7 +109,7 @@ fn claim<T>(
     Claim::new(format!("{what} ({})", name(*load)), paper, (measured(found, of), unit), band)
 }
 
-/// What was found with the load [`BEST`].
+/// The results with the load [`BEST`].
 fn best<T>(weeks: &[Found<T>]) -> &Found<T> {
     weeks.iter().find(|(load, _)| *load == BEST).expect("invariant: one of the loads")
 }
@@ -119,11 +119,11 @@ fn name(load: Load) -> String {
     format!("{uses}, noise {}", load.noise)
 }
 
-/// What the optimum of a week comes to.
+/// Results of the optimum of a week.
 struct Best {
     rates: WeekRates,
     gain: f64,
-    /// Each slot of each household by an equal share.
+    /// The value of each slot of each household, divided by that with an equal share.
     ratios: Vec<f64>,
     jains: Vec<(f64, f64)>,
 }
@@ -193,7 +193,7 @@ fn judge_6(played: &Played) -> Judged {
     Judged { claims, files: files("6", "the optimum", &best.1[0].rates) }
 }
 
-/// What the paper's rule comes to when gateways decide.
+/// Results of the paper's rule when gateways decide online.
 struct Online {
     rates: WeekRates,
     by_optimum: f64,
@@ -247,7 +247,7 @@ fn judge_7(played: &Played) -> Judged {
     Judged { claims, files: files("7", "Algorithms 1 and 2", &best(&weeks).1[0].rates) }
 }
 
-/// What agents with their own past reach, compared with other rules.
+/// Results of agents with their own past, compared with other rules.
 struct Agents {
     rates: WeekRates,
     by_equilibrium: f64,
@@ -255,7 +255,7 @@ struct Agents {
     by_even: f64,
     gain: f64,
     worst: f64,
-    /// The same two of the equilibrium with all futures known.
+    /// The same two numbers for the equilibrium with all futures known.
     foreseen: (f64, f64),
     regret: f64,
 }
@@ -312,7 +312,7 @@ fn judge_float(played: &Played) -> Judged {
     Judged { claims, files: files("float", "agents with `float`", &best(&weeks).1[0].rates) }
 }
 
-/// By household: what rates are worth by what others are, after the learning.
+/// For each household: the value of rates divided by that of `others`, after the learning.
 fn of_each(week: &Week, rates: &WeekRates, others: &WeekRates) -> Vec<f64> {
     let (ours, theirs) = (week.values(rates), week.values(others));
     let total = |home: &Vec<f64>| home[LEARNED..].iter().sum::<f64>();
@@ -328,7 +328,7 @@ const LIES: [(&str, Bids); 6] = [
     ("knows its own future", Bids::Foresees),
 ];
 
-/// What the household that bids otherwise has, and the mean of the others, by honest bids.
+/// Value for the household that bids otherwise, and mean of the others, by that with honest bids.
 struct Lied {
     liar: f64,
     others: f64,
@@ -371,7 +371,7 @@ fn judge_lies(played: &Played) -> Judged {
     Judged { claims, files: vec![File::new("figure-lies-each.csv".to_owned(), csv)] }
 }
 
-/// Gateways of the markets of figure scale.
+/// Numbers of gateways of the markets in figure scale.
 const SIZES: &[usize] = if cfg!(test) { &[16] } else { &[16, 1_000, 100_000] };
 
 /// Two weeks of the first seed.
@@ -414,7 +414,7 @@ fn judge_scale(played: &Played) -> Judged {
     Judged { claims, files: vec![File::new("figure-scale-each.csv".to_owned(), csv)] }
 }
 
-/// A picture of Jain's indices and four households' rates, and all rates.
+/// A chart of Jain's indices and four households' rates, and a file of all rates.
 fn files(number: &str, title: &str, rates: &WeekRates) -> Vec<File> {
     let line = |name: String, i, points: Vec<(f64, f64)>| Line {
         name,

@@ -1,5 +1,5 @@
-//! Agents that take published prices and know only their own past, with the rule `float`, slot by slot; and
-//! what two weeks of many of them come to.
+//! Agents that take published prices and know only their own past, with the rule `float`, slot by
+//! slot; and the results of many agents over two weeks.
 
 use std::thread;
 
@@ -13,13 +13,13 @@ use fairweir_scenario::random::SplitMix64;
 use super::load::{CAP, DAY, LEARNED, Load, PEAK, SHARE, devices_of, peak, terms, utility};
 use crate::figures::read::jain;
 
-/// Fewer households are not worth a thread.
+/// The least number of households for which a thread is worthwhile.
 const OF_THREAD_MIN: usize = 256;
 
-/// Slots that an agent plans.
+/// Number of slots that an agent plans.
 const HORIZON: usize = 2 * DAY;
 
-/// The half hours of two weeks.
+/// Number of half hours in two weeks.
 const SLOTS: usize = 14 * DAY;
 
 /// A market and its agents.
@@ -43,7 +43,7 @@ impl Street {
         Street { agents, balances: vec![Credits::nearest(SHARE); homes], slot: 0 }
     }
 
-    /// What each agent bids, by what it wants; over all cores.
+    /// The bids of all agents for these utilities, computed over all cores.
     pub(super) fn bids(&self, wants: &[Utility]) -> Vec<Credits> {
         let mut bids = vec![Credits::ZERO; self.agents.len()];
         let size = self.agents.len().div_ceil(cores()).max(OF_THREAD_MIN);
@@ -61,13 +61,13 @@ impl Street {
         bids
     }
 
-    /// What an agent would bid that knows what its household will want.
+    /// The bid of an agent that knows the future utilities of its household.
     pub(super) fn foreseen(&self, home: usize, wants: &[Utility]) -> Credits {
         let known = &wants[..wants.len().min(HORIZON)];
         self.agents[home].bid_for(self.slot, self.balances[home], known)
     }
 
-    /// Ends the slot; its rates, or nothing if the ledger refuses the spends.
+    /// Ends the slot. Returns its rates, or `None` if the ledger refuses the spends.
     pub(super) fn close(&mut self, spends: &[Credits], wants: &[Utility]) -> Option<Vec<Rate>> {
         let homes = self.agents.len();
         let bought = terms(homes).rates(spends, &vec![Some(peak()); homes]);
@@ -82,17 +82,17 @@ impl Street {
     }
 }
 
-/// What two weeks come to.
+/// Results of two weeks.
 pub(super) struct Weeks {
-    /// What the rates are worth by an equal share, of all and by household in rising order, after the
-    /// learning.
+    /// Value of the rates divided by that of an equal share, after the learning: of all households;
+    /// below, of each in rising order.
     pub(super) gain: f64,
     pub(super) each: Vec<f64>,
     /// The least part of the link that was leased in a slot.
     pub(super) used: f64,
-    /// Jain's index of what each household had in all.
+    /// Jain's index of the total that each household had.
     pub(super) jain: f64,
-    /// Micro-credits that were lost or made.
+    /// Micro-credits that were lost or created.
     pub(super) lost: f64,
 }
 

@@ -1,9 +1,9 @@
-//! Weeks of a market: synthetic loads, and what they come to by several rules.
+//! Weeks of a market: synthetic loads, and the results of several rules.
 //!
-//! The paper does not give its loads: app usage by device and hour (its [6]), the noise of γ, and the
-//! second tier's traffic. These are made up: each device has a profile of uses that moves over the
-//! evening, a household has the mean of its devices (table I; gateway 4 is named twice there and 5
-//! never, so every fourth has the same), and γ rises over the evening with log-normal noise.
+//! The paper does not give its loads: app usage by device and hour (its [6]), the noise of γ, and the second
+//! tier's traffic. These are made up: each device has a profile of uses that changes over the evening; a
+//! household has the mean of its devices (table I; gateway 4 is named twice there and 5 never, so every fourth
+//! household is the same); and γ rises over the evening with log-normal noise.
 
 use fairweir_core::market::ledger::{Credits, close};
 use fairweir_core::market::spending::{Slot, best_spends};
@@ -20,7 +20,7 @@ use super::street::Street;
 /// Households of the link (§VI).
 pub(super) const HOMES: usize = 16;
 pub(super) const SLOTS: usize = 7 * DAY;
-/// A week: what rates are worth, by household and slot.
+/// A week: the utilities of rates, by household and slot.
 pub(super) struct Week {
     utilities: Vec<Vec<Utility>>,
 }
@@ -28,19 +28,19 @@ pub(super) struct Week {
 /// The rates of a week in Mbit/s, by household and slot.
 pub(super) type WeekRates = Vec<Vec<f64>>;
 
-/// What cannot be computed.
+/// Rates for results that cannot be computed: all NaN.
 fn unknown() -> WeekRates {
     vec![vec![f64::NAN; SLOTS]; HOMES]
 }
 
-/// What a household bids other than what its agent says.
+/// Bids of a household that differ from its agent's.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Bids {
-    /// Times this factor.
+    /// The agent's bid times this factor.
     Times(f64),
-    /// All that it has.
+    /// The whole balance.
     AllIn,
-    /// What its agent would if it knew what the household will want.
+    /// The bid of an agent that knows the future utilities of the household.
     Foresees,
 }
 
@@ -54,7 +54,7 @@ impl Week {
         Week { utilities: (0..HOMES).map(home).collect() }
     }
 
-    /// What each household gets from rates, by slot.
+    /// The value of rates for each household, by slot.
     pub(super) fn values(&self, rates: &WeekRates) -> Vec<Vec<f64>> {
         let home = |(utilities, rates): (&Vec<Utility>, &Vec<f64>)| {
             utilities.iter().zip(rates).map(|(u, &rate)| u.value(rate)).collect()
@@ -67,7 +67,7 @@ impl Week {
         vec![vec![SHARE; SLOTS]; HOMES]
     }
 
-    /// The paper's optimum: every future is known.
+    /// The paper's optimum, for which every future is known.
     pub(super) fn optimum(&self) -> WeekRates {
         let home = |utilities: &Vec<Utility>| Household {
             balance: SHARE,
@@ -81,14 +81,14 @@ impl Week {
         }
     }
 
-    /// The optimum of the rule that divides evenly what is not spent.
+    /// The optimum of the rule that divides unspent credits evenly.
     pub(super) fn optimum_even(&self) -> WeekRates {
         let found = best_rates(&self.utilities, SHARE, CAP.as_f64());
         found.unwrap_or_else(unknown)
     }
 
     /// Algorithms 1 and 2: every gateway knows its own future for a day, and estimates the others'
-    /// spends by four scenarios in which they all have one use.
+    /// spends by four scenarios in each of which all others have the same use.
     pub(super) fn online(&self) -> WeekRates {
         let mut balances = vec![Credits::nearest(SHARE); HOMES];
         let mut beliefs = vec![vec![[0.25; 4]; DAY]; HOMES];
@@ -127,9 +127,9 @@ impl Week {
         rates
     }
 
-    /// The paper's rule when holding a credit is charged. Of each slot two numbers of `best` are published: what
-    /// one more Mbit/s is worth on average, which is the charge, and what is spent on average. A gateway that
-    /// knows its own future plans with them; a credit that it spends is spared all charges to come.
+    /// The paper's rule with a charge for holding a credit. For each slot two numbers of `best` are published:
+    /// the mean value of one more Mbit/s, which is the charge, and the mean spend. A gateway that knows its own
+    /// future plans with them; a credit that it spends avoids all later charges.
     pub(super) fn charged(&self, best: &WeekRates) -> WeekRates {
         let mean = |of: &dyn Fn(usize) -> f64| (0..HOMES).map(of).sum::<f64>() / HOMES as f64;
         let mut published = vec![(0.0, 0.0); SLOTS];
@@ -161,8 +161,8 @@ impl Week {
         rates
     }
 
-    /// Agents that take published prices and know only their own past, with the rule `float`; a household
-    /// may bid otherwise.
+    /// Agents that take published prices and know only their own past, with the rule `float`; a
+    /// household may bid otherwise than its agent.
     pub(super) fn agents(&self, liar: Option<(usize, Bids)>) -> WeekRates {
         let mut street = Street::new(HOMES);
         let mut rates = vec![Vec::new(); HOMES];
@@ -185,8 +185,8 @@ impl Week {
         rates
     }
 
-    /// Best responses with the rule `float` when every household knows its future and all prices, and
-    /// the regret that is left.
+    /// Best responses with the rule `float` when every household knows its future and all prices,
+    /// and the remaining regret.
     pub(super) fn foresight(&self) -> (WeekRates, f64) {
         let player = |utilities: &Vec<Utility>| Player {
             balance: Credits::nearest(SHARE),
@@ -205,8 +205,8 @@ impl Week {
     }
 }
 
-/// What a gateway would receive in each slot of a day if all others had one use and all maximised
-/// the sum. They are n − 1 equal households with a γ of 1 ("falsely").
+/// The credits that a gateway would receive in each slot of a day if all others had one use and all
+/// maximised the sum. The others are n − 1 equal households with a γ of 1 ("falsely").
 fn receipts(own: &[Utility], balance: f64, kind: Kind) -> Vec<f64> {
     let others = (HOMES - 1) as f64;
     let all = SHARE * HOMES as f64;
@@ -220,13 +220,13 @@ fn receipts(own: &[Utility], balance: f64, kind: Kind) -> Vec<f64> {
             copies: HOMES - 1,
         },
     ];
-    // Each of the others spends the same, and a part of n − 1 of each is received.
+    // All others spend the same, and the gateway receives 1 / (n − 1) of each one's spend.
     match optimum(&homes, None) {
         Some(found) => found.spends[1].clone(),
         None => vec![SHARE / 2.0; own.len()],
     }
 }
 
-/// Tests only see that it is computed.
+/// Tests only check that it is computed.
 const ROUNDS_MAX: usize = if cfg!(test) { 2 } else { 20 };
 const REGRET: f64 = 0.02;

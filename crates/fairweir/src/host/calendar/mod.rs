@@ -1,17 +1,17 @@
-//! Schedules and quotas of groups ([`fairweir_core::calendar`]): the clock, and what is remembered.
+//! Schedules and quotas of groups ([`fairweir_core::calendar`]): the clock, and the usage that is remembered.
 //!
-//! Problem: what was used of a quota must outlast the daemon, also one that is killed, and the machine. Method: a
-//! file of the state directory is replaced every [`STORE_PERIOD`] while something arrives, by a thread,
-//! since a slow disk must not delay the control. With it goes the interface's own count, so that
-//! the next daemon knows what arrived meanwhile. For which groups that was is not known: the status
-//! tells it, and a quota has it only if there is one group alone.
+//! Problem: the usage of a quota must survive a restart of the daemon, even if it is killed, and of the machine.
+//! Method: a file in the state directory is replaced every [`STORE_PERIOD`] while traffic arrives. A thread does this,
+//! since a slow disk must not delay the control. The file also has the interface's own counter, so that the next daemon
+//! knows how much arrived in the meantime. It does not know for which groups: the status shows the amount, and it is
+//! added to a quota only if there is just one group.
 //!
-//! Counted is what arrives for a group in L2 bytes, where the classifier sees it: what its class
-//! drops counts too, as it does at the interface. ARP, and frames for other hosts, belong to no group.
+//! Usage is what arrives for a group in L2 bytes, as seen by the classifier. Packets that the group's class drops later
+//! are included, as they are in the interface's counter. ARP and frames for other hosts belong to no group.
 //!
-//! A user who could write the file could give himself a new quota: it is in a directory that only the daemon's user may
-//! change, and is not read if others may. Who may set the clock of the machine may begin a period early; each
-//! period has its amount once ([`fairweir_core::calendar::Usage`]).
+//! A user who could write the file could reset his quota. So the file is in a directory that only the daemon's user may
+//! change, and is not read if others may. A user who may set the machine's clock can start a period early; each period
+//! has its amount once ([`fairweir_core::calendar::Usage`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,23 +25,23 @@ use fairweir_linux::{boottime_now, link::Link};
 use jiff::tz::TimeZone;
 use tracing::warn;
 
-use super::timed::{boot_id, left_in_words};
+use super::timed::boot_id;
 use super::wire::{PlanStatus, QuotaStatus};
 use crate::local_time;
-use crate::words::mbit;
+use crate::words::{lasting, mbit};
 
 mod store;
 
 pub(super) use store::QuotaFile;
 use store::{Interface, Store, Stored, StoredUsage};
 
-/// How often what was used is stored. With the time that a disk takes, at most 5 s are lost.
+/// How often the usage is stored. With the time that a disk takes, at most 5 s are lost.
 const STORE_PERIOD: Span = Span::secs(4);
 
-/// How often it is asked which time zone this is.
+/// How often the time zone is read again.
 const ZONE_PERIOD: Span = Span::secs(10);
 
-/// The policy of `config` as its plans have it at a time.
+/// The policy of `config` at a time, with the schedules that are in force and the quotas that are used up.
 pub(super) fn applied(config: &Config, at: Moment, used_up: &BTreeSet<String>) -> Policy {
     let mut branches = config.policy.branches().to_vec();
     for (path, plan) in &config.plans {
@@ -53,30 +53,30 @@ pub(super) fn applied(config: &Config, at: Moment, used_up: &BTreeSet<String>) -
         .expect("invariant: weights, caps and floors are not what makes a policy invalid")
 }
 
-/// What was used of the quotas of all groups.
+/// The usage of the quotas of all groups.
 #[derive(Debug)]
 pub(super) struct Quotas {
     usages: BTreeMap<String, (Period, Usage)>,
-    /// Whose are used up.
+    /// The groups whose quotas are used up.
     used_up: BTreeSet<String>,
     zone: TimeZone,
     zone_at: Time,
     local: Local,
-    /// By CLOCK_BOOTTIME.
+    /// The time of the last reading, by CLOCK_BOOTTIME.
     asked_at: Time,
-    /// What of before this daemon no quota has; `None` until that is known.
+    /// Bytes that arrived before this daemon started and are in no quota; `None` until they are known.
     uncounted: Option<Bytes>,
     before: Option<Interface>,
     store: Option<Store>,
     store_at: Time,
-    /// What is wrong with the file.
+    /// The reason if the file could not be read.
     unread: Option<String>,
-    /// The interface, as read last.
+    /// The interface's counter, as last read.
     interface: Interface,
 }
 
 impl Quotas {
-    /// What `file` has; without one nothing is stored.
+    /// Starts with the usage in `file`; without a file nothing is stored.
     pub(super) fn start(file: Option<QuotaFile>) -> Quotas {
         let (mut usages, mut before, mut unread) = (BTreeMap::new(), None, None);
         match file.as_ref().map(QuotaFile::read) {
@@ -111,7 +111,7 @@ impl Quotas {
         }
     }
 
-    /// Asks what time it is; returns the minute, and the groups whose quotas are used up.
+    /// Reads the clocks; returns the minute, and the groups whose quotas are used up.
     pub(super) fn handle_clock(
         &mut self,
         plans: &BTreeMap<String, Plan>,
@@ -134,7 +134,7 @@ impl Quotas {
     ) -> (Moment, BTreeSet<String>) {
         self.local = local;
         let quota = |path: &str| plans.get(path).and_then(|plan| plan.quota);
-        // One for another period begins with nothing used.
+        // A quota with another period starts with no usage.
         self.usages.retain(|path, (per, _)| quota(path).is_some_and(|quota| quota.per == *per));
         let mut used_up = BTreeSet::new();
         for (path, plan) in plans {
@@ -149,14 +149,14 @@ impl Quotas {
             }
         }
         if used_up != self.used_up {
-            // At once, so that no kill makes it so again.
+            // Store at once, so that a killed daemon does not forget that the quota is used up or has restarted.
             self.store_at = Time::ZERO;
             self.used_up.clone_from(&used_up);
         }
         (local.moment(), used_up)
     }
 
-    /// Counts what arrived for the leaves of the policy.
+    /// Counts the bytes that arrived for the leaves of the policy.
     pub(super) fn handle_samples(&mut self, groups: &[Group], samples: &[GroupSample]) {
         for (path, (_, usage)) in &mut self.usages {
             let is_in = |name: &str| {
@@ -169,8 +169,8 @@ impl Quotas {
         }
     }
 
-    /// Takes in what the interface has received, of which this daemon has counted `counted`, and
-    /// stores what was used if it is time. All is of the group `alone` if it is the only one.
+    /// Takes the interface's counter, of which this daemon has counted `counted`, and stores the
+    /// usage if it is time. If `alone` is the only group, all uncounted bytes are counted for it.
     pub(super) fn handle_interface(
         &mut self,
         link: &Link,
@@ -199,10 +199,10 @@ impl Quotas {
         }
     }
 
-    /// Nothing of the quota of this group was used in this period.
+    /// Resets the usage of this group's quota in the present period.
     ///
     /// # Errors
-    /// If that cannot be stored; then nothing has changed.
+    /// If that cannot be stored; nothing has changed then.
     pub(super) fn reset(&mut self, path: &str) -> Result<(), String> {
         let Some((_, usage)) = self.usages.get_mut(path) else { return Ok(()) };
         let before = usage.clone();
@@ -215,7 +215,7 @@ impl Quotas {
         stored.map_err(|e| e.to_string())
     }
 
-    /// Stores what was used; without quotas nothing is left.
+    /// Stores the usage; removes the file if there are no quotas.
     pub(super) fn end(&mut self) {
         let text = self.text();
         let Some(store) = &mut self.store else { return };
@@ -239,7 +239,7 @@ impl Quotas {
         serde_json::to_vec(&stored).expect("invariant: the contents have string keys")
     }
 
-    /// What follows the calendar for the group of this path.
+    /// The quota and the schedule of the group with this path.
     pub(super) fn status(&self, path: &str, plans: &BTreeMap<String, Plan>) -> Option<PlanStatus> {
         let plan = plans.get(path)?;
         let quota = plan.quota.map(|quota| {
@@ -259,7 +259,7 @@ impl Quotas {
         Some(PlanStatus { quota, schedule })
     }
 
-    /// What quotas do not count, for people.
+    /// What quotas do not count or remember, for people.
     pub(super) fn limits(&self) -> Vec<String> {
         if self.usages.is_empty() {
             return Vec::new();
@@ -282,9 +282,9 @@ impl Quotas {
     }
 }
 
-/// What arrived since `before` beside what was `counted`.
+/// The bytes that arrived since `before`, without those that were `counted`.
 fn uncounted(before: Option<Interface>, now: &Interface, counted: Bytes) -> Bytes {
-    // Without a file there was no quota.
+    // Without a file there was no quota before.
     let Some(before) = before else { return Bytes::ZERO };
     let is_same = before.boot == now.boot && before.index == now.index;
     let first = if is_same { before.bytes } else { 0 };
@@ -292,11 +292,11 @@ fn uncounted(before: Option<Interface>, now: &Interface, counted: Bytes) -> Byte
 }
 
 impl QuotaStatus {
-    /// For people.
+    /// The quota in words, for people.
     pub(crate) fn in_words(&self) -> String {
         let per = self.per.name();
         let in_words = |s: u64| match s / 86_400 {
-            0 | 1 => left_in_words(s),
+            0 | 1 => lasting(s),
             days => format!("{days} days"),
         };
         let ends = self.ends_in_s.map(|s| format!(", which ends in {}", in_words(s)));
@@ -368,14 +368,14 @@ mod tests {
         assert!(used_up(&mut quotas, 5) && !used_up(&mut quotas, 6) && used_up(&mut quotas, 5));
         quotas.reset("tv").unwrap();
         assert!(!used_up(&mut quotas, 5));
-        // Another period, or none, forgets.
+        // With another period, or without a quota, the usage is forgotten.
         receive(&mut quotas, &[("tv", 100)]);
         assert!(used_up(&mut quotas, 5));
         quotas.handle(&self::plans(100, Period::Week), at(5), Span::ZERO);
         assert!(!used_up(&mut quotas, 5));
     }
 
-    /// A daemon that is killed and one that ends; what was not counted; another interface.
+    /// One daemon is killed and one ends; some bytes are not counted; then there is another interface.
     #[test]
     fn what_was_used_outlasts_the_daemon_and_what_was_not_counted_is_told() {
         let dir = tempfile::tempdir().unwrap();
@@ -389,7 +389,7 @@ mod tests {
         while file().read().unwrap().is_none() {
             std::thread::yield_now();
         }
-        // This is lost, with what arrives before the next one begins.
+        // These bytes are lost, with those that arrive before the next daemon starts.
         receive(&mut quotas, &[("tv", 10), ("pc", 0)]);
         quotas.handle_interface(&link(3, 10_010), Bytes::ZERO, None, Time::ZERO + Span::secs(1));
         drop(quotas);
@@ -405,11 +405,11 @@ mod tests {
         let mut quotas = Quotas::start(Some(file()));
         quotas.handle(&plans, at(5), Span::ZERO);
         assert_eq!(quotas.usages["tv"].1.used(), Bytes::new(401));
-        // Another interface begins at zero, and a group that is alone has it all.
+        // The counter of another interface starts at zero; all its bytes are for the only group.
         quotas.handle_interface(&link(4, 20), Bytes::new(5), Some("tv"), Time::ZERO);
         assert_eq!(quotas.usages["tv"].1.used(), Bytes::new(416));
         assert_eq!(quotas.uncounted, Some(Bytes::ZERO));
-        // Without quotas nothing is left.
+        // Without quotas the file is removed.
         quotas.handle(&BTreeMap::new(), at(5), Span::ZERO);
         quotas.end();
         assert!(file().read().unwrap().is_none());

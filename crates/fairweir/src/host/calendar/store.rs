@@ -1,4 +1,4 @@
-//! The file in which what was used of quotas outlasts the daemon, and the thread that writes it.
+//! The file that keeps the usage of quotas when the daemon ends, and the thread that writes it.
 
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -13,14 +13,14 @@ use tracing::warn;
 /// The largest file, in bytes: [`fairweir_core::policy::GROUPS_MAX`] quotas of the longest paths.
 pub(super) const FILE_SIZE_MAX: u64 = 256 << 10;
 
-/// The farthest day from 1970 that a calendar has, in days.
+/// The last day that a calendar has, in days since 1970.
 const DAY_MAX: i64 = 2_900_000;
 
-/// What an interface has received since the machine started, as it counts itself.
+/// The bytes that an interface has received since the machine started, by its own counter.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Interface {
-    /// Another one after each start of the machine.
+    /// Differs after each start of the machine.
     pub(super) boot: String,
     pub(super) index: u32,
     pub(super) bytes: u64,
@@ -72,7 +72,7 @@ impl QuotaFile {
     }
 }
 
-/// Writes the file, by a thread but at the end.
+/// Writes the file: in a thread, except at the end.
 #[derive(Debug)]
 pub(super) struct Store {
     pub(super) file: QuotaFile,
@@ -106,12 +106,12 @@ impl Store {
         Ok(())
     }
 
-    /// Why the last text was not written.
+    /// The reason if the last text was not written.
     pub(super) fn error(&self) -> Option<String> {
         self.error.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Writes `text` soon, if it is another one; while the disk is busy the next one.
+    /// Writes `text` soon, unless it is unchanged. While the disk is busy, a later text is written.
     pub(super) fn put(&mut self, text: Vec<u8>) {
         if text == self.last && self.error().is_none() {
             return;
@@ -128,11 +128,11 @@ impl Store {
         }
     }
 
-    /// Writes `text` before this returns, after what was put before.
+    /// Writes `text` before this returns, after the texts that were passed before.
     pub(super) fn put_now(&mut self, text: &[u8]) -> Result<(), Error> {
         self.put = None;
         if let Some(thread) = self.thread.take() {
-            // It has no panic to pass on.
+            // The thread cannot panic.
             let _ = thread.join();
         }
         self.file.dir.write(&self.file.name, text)

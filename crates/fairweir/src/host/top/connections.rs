@@ -11,7 +11,7 @@ use super::{Top, mbit_plain};
 use crate::host::wire::{ConnectionStatus, LimitedBy};
 use fairweir_config::text::on_one_line;
 
-/// What connections can be sorted by.
+/// The orders of connections to choose from.
 pub(super) const ORDERS: [&str; 4] = ["rate", "RTT", "window", "group"];
 
 pub(super) fn draw(top: &Top, frame: &mut Frame<'_>, titles: Rect, list: Rect) {
@@ -25,7 +25,7 @@ pub(super) fn draw(top: &Top, frame: &mut Frame<'_>, titles: Rect, list: Rect) {
             LimitedBy::Buffer => "buffer",
             LimitedBy::Sender => "sender or path",
         };
-        // The last column takes what is left of the line.
+        // The last column gets the rest of the line.
         let evidence = connection.evidence.as_ref().map_or_else(String::new, |evidence| {
             let name = evidence.name.as_deref().unwrap_or_default();
             on_one_line(&format!("{} {name}", evidence.reason))

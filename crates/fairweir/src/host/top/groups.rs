@@ -15,16 +15,16 @@ use crate::host::wire::GroupStatus;
 use crate::terminal;
 use fairweir_config::text::on_one_line;
 
-/// What groups can be sorted by.
+/// The orders of groups to choose from.
 pub(super) const ORDERS: [&str; 4] = ["configuration", "rate", "share", "name"];
 
 /// The number of samples in a sparkline.
 const HISTORY_MAX: usize = 300;
 
-/// The least rate of a full bar, so that an idle link is drawn as idle.
+/// The lowest rate of a full bar, so that an idle link looks idle.
 const SCALE_MIN_BPS: u64 = 1_000_000;
 
-/// The least width of a terminal in which the history of rates is shown.
+/// The smallest width of a terminal at which the history of rates is shown.
 const WIDTH_WITH_HISTORY: u16 = 110;
 
 /// Recent rates by group, newest last.
@@ -98,12 +98,12 @@ fn draw_group(top: &Top, frame: &mut Frame<'_>, row: Rect, group: &GroupStatus, 
     }
 }
 
-/// Weight, rate, share and connections.
+/// Whether a column has numbers: weight, rate, share and connections.
 fn is_number(column: usize) -> bool {
     matches!(column, 1 | 3..=5)
 }
 
-/// The columns of a line; the history only where there is room.
+/// The columns of a line; the history is included only if there is room.
 fn columns(row: Rect) -> Vec<Rect> {
     let mut widths = vec![
         Constraint::Length(16),

@@ -48,7 +48,7 @@ struct Session {
 }
 
 impl Live for Session {
-    /// One tick of the daemon.
+    /// The length of one tick of the daemon.
     const PERIOD: Duration = Duration::from_millis(200);
 
     fn refresh(&mut self) -> anyhow::Result<()> {
@@ -64,7 +64,7 @@ impl Live for Session {
     }
 }
 
-/// What is listed.
+/// The kind of list that is shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum View {
     #[default]
@@ -79,11 +79,11 @@ struct Top {
     connections: Connections,
     history: History,
     view: View,
-    /// Index into the orders of the view.
+    /// The index into the orders of the view.
     order: usize,
-    /// The first line of the list that is shown.
+    /// The number of the first line of the list that is shown.
     offset: usize,
-    /// How many lines of the list fit, as last drawn.
+    /// The number of lines of the list that fit on the screen, as last drawn.
     page: usize,
 }
 
@@ -127,12 +127,12 @@ impl Top {
         }
     }
 
-    /// The last page is full if the list has at least a page of lines.
+    /// Scrolls to a line. The last page is full if the list has at least a page of lines.
     fn scroll_to(&mut self, offset: usize) {
         self.offset = offset.min(self.lines().saturating_sub(self.page.max(1)));
     }
 
-    /// How many lines the list has.
+    /// The number of lines of the list.
     fn lines(&self) -> usize {
         match self.view {
             View::Groups => self.status.groups.len(),
@@ -140,7 +140,7 @@ impl Top {
         }
     }
 
-    /// What the list can be sorted by.
+    /// The orders of the list to choose from.
     fn orders(&self) -> &'static [&'static str] {
         match self.view {
             View::Groups => &groups::ORDERS,
@@ -197,7 +197,7 @@ impl Top {
     }
 }
 
-/// Mbit/s with two decimals, without the unit: the column's title has it.
+/// A rate in Mbit/s with two decimals, without the unit, which is in the column's title.
 fn mbit_plain(rate: fairweir_core::units::Rate) -> String {
     format!("{:.2}", rate.as_mbit_f64())
 }

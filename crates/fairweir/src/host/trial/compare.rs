@@ -1,7 +1,7 @@
-//! What a link does without control and with it, from counters that are read every half second.
+//! Compares a link without control and with it, from counters that are read every half second.
 //!
-//! Only what happens while the link is busy is compared: an idle link has neither a queue nor shares. Of each stretch
-//! the beginning is left out, in which the queue fills or the control finds the shares.
+//! Only times when the link is busy are compared: an idle link has neither a queue nor shares. The beginning of each
+//! stretch is left out, because the queue fills or the control finds the shares then.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -13,12 +13,12 @@ use super::super::wire::{GroupStatus, Status};
 use crate::table::{self, Align};
 use crate::words::mbit;
 
-/// A link is busy while it carries this part of its capacity.
+/// A link is busy while it carries at least this fraction of its capacity.
 const BUSY: f64 = 0.5;
-/// Readings that are judged together (2 s): what a reading shows is as old as the last tick, and to leave out what only
-/// seems idle would raise the rates.
+/// The number of readings that are judged together (2 s). Counters are only as recent as the last
+/// tick; leaving out single readings that merely seem idle would raise the rates.
 const BLOCK: usize = 4;
-/// The least time of a busy link that is compared, in seconds.
+/// The least time of a busy link that is enough to compare, in seconds.
 const BUSY_MIN_S: f64 = 5.0;
 
 /// The devices or groups as the configuration lists them, with the weights in force.
@@ -29,10 +29,10 @@ pub(super) fn weights(status: &Status) -> Vec<(String, u32)> {
     all
 }
 
-/// What was counted when a status was read.
+/// The counters at the time when a status was read.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Reading {
-    /// By any clock that goes on.
+    /// The time of the reading, by any monotonic clock.
     at_s: f64,
     /// L2 bytes by device or group, as the configuration lists them.
     received: BTreeMap<String, u64>,
@@ -60,10 +60,10 @@ impl Reading {
     }
 }
 
-/// Readings in a row with the same control.
+/// Consecutive readings with the same control.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Stretch {
-    /// Seconds of the beginning that are left out.
+    /// The length of the beginning that is left out, in seconds.
     pub(super) settles_s: f64,
     pub(super) readings: Vec<Reading>,
 }
@@ -71,7 +71,7 @@ pub(super) struct Stretch {
 /// What was measured while the link was busy.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Measured {
-    /// All that was looked at, in seconds, and of it what the rest is of.
+    /// The time of all readings, in seconds, and the busy time, to which the other values refer.
     all_s: f64,
     busy_s: f64,
     received: BTreeMap<String, u64>,
@@ -94,7 +94,7 @@ impl Measured {
         measured
     }
 
-    /// Adds what was received from the first reading to the last, if the link was busy.
+    /// Adds what was received between the first reading and the last, if the link was busy.
     fn add(&mut self, readings: &[&Reading], capacity: Rate) {
         let [before, .., after] = readings else { return };
         let span = after.at_s - before.at_s;
@@ -122,7 +122,7 @@ impl Measured {
         Rate::bps(bps as u64)
     }
 
-    /// The round trip that this part of them does not exceed.
+    /// The round trip that this fraction of the round trips does not exceed.
     fn quantile(&self, part: f64) -> Option<f64> {
         let last = self.round_trips_ms.len().checked_sub(1)?;
         self.round_trips_ms.get((last as f64 * part).round() as usize).copied()
@@ -149,33 +149,33 @@ impl Measured {
     }
 }
 
-/// What control changes at a link.
+/// The effect of the control on a link.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct Comparison {
     /// The interface that faces the Internet.
     pub(super) dev: String,
-    /// What the link is believed to carry.
+    /// The estimated capacity of the link.
     capacity_bps: Option<Rate>,
-    /// Why this says nothing, if so: there was too little traffic.
+    /// The reason if the comparison has no result: there was too little traffic; null otherwise.
     too_little: Option<String>,
     without: Side,
     with: Side,
 }
 
-/// What was measured without control, or with it, while the link was at least half full.
+/// Measurements without control, or with it, while the link was at least half full.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 struct Side {
-    /// For how long it was looked at, in seconds, and how much of that the rest is of.
+    /// The time of all readings, in seconds, and the busy time, to which the other values refer.
     seen_s: f64,
     busy_s: f64,
     rate_bps: Rate,
-    /// Of the probe's round trips; null if no host answers it.
+    /// The lowest round trip of the probe; null if no host answers it.
     round_trip_least_ms: Option<f64>,
     round_trip_median_ms: Option<f64>,
     round_trip_95_ms: Option<f64>,
-    /// Those of the median length that fit into a minute.
+    /// How many round trips of the median length fit into a minute.
     round_trips_per_minute: Option<u64>,
     /// In the order of the configuration.
     shares: Vec<Share>,
@@ -188,19 +188,19 @@ struct Share {
     name: String,
     weight: u32,
     rate_bps: Rate,
-    /// Its part of what arrived, 0 to 1.
+    /// Its fraction of all that arrived, 0 to 1.
     of_all: f64,
 }
 
 impl Comparison {
-    /// Of what was read without control, and with it; `weights` are the devices or groups in their order.
+    /// Compares readings without control and with it; `weights` has the devices or groups in their order.
     pub(super) fn new(
         dev: String,
         weights: &[(String, u32)],
         capacity: Option<Rate>,
         stretches: [&[Stretch]; 2],
     ) -> Comparison {
-        // Without a capacity nothing is busy.
+        // If the capacity is unknown, no time counts as busy.
         let least = capacity.unwrap_or(Rate::bps(u64::MAX));
         let [without, with] =
             stretches.map(|stretches| Measured::of(stretches, least).side(weights));
@@ -222,7 +222,7 @@ impl Comparison {
     }
 
     /// # Errors
-    /// That of `out`.
+    /// Errors of `out`.
     pub(super) fn print(&self, out: &mut impl Write) -> io::Result<()> {
         if let Some(why) = &self.too_little {
             return writeln!(out, "Too little traffic to compare: {why}.");
@@ -254,13 +254,13 @@ impl Comparison {
         table::print(out, &headings, &rows)
     }
 
-    /// The devices or groups that received something.
+    /// The indices of the devices or groups that received something.
     fn received(&self) -> impl Iterator<Item = usize> {
         let (without, with) = (&self.without.shares, &self.with.shares);
         (0..without.len()).filter(|i| without[*i].rate_bps.max(with[*i].rate_bps) > Rate::ZERO)
     }
 
-    /// Rates and round trips side by side, as an SVG.
+    /// An SVG with rates and round trips side by side.
     #[cfg(feature = "lab")]
     pub(super) fn picture(&self) -> String {
         use fairweir_scenario::report::chart::{Bars, Chart, Marks, Panel, Value, colour};
@@ -310,7 +310,7 @@ impl Side {
 mod tests {
     use super::*;
 
-    /// Readings every half second at these rates of tv and desk, in Mbit/s, and this round trip.
+    /// Readings every half second with these rates of tv and desk, in Mbit/s, and this round trip.
     fn stretch(seconds: u32, mbit: [f64; 2], round_trip_ms: f64) -> Stretch {
         let reading = |i: u32| {
             let at_s = f64::from(i) / 2.0;
@@ -341,7 +341,7 @@ mod tests {
 
     #[test]
     fn rates_shares_and_round_trips_are_of_the_busy_and_settled_part() {
-        // A link of 28 Mbit/s; two stretches without, of which the second is half idle.
+        // A link of 28 Mbit/s with two stretches without control; the second one is half idle.
         let idle = stretch(10, [1.0, 0.5], 20.0);
         let without = [stretch(13, [10.0, 18.0], 95.0), stretch(8, [10.0, 18.0], 95.0), idle];
         let with = [stretch(103, [22.4, 5.6], 25.0)];

@@ -1,9 +1,9 @@
-//! `try` and `test` of `fairweir host` and `fairweir router`: control for a time, then no more, with a comparison.
+//! `try` and `test` of `fairweir host` and `fairweir router`: run the control for a time and compare.
 //!
-//! Nothing must be left whatever happens to this command: the daemon that it starts ends when its standard input
-//! closes, which the kernel does when the command dies, and by itself some seconds after the time, in case that the
-//! command is only stopped. A daemon that runs already lets everything pass for the comparison, for a time that it
-//! keeps itself.
+//! Nothing may remain whatever happens to this command. The daemon that it starts ends when its standard input closes;
+//! the kernel closes it when the command dies. In case the command is only stopped, the daemon also ends by itself some
+//! seconds after its time. A daemon that is already running lets everything pass for the comparison, for a time that it
+//! limits itself.
 
 mod compare;
 
@@ -30,22 +30,22 @@ pub(crate) use self::compare::Comparison;
 use self::compare::{Reading, Stretch};
 use super::cli::{TestArgs, TrialArgs, TryArgs};
 use super::client::find;
-use super::timed::left_in_words;
 use super::wire::{HostRequest, Status};
 use crate::exit::{Exit, Usage, reworded};
 use crate::signals::Signals;
+use crate::words::lasting;
 
-/// Without control, before and after.
+/// The time without control, both before and after.
 const WITHOUT: Span = Span::secs(15);
-/// What is left out of a stretch without control, in which the queue fills, and of one with it.
+/// The beginnings that are left out, in seconds: without control, while the queue fills; and with control.
 const FILLS_S: f64 = 3.0;
 const SETTLES_S: f64 = 10.0;
-/// With control in a test, which takes a minute.
+/// The time with control in a test; the whole test takes a minute.
 const TEST: Span = Span::secs(30);
 const STEP: Duration = Duration::from_millis(500);
 /// How long a daemon may take to start, or to end.
 const PATIENCE: Span = Span::secs(10);
-/// What the daemon may live beyond its time.
+/// How long the daemon may live beyond its time.
 const GRACE: Span = Span::secs(15);
 
 pub(super) fn run(role: Role, args: &TryArgs) -> anyhow::Result<()> {
@@ -55,7 +55,7 @@ pub(super) fn run(role: Role, args: &TryArgs) -> anyhow::Result<()> {
     Ok(comparison.print(out)?)
 }
 
-/// `fairweir host test` and `fairweir router test`: the same in a minute, as a report.
+/// `fairweir host test` and `fairweir router test`: a comparison in a minute, as a report.
 pub(super) fn test(role: Role, args: &TestArgs) -> anyhow::Result<()> {
     let (comparison, _) = compare(role, &args.at, TEST, false)?;
     let out = &mut text::stdout();
@@ -71,7 +71,7 @@ pub(super) fn test(role: Role, args: &TestArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Controls for `span`, and says what is afterwards; what happens meanwhile is told if it `is_told`.
+/// Controls for `span`; returns the comparison and what is in force afterwards. Prints progress if `is_told`.
 fn compare(
     role: Role,
     at: &TrialArgs,
@@ -91,7 +91,7 @@ fn compare(
     let mut trial = Trial { client: &mut client, signals: &signals, is_told, is_over: false };
     let played = trial.play(span, own.is_none());
     let ended = own.as_mut().map_or(Ok(()), Own::end);
-    // What broke the trial is often that the daemon ended, and then that says why.
+    // If the daemon ended, that is often what broke the trial, so its error is reported.
     let played = match (played, ended) {
         (played, Ok(())) => played?,
         (_, Err(e)) => return Err(e),
@@ -104,7 +104,7 @@ struct Trial<'t> {
     client: &'t mut Client,
     signals: &'t Signals,
     is_told: bool,
-    /// Someone wants it to end.
+    /// Whether a signal asked to end the trial.
     is_over: bool,
 }
 
@@ -120,7 +120,7 @@ impl Trial<'_> {
             false => "then control is off; Ctrl-C ends it at once",
         };
         if self.is_told {
-            let in_words = |span: Span| left_in_words(span.as_secs_f64() as u64);
+            let in_words = |span: Span| lasting(span.as_secs_f64() as u64);
             let (dev, length, pause) = (&status.dev, in_words(span), in_words(without));
             writeln!(
                 text::stdout(),
@@ -150,14 +150,14 @@ impl Trial<'_> {
         ))
     }
 
-    /// Lets everything pass for `span`.
+    /// Makes the daemon let everything pass for `span`.
     fn open(&mut self, span: Span) -> anyhow::Result<()> {
         let for_s = span.as_secs_f64().ceil() as u64;
         self.client.tell(&HostRequest::Open { for_s }, &mut |_, _| ())?;
         Ok(())
     }
 
-    /// Reads for `span`, unless it is over.
+    /// Takes readings for `span`, unless the trial is over.
     fn read(
         &mut self,
         what: &str,
@@ -190,7 +190,7 @@ impl Trial<'_> {
 }
 
 fn show(what: &str, ends_at: Time, now: Time, status: &Status) {
-    let left = left_in_words(ends_at.since(now).as_secs_f64().ceil() as u64);
+    let left = lasting(ends_at.since(now).as_secs_f64().ceil() as u64);
     let rate: Rate = status.groups.iter().map(|group| group.decision.rate).sum();
     let probe = status.probe.as_ref().and_then(|probe| probe.rtt_last_ms);
     let probe = probe.map_or(String::new(), |ms| format!(", round trip {ms:.0} ms"));
@@ -198,7 +198,7 @@ fn show(what: &str, ends_at: Time, now: Time, status: &Status) {
     let _ = write!(io::stderr(), "\r{line:<78}");
 }
 
-/// Why the daemon cannot be tried, if so.
+/// The reason if the daemon cannot be tried.
 fn refusal(status: &Status) -> Option<String> {
     let dev = &status.dev;
     if let Some(reason) = &status.open_reason {
@@ -222,7 +222,7 @@ struct Own {
 }
 
 impl Own {
-    /// Starts it, and waits until it answers.
+    /// Starts the daemon, and waits until it answers.
     fn start(role: Role, args: &TrialArgs, span: Span) -> anyhow::Result<(Own, Client)> {
         let (command, default) = match role {
             Role::Host => ("host", host::DEFAULT_PATH),
@@ -255,7 +255,7 @@ impl Own {
         if role == Role::Host {
             daemon.args(["--dev", &dev]);
         }
-        // In a group of its own: Ctrl-C reaches this program, which ends it.
+        // In a process group of its own: Ctrl-C reaches only this program, which then ends the daemon.
         daemon.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped()).process_group(0);
         let mut child =
             daemon.env("RUST_LOG", "warn").spawn().context("cannot start the daemon")?;
@@ -292,7 +292,7 @@ impl Own {
     }
 
     /// # Errors
-    /// If it has ended, with what it said.
+    /// If the daemon has ended; the error has its last output.
     fn check(&mut self) -> anyhow::Result<()> {
         let Some(status) = self.child.try_wait()? else { return Ok(()) };
         let exit = match status.code() {
@@ -307,10 +307,10 @@ impl Own {
         Err(reworded(exit, said))
     }
 
-    /// Lets it end, and waits for that.
+    /// Ends the daemon, and waits for that.
     ///
     /// # Errors
-    /// If it has ended by itself, or does not end.
+    /// If the daemon has ended by itself, or does not end.
     fn end(&mut self) -> anyhow::Result<()> {
         self.check()?;
         drop(self.child.stdin.take());

@@ -1,22 +1,24 @@
-//! Requests of servers to change and to end sessions. See `fairweir_core::radius::coa`.
+//! Handles requests of RADIUS servers to change or end sessions. See `fairweir_core::radius::coa`.
 //!
-//! A request is acknowledged once what it asks for is in the journal and in the kernel. A plan that it gives ends with the
-//! session, as one of a command: access servers that do not know of it go on to report the plan of before.
+//! A request is acknowledged once its effect is in the journal and in the kernel. A plan that it sets ends with the
+//! session, like one that a command sets: access servers that do not know of it continue to report the previous plan.
 
 use fairweir_config::isp::CoaSection;
+use fairweir_core::radius::claims::Source;
 use fairweir_core::radius::coa::{Answers, Ask, Cause, Named, Outcome, Request};
 use fairweir_core::radius::{Session, Sessions};
 use fairweir_core::units::Time;
 use fairweir_daemon::unix_now;
 
-use super::keep;
+use super::nas::NasTable;
 use super::port::{Kind, Port, result_of};
+use super::{Known, without};
 use crate::isp::registry::{Change, Origin, Registry};
 use crate::isp::sessions::Subscribers;
 use crate::isp::wire::CoaStatus;
 use crate::words::chained;
 
-/// See the module.
+/// The port and its settings; see the module.
 pub(super) struct Coa {
     pub(super) section: CoaSection,
     port: Port,
@@ -43,7 +45,7 @@ const KIND: Kind = Kind {
 };
 
 impl Coa {
-    /// Listens.
+    /// Starts to listen.
     ///
     /// # Errors
     /// If the address is not of this host, or in use.
@@ -56,11 +58,12 @@ impl Coa {
         &self.port
     }
 
-    /// Handles the requests that wait.
+    /// Handles the waiting requests.
     pub(super) fn handle_ready(
         &mut self,
         daemon: &mut impl Subscribers,
         sessions: &mut Sessions,
+        (plan_by, nas): (&[Source], &mut NasTable),
         now: Time,
     ) {
         let Coa { section, port, answers } = self;
@@ -78,8 +81,12 @@ impl Coa {
             let (outcome, why) = match before {
                 Some(outcome) => (outcome, String::new()),
                 None => {
-                    let done = apply(&request, section.strict, daemon, sessions, now_s);
+                    let rules = (section.strict, plan_by);
+                    let done = apply(&request, rules, daemon, sessions, now_s);
                     let outcome = done.as_ref().map(|_| ()).map_err(|(cause, _)| *cause);
+                    if let Ok(Some(of)) = &done {
+                        nas.count_request(&of.nas, result(request.ask, outcome));
+                    }
                     answers.settle(&request, from, outcome, now);
                     (
                         outcome,
@@ -119,14 +126,14 @@ fn result(ask: Ask, outcome: Outcome) -> &'static str {
     }
 }
 
-/// Does what a request asks for; or says why it cannot be, also in words for the log.
+/// Carries out a request; returns a session of the user. An error has the cause for the reply, and words for the log.
 fn apply(
     request: &Request,
-    strict: bool,
+    (strict, plan_by): (bool, &[Source]),
     daemon: &mut impl Subscribers,
     sessions: &mut Sessions,
     now_s: u64,
-) -> Result<(), (Cause, String)> {
+) -> Result<Option<Session>, (Cause, String)> {
     let plain = |cause| (cause, String::new());
     request.check(strict).map_err(plain)?;
     let user = find(&request.named, daemon.registry(), sessions).map_err(|cause| {
@@ -135,18 +142,18 @@ fn apply(
         (cause, format!(":{}", named.collect::<String>()))
     })?;
     let mut over = None;
-    let change = match (request.ask, &request.plan) {
-        (Ask::Disconnect, _) => {
+    let record = daemon.registry().subscribers().get(user.as_str());
+    let of = record.and_then(|record| record.session().cloned());
+    let change = match request.ask {
+        Ask::Disconnect => {
             let registry = daemon.registry();
             over = one_session(&request.named, &user, registry, sessions).map_err(plain)?;
-            let has = registry.subscribers().get(user.as_str()).map_or(&[][..], |r| &*r.addresses);
-            let left = sessions.of(&user).filter(|session| Some(*session) != over.as_ref());
-            let of = |session| sessions.addresses_of(&user, session, has);
-            let addresses = left.clone().flat_map(of).collect();
-            keep(registry, &user, addresses, left.last())
+            without(registry, sessions, &user, |session| Some(session) == over.as_ref())
         }
-        (Ask::Change, plan) => {
-            Change::Alter { name: user.clone(), addresses: None, plan: plan.clone() }
+        Ask::Change => {
+            let plan = request.plan(plan_by, &Known(daemon.registry()));
+            let plan = plan.map_err(|(cause, why)| (cause, format!(": {why}")))?;
+            Change::Alter { name: user.clone(), addresses: None, plan }
         }
     };
     let done = daemon.change_sessions(&[change]);
@@ -157,10 +164,10 @@ fn apply(
     if let Some(over) = over {
         sessions.end(&user, &over, request.time_s(now_s));
     }
-    Ok(())
+    Ok(of)
 }
 
-/// Which session of a user is meant; `None` if no packet told of one.
+/// The session of a user that is meant; `None` if no packet has reported it.
 fn one_session(
     named: &Named,
     user: &str,
@@ -182,13 +189,13 @@ fn one_session(
     }
 }
 
-/// Whether number and access server are those of a session.
+/// Whether the number and the access server in a request match those of a session.
 fn is_named(named: &Named, session: &Session) -> bool {
     named.number.as_ref().is_none_or(|number| session.number == *number)
         && named.nas.as_ref().is_none_or(|nas| session.nas.is(nas))
 }
 
-/// Whose session is meant. Costs the same with any number of sessions, but for those with the same number.
+/// The user whose session is meant. The cost depends only on the number of sessions with the same session number.
 fn find(named: &Named, registry: &Registry, sessions: &Sessions) -> Result<String, Cause> {
     let Named { user, number, addresses, .. } = named;
     let is_meant = |one: &&str| {

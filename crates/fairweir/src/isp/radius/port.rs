@@ -1,4 +1,4 @@
-//! A UDP port for packets of RADIUS: those of its clients are handled, and all are counted by what became of them.
+//! A UDP port for RADIUS packets: handles those of its clients, and counts all packets by result.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,22 +14,22 @@ use tracing::warn;
 
 /// The most packets that are handled before other events: each may wait for the disk.
 const BURST_MAX: usize = 64;
-/// The shortest time between two log entries of packets that were refused for one reason.
+/// The shortest time between two log entries about packets that were refused for the same reason.
 const WARN_PERIOD: Span = Span::secs(10);
-/// The receive buffer, in bytes, as the kernel counts it: a BNG that starts again reports 50,000 sessions at once,
-/// and of each packet the kernel counts up to 2.3 kB.
+/// The receive buffer, in bytes, as the kernel counts it: a BNG that restarts reports 50,000
+/// sessions at once, and the kernel counts up to 2.3 kB for each packet.
 const RECEIVE_BUFFER: usize = 128 << 20;
 
-/// A table of the file, and what arrives at its port.
+/// A table of the file, and the kind of packets at its port.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kind {
     pub(super) table: &'static str,
     pub(super) packet: &'static str,
-    /// What becomes of packets.
+    /// The possible results of a packet.
     pub(super) results: &'static [&'static str],
 }
 
-/// See the module.
+/// The socket, its clients and counters; see the module.
 pub(super) struct Port {
     kind: Kind,
     socket: UdpSocket,
@@ -39,7 +39,7 @@ pub(super) struct Port {
 }
 
 impl Port {
-    /// Listens.
+    /// Starts to listen.
     ///
     /// # Errors
     /// If the address is not of this host, or in use.
@@ -65,20 +65,20 @@ impl Port {
         self.socket.as_fd()
     }
 
-    /// Hands over the packets of clients that wait, some at a time.
+    /// Passes waiting packets of clients to the caller, up to [`BURST_MAX`].
     pub(super) fn receive(
         &mut self,
         endpoint: &Endpoint,
         now: Time,
         mut handle: impl FnMut(&mut Port, &[u8], SocketAddr),
     ) {
-        // A byte more than is allowed shows that there was more.
+        // One more byte than the limit, to detect longer packets.
         let mut bytes = [0; PACKET_MAX + 1];
         for _ in 0..BURST_MAX {
             let (length, from) = match self.socket.recv_from(&mut bytes) {
                 Ok(received) => received,
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return,
-                // As of a client that does not listen to the answer.
+                // An error of an earlier answer, for example because that client does not listen.
                 Err(_) => continue,
             };
             let source = from.ip().to_canonical();
@@ -91,12 +91,12 @@ impl Port {
         }
     }
 
-    /// Answers. If the answer is lost, the packet comes again and is answered again.
+    /// Sends an answer. If it is lost, the client sends the packet again and gets another answer.
     pub(super) fn answer(&self, answer: &[u8], to: SocketAddr) {
         let _ = self.socket.send_to(answer, to);
     }
 
-    /// Counts a packet, and logs why it was refused, if it was.
+    /// Counts a packet by result; logs the reason if it was refused.
     pub(super) fn count(&mut self, result: &'static str, from: SocketAddr, why: &str, now: Time) {
         *self.counts.entry(result).or_default() += 1;
         let is_quiet = self.warned.get(result).is_none_or(|at| now.since(*at) >= WARN_PERIOD);
@@ -106,7 +106,7 @@ impl Port {
         }
     }
 
-    /// Packets by what became of them, since the start.
+    /// The number of packets by result, since the start.
     pub(super) fn packets(&self) -> BTreeMap<String, u64> {
         self.counts.iter().map(|(result, n)| ((*result).to_owned(), *n)).collect()
     }
@@ -119,7 +119,7 @@ impl Port {
         self.receive_buffer
     }
 
-    /// Says what is wrong with the receive buffer, if something is.
+    /// Describes a problem with the receive buffer, if there is one.
     pub(super) fn buffer_note(&self) -> Option<String> {
         let (has, wanted) = (self.receive_buffer, RECEIVE_BUFFER);
         (has < wanted).then(|| {

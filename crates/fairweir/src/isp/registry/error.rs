@@ -1,10 +1,10 @@
-//! Why a change of the registry cannot be.
+//! Errors of changes to the registry.
 
 use ipnet::IpNet;
 
 use super::{ADDRESSES_MAX, PLANS_MAX, SUBSCRIBERS_MAX};
 
-/// Why a change cannot be.
+/// Why a change is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(in crate::isp) enum RegistryError {
     #[error("{0}")]
@@ -38,7 +38,7 @@ pub(in crate::isp) enum RegistryError {
 }
 
 impl RegistryError {
-    /// Which key of a plan or of a subscriber is wrong.
+    /// The wrong key of a plan or a subscriber.
     pub(in crate::isp) fn key(&self) -> &'static str {
         match self {
             RegistryError::BadName(_)

@@ -1,15 +1,14 @@
-//! Who has which plan: plans, subscribers and their addresses, with every rule that they obey.
+//! Who has which plan: plans, subscribers and their addresses, with all rules that they must satisfy.
 //!
-//! Pure: no file, no socket, no kernel. A list of changes is taken over as a whole or not at all;
-//! what it changed is returned as [`Effects`], from which the kernel's tables follow, and can be taken
-//! back by its [`Undo`].
+//! Pure: no file, no socket, no kernel. A list of changes is applied completely or not at all. Its effects are returned
+//! as [`Effects`], from which the kernel's tables are updated. It can be undone with its [`Undo`].
 //!
-//! Every record knows its [`Origin`]: the file, or the API. What the API says stays in force until
-//! the API says otherwise, over whatever the file says of the same name; so a record of the API
-//! hides the file's, and a record of the file that the API removed stays hidden.
+//! Every record has an [`Origin`]: the file, or the API. A record of the API stays in force until the API changes it,
+//! whatever the file has under the same name. So a record of the API hides the file's, and a record of the file that
+//! the API removed stays hidden.
 //!
-//! Invariants: each address belongs to one subscriber; each subscriber has a plan that exists; a
-//! plan's `users` counts its subscribers, and `counts` those of each origin.
+//! Invariants: each address belongs to one subscriber; each subscriber has an existing plan; a plan's `users` counts
+//! its subscribers, and `counts` those of each origin.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -37,7 +36,7 @@ pub(super) const SUBSCRIBERS_MAX: usize = 4_000_000;
 pub(super) const PLANS_MAX: usize = 511;
 /// The most addresses of a subscriber.
 pub(super) const ADDRESSES_MAX: usize = 64;
-/// The most names that are compared to find the nearest.
+/// The most names among which the nearest is searched for.
 const NEAREST_AMONG: usize = 20_000;
 
 /// Plans and subscribers.
@@ -46,14 +45,14 @@ pub(super) struct Registry {
     plans: BTreeMap<Arc<str>, PlanRecord>,
     subscribers: BTreeMap<Arc<str>, Record>,
     owners: Owners,
-    /// Of the file, and removed by the API.
+    /// Names of the file that the API removed.
     hidden: Hidden,
-    /// How many subscribers are of each [`Origin`], and how many leases have a plan by a command.
+    /// The number of subscribers of each [`Origin`], and the number of leases that have a plan from a command.
     counts: [usize; ORIGINS],
     pinned_leases: usize,
 }
 
-/// Names of the file's that the API removed.
+/// Names in the file that the API removed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Hidden {
     pub(super) plans: BTreeSet<Arc<str>>,
@@ -65,17 +64,17 @@ pub(super) struct Hidden {
 pub(super) struct PlanRecord {
     pub(super) entry: PlanEntry,
     pub(super) origin: Origin,
-    /// How many subscribers have it.
+    /// The number of subscribers that have the plan.
     pub(super) users: usize,
 }
 
-/// What is known of a subscriber but its name.
+/// What is known about a subscriber, except its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Record {
-    /// Shared with what the kernel has.
+    /// Shared with the kernel's state.
     pub(super) addresses: Arc<[IpNet]>,
     pub(super) plan: Arc<str>,
-    /// Shared by all of a file. One pointer, since there are as many of them as records.
+    /// Shared by all records of the file. A single pointer, because each record has one.
     said: Arc<Said>,
 }
 
@@ -87,13 +86,13 @@ impl Deref for Record {
     }
 }
 
-/// What is known of a session or a lease besides.
+/// What is additionally known about a session or a lease.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) session: Option<Session>,
-    /// The plan that it would have if a command had not given it another, which ends with it.
+    /// The plan that was reported, if a command has set another one. The command's plan ends with the session.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) own_plan: Option<String>,
 }
@@ -108,11 +107,11 @@ pub(super) struct Reported {
     pub(super) report: Report,
 }
 
-/// Who says a record, and what is known of it besides.
+/// The origin of a record, and what is additionally known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Said {
     pub(super) origin: Origin,
-    /// Of sessions and leases alone.
+    /// Only for sessions and leases.
     pub(super) report: Option<Report>,
 }
 
@@ -129,15 +128,15 @@ impl Said {
     }
 }
 
-/// Who said it.
+/// Where a record comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Origin {
     /// The file.
     File,
-    /// The API; the file has nothing of this name.
+    /// The API; the file has no record of this name.
     Api,
-    /// The API, instead of what the file says.
+    /// The API, overriding the file's record.
     ApiOverFile,
     /// A session that an access server reported.
     Radius,
@@ -145,34 +144,34 @@ pub(super) enum Origin {
     Lease,
 }
 
-/// How many there are.
+/// The number of origins.
 const ORIGINS: usize = Origin::Lease as usize + 1;
 
-/// Something to be changed.
+/// A change to the registry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     AddPlan(PlanEntry),
     AlterPlan(PlanEntry),
     RemovePlan(String),
     Add(SubscriberSpec),
-    /// What is `None` stays as it is.
+    /// Members that are `None` stay as they are.
     Alter {
         name: String,
         addresses: Option<Vec<IpNet>>,
         plan: Option<String>,
     },
-    /// Adds it, or changes it if it is there.
+    /// Adds the subscriber, or changes it if it exists.
     Set(SubscriberSpec),
     Remove(String),
-    /// A session or a lease begins or goes on.
+    /// A session or a lease begins or continues.
     Begin(SubscriberSpec, Origin),
-    /// The same, of a session that is known.
+    /// Like `Begin`, for a session whose id is known.
     BeginSession(SubscriberSpec, Session),
-    /// It is over; of a name that others said this changes nothing.
+    /// A session or a lease ends. Changes nothing if the name has another origin.
     End(String, Origin),
 }
 
-/// What was there before some changes, of all that they touched.
+/// The previous state of all that some changes touched.
 #[derive(Debug, Default)]
 pub(super) struct Undo {
     plans: BTreeMap<Arc<str>, Option<PlanRecord>>,
@@ -182,21 +181,21 @@ pub(super) struct Undo {
 }
 
 impl Undo {
-    /// What of plans was touched.
+    /// The names of the plans that were touched.
     pub(super) fn plan_names(&self) -> impl Iterator<Item = &str> {
         self.plans.keys().map(|name| &**name)
     }
 
-    /// What of subscribers was touched, and what it was before.
+    /// The subscribers that were touched, and their previous records.
     pub(super) fn subscribers(&self) -> impl Iterator<Item = (&str, Option<&Record>)> {
         self.subscribers.iter().map(|(name, before)| (&**name, before.as_ref()))
     }
 }
 
-/// A plan's name, what it was and what it is.
+/// A plan's name, its previous entry and its present entry.
 pub(super) type PlanEffect = (Arc<str>, Option<PlanEntry>, Option<PlanEntry>);
 
-/// What changes did on the whole: before and after, where these differ.
+/// The total effect of changes: previous and present state, where these differ.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Effects {
     pub(super) plans: Vec<PlanEffect>,
@@ -208,7 +207,7 @@ impl Effects {
         self.plans.is_empty() && self.subscribers.is_empty()
     }
 
-    /// How many subscribers came, changed and went.
+    /// The number of subscribers that were added, changed and removed.
     pub(super) fn counts(&self) -> [usize; 3] {
         let of = |(_, before, after): &(Arc<str>, Option<Record>, Option<Record>)| {
             (before.is_some(), after.is_some())
@@ -227,8 +226,8 @@ impl Registry {
         &self.subscribers
     }
 
-    /// Who has the address that `text` is, or the most specific prefix around it; then names that
-    /// begin with `text`, at most `max` of all, and whether there are more.
+    /// The owner of the address `text`, or of the most specific prefix around it; then names that
+    /// begin with `text`; at most `max` in all. Also returns whether there are more.
     pub(super) fn find(&self, text: &str, max: usize) -> (Vec<Arc<str>>, bool) {
         if text.is_empty() {
             return (Vec::new(), false);
@@ -246,13 +245,13 @@ impl Registry {
         (found, false)
     }
 
-    /// Who has the address that `text` is, or the most specific prefix around it.
+    /// The owner of the address `text`, or of the most specific prefix around it.
     pub(super) fn owner(&self, text: &str) -> Option<&Arc<str>> {
         let address = text.parse::<IpAddr>().map(IpNet::from).or_else(|_| text.parse::<IpNet>());
         self.owner_of(address.ok()?)
     }
 
-    /// Who has an address, or the most specific prefix around it.
+    /// The owner of an address, or of the most specific prefix around it.
     pub(super) fn owner_of(&self, address: IpNet) -> Option<&Arc<str>> {
         let lengths = (0..=address.prefix_len()).rev();
         let mut around = lengths.filter_map(|length| IpNet::new(address.addr(), length).ok());
@@ -263,12 +262,12 @@ impl Registry {
         &self.hidden
     }
 
-    /// How many sessions and leases are stored.
+    /// The number of sessions and leases in the journal.
     pub(super) fn stored_reports(&self) -> usize {
         self.count_of(Origin::Radius) + self.pinned_leases
     }
 
-    /// Whether something is not as it was before `undo`.
+    /// Whether anything differs from the state before `undo`.
     pub(super) fn differs(&self, undo: &Undo) -> bool {
         let plan = |(name, before): (&Arc<str>, &Option<PlanRecord>)| {
             self.plans.get(name) != before.as_ref()
@@ -279,12 +278,12 @@ impl Registry {
         undo.plans.iter().any(plan) || undo.subscribers.iter().any(subscriber)
     }
 
-    /// How many subscribers are of an origin.
+    /// The number of subscribers with this origin.
     pub(super) fn count_of(&self, origin: Origin) -> usize {
         self.counts[origin as usize]
     }
 
-    /// How many addresses all subscribers have.
+    /// The number of addresses of all subscribers.
     pub(super) fn address_count(&self) -> usize {
         self.owners.len()
     }
@@ -292,7 +291,7 @@ impl Registry {
     /// Makes changes on behalf of the API, all of them or none.
     ///
     /// # Errors
-    /// Which of them cannot be made, and why; then nothing has changed.
+    /// The index of the change that is refused, and why; nothing has changed then.
     pub(super) fn apply(&mut self, changes: &[Change]) -> Result<Undo, (usize, RegistryError)> {
         let mut undo = Undo::default();
         for (i, change) in changes.iter().enumerate() {
@@ -304,10 +303,10 @@ impl Registry {
         Ok(undo)
     }
 
-    /// Makes one more change whose undoing is added to `undo`.
+    /// Makes one more change, and adds what is needed to undo it to `undo`.
     ///
     /// # Errors
-    /// Why it cannot be made; then it has changed nothing.
+    /// The reason why it is refused; it has changed nothing then.
     pub(super) fn make(&mut self, change: &Change, undo: &mut Undo) -> Result<(), RegistryError> {
         match change {
             Change::AddPlan(entry) => self.add_plan(entry, Origin::Api, undo),
@@ -368,7 +367,7 @@ impl Registry {
         self.load_said(spec, origin)
     }
 
-    /// Adds a session or a lease that was stored.
+    /// Adds a session or a lease from the journal.
     pub(super) fn load_report(&mut self, stored: &Reported) -> Result<(), RegistryError> {
         let Reported { subscriber, origin, report } = stored;
         let report = (*report != Report::default()).then(|| report.clone());
@@ -386,19 +385,19 @@ impl Registry {
         self.put(spec, said, &mut Undo::default())
     }
 
-    /// Hides what the file says of a name.
+    /// Sets the names whose records in the file are hidden.
     pub(super) fn hide(&mut self, hidden: Hidden) {
         self.hidden = hidden;
     }
 
-    /// Takes changes back.
+    /// Undoes changes.
     pub(super) fn take_back(&mut self, undo: Undo) {
         for name in undo.subscribers.keys() {
             self.forget(name);
         }
         for (name, before) in undo.plans {
             match before {
-                // Who has it is counted as long as it is there.
+                // The present number of users is kept; it is updated with the subscribers below.
                 Some(record) => {
                     let users = self.plans.get(&name).map_or(0, |now| now.users);
                     self.plans.insert(name, PlanRecord { users, ..record });
@@ -415,7 +414,7 @@ impl Registry {
         restore(&mut self.hidden.subscribers, undo.hidden_subscribers);
     }
 
-    /// What changes did that `undo` takes back.
+    /// The effects of the changes that `undo` would undo.
     pub(super) fn effects(&self, undo: &Undo) -> Effects {
         let mut effects = Effects::default();
         for (name, before) in &undo.plans {
@@ -434,7 +433,7 @@ impl Registry {
         effects
     }
 
-    /// What leads from this to `target`.
+    /// The effects that lead from this registry to `target`.
     pub(super) fn effects_towards(&self, target: &Registry) -> Effects {
         let mut effects = Effects::default();
         let names: BTreeSet<&Arc<str>> = self.plans.keys().chain(target.plans.keys()).collect();
@@ -505,7 +504,7 @@ impl Registry {
         Ok(())
     }
 
-    /// The name as it is stored.
+    /// The name as the registry stores it.
     fn known_plan(&self, name: &str) -> Result<Arc<str>, RegistryError> {
         if let Some((known, _)) = self.plans.get_key_value(name) {
             return Ok(Arc::clone(known));
@@ -547,7 +546,7 @@ impl Registry {
             return Ok(());
         }
         let said = match old.origin {
-            // A plan is the session's, and ends with it. Its addresses are another customer's later.
+            // The command's plan ends with the session: the addresses will later be another customer's.
             origin @ (Origin::Radius | Origin::Lease) if addresses.is_none() => {
                 let mut report = old.report.clone().unwrap_or_default();
                 report.own_plan.get_or_insert_with(|| old.plan.to_string());
@@ -605,8 +604,8 @@ impl Registry {
         Ok(())
     }
 
-    /// A session or a lease: it gives way to what files and commands say, and takes its addresses from
-    /// older ones of its kind, whose end was not reported.
+    /// Begins a session or a lease. It gives way to records of files and commands. It takes its
+    /// addresses from older ones of its kind, whose end was not reported.
     fn begin(
         &mut self,
         spec: &SubscriberSpec,
@@ -659,7 +658,7 @@ impl Registry {
         self.put(spec, Said { origin, report }, undo)
     }
 
-    /// Everything that `put` needs, and the plan's name as it is stored.
+    /// Checks everything that `put` requires; returns the plan's name as the registry stores it.
     fn checked(&self, spec: &SubscriberSpec) -> Result<Arc<str>, RegistryError> {
         let plan = self.check(spec)?;
         for &address in &spec.addresses {
@@ -672,7 +671,7 @@ impl Registry {
         Ok(plan)
     }
 
-    /// The same, without regard to who has the addresses.
+    /// Like [`Registry::checked`], without checking who has the addresses.
     fn check(&self, spec: &SubscriberSpec) -> Result<Arc<str>, RegistryError> {
         check_name(&spec.name).map_err(RegistryError::BadName)?;
         let is_new = !self.subscribers.contains_key(spec.name.as_str());
@@ -718,7 +717,7 @@ impl Registry {
 }
 
 impl Origin {
-    /// After the API has changed it.
+    /// The origin after a change by the API.
     fn as_changed(self) -> Origin {
         match self {
             Origin::File | Origin::ApiOverFile => Origin::ApiOverFile,
@@ -726,7 +725,7 @@ impl Origin {
         }
     }
 
-    /// Whether a command said it.
+    /// Whether the record comes from a command.
     pub(super) fn is_of_api(self) -> bool {
         matches!(self, Origin::Api | Origin::ApiOverFile)
     }
@@ -737,12 +736,12 @@ impl Record {
         *self.addresses == *spec.addresses && *self.plan == *spec.plan
     }
 
-    /// The plan that a session or a lease would have if a command had not given it another.
+    /// The reported plan of a session or a lease, if a command has set another one.
     pub(super) fn own_plan(&self) -> Option<&String> {
         self.report.as_ref().and_then(|report| report.own_plan.as_ref())
     }
 
-    /// The session that it is.
+    /// The id of the session, if the record is one.
     pub(super) fn session(&self) -> Option<&Session> {
         self.report.as_ref().and_then(|report| report.session.as_ref())
     }
@@ -751,18 +750,18 @@ impl Record {
         self.origin == Origin::Lease && self.own_plan().is_some()
     }
 
-    /// Whether it is a session or a lease that the journal has.
+    /// Whether the record is a session or a lease that is in the journal.
     pub(super) fn is_stored_report(&self) -> bool {
         self.origin == Origin::Radius || self.is_pinned_lease()
     }
 
-    /// A session or a lease, as it is stored.
+    /// The session or lease as stored in the journal.
     pub(super) fn reported(&self, name: &str) -> Reported {
         let report = self.report.clone().unwrap_or_default();
         Reported { subscriber: self.spec(name), origin: self.origin, report }
     }
 
-    /// As a file or a request would contain it.
+    /// The record as a file or a request would contain it.
     pub(super) fn spec(&self, name: &str) -> SubscriberSpec {
         SubscriberSpec {
             name: name.to_owned(),
@@ -772,7 +771,7 @@ impl Record {
     }
 }
 
-/// Whether the kernel has the same to do for both.
+/// Whether both records mean the same for the kernel.
 fn is_alike(before: Option<&Record>, after: Option<&Record>) -> bool {
     match (before, after) {
         (Some(before), Some(after)) => {
@@ -782,7 +781,7 @@ fn is_alike(before: Option<&Record>, after: Option<&Record>) -> bool {
     }
 }
 
-/// Puts a name into a set, or takes it out, and notes how it was at first.
+/// Adds a name to a set or removes it, and notes its first state in `undo`.
 fn set(
     names: &mut BTreeSet<Arc<str>>,
     undo: &mut BTreeMap<Arc<str>, bool>,

@@ -1,5 +1,5 @@
-//! Who has an address, in 24 bytes for each: of a million subscribers a map from addresses to names
-//! took 170 MB.
+//! The owner of each address, in 24 bytes per address: for a million subscribers, a map from
+//! addresses to names took 170 MB.
 
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -10,18 +10,18 @@ use ipnet::IpNet;
 
 use super::Record;
 
-/// An index of the subscribers, which it is given at each call. Invariant: it knows each address of
-/// each of them, and no other.
+/// An index of the subscribers, which are passed to each call. Invariant: it has each address of
+/// each subscriber, and no other.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Owners {
     seeds: RandomState,
     table: HashTable<Entry>,
-    /// Names by their numbers; vacant numbers have none.
+    /// The names by number; a vacant number has no name.
     names: Vec<Option<Arc<str>>>,
     vacant: Vec<u32>,
 }
 
-/// An address by its hash, and its owner by a number.
+/// The hash of an address, and the number of its owner.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     hash: u32,
@@ -31,12 +31,12 @@ struct Entry {
 type Subscribers = BTreeMap<Arc<str>, Record>;
 
 impl Owners {
-    /// How many addresses there are.
+    /// The number of addresses.
     pub(super) fn len(&self) -> usize {
         self.table.len()
     }
 
-    /// Who of `subscribers` has this address.
+    /// The one of `subscribers` that has this address.
     pub(super) fn of(&self, address: &IpNet, subscribers: &Subscribers) -> Option<&Arc<str>> {
         let hash = self.hash(address);
         let name = |entry: &Entry| self.names[entry.owner as usize].as_ref();
@@ -49,7 +49,7 @@ impl Owners {
         self.table.find(spread(hash), has_it).and_then(name)
     }
 
-    /// Takes over all addresses of a subscriber that had none.
+    /// Adds all addresses of a subscriber that had none.
     pub(super) fn insert(&mut self, name: &Arc<str>, addresses: &[IpNet]) {
         let owner = self.vacant.pop().unwrap_or(self.names.len() as u32);
         if owner as usize == self.names.len() {
@@ -63,7 +63,7 @@ impl Owners {
         }
     }
 
-    /// Forgets a subscriber that has these addresses.
+    /// Removes a subscriber that has these addresses.
     pub(super) fn remove(&mut self, name: &Arc<str>, addresses: &[IpNet]) {
         for address in addresses {
             let hash = self.hash(address);
@@ -85,12 +85,12 @@ impl Owners {
     }
 }
 
-/// All bits of a hash that the table wants.
+/// Spreads a 32-bit hash over all bits that the table uses.
 fn spread(hash: u32) -> u64 {
     u64::from(hash).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// It follows from the subscribers.
+/// Any two indexes are equal: the subscribers, which are compared too, determine the index.
 impl PartialEq for Owners {
     fn eq(&self, other: &Owners) -> bool {
         self.len() == other.len()

@@ -1,5 +1,5 @@
-//! The registry against a model that is simple enough to be right: a list of names and addresses,
-//! searched from the beginning each time.
+//! Compares the registry with a model that is simple enough to be right: a list of names and
+//! addresses that is searched from the beginning each time.
 
 use fairweir_core::phantom::{Share, Signal};
 use fairweir_core::units::{Rate, Span};
@@ -114,7 +114,7 @@ fn moving_an_address_within_one_list_of_changes_works_and_effects_tell_before_an
 // ------------------------------------------------------------------------------------------------
 // The model
 
-/// Names, addresses and plans from so few that they meet often.
+/// Names, addresses and plans are drawn from a few, so that they often coincide.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Model {
     plans: Vec<(String, u64)>,
@@ -177,7 +177,7 @@ impl Model {
                 asks && self.make(&Change::Set(spec))
             }
             Change::Remove(name) => at(self, name).map(|i| self.subscribers.remove(i)).is_some(),
-            // Another property has those.
+            // These changes are covered by another property.
             Change::Begin(..) | Change::BeginSession(..) | Change::End(..) => false,
         }
     }
@@ -280,7 +280,7 @@ proptest! {
                     model = after.sorted();
                     let effects = registry.effects(&undo);
                     prop_assert_eq!(&effects, &before.effects_towards(&registry));
-                    // Undoing leads back, and doing it again forth.
+                    // Undoing restores the previous state; making the changes again the new one.
                     let done = registry.clone();
                     registry.take_back(undo);
                     prop_assert_eq!(&registry, &before);
@@ -362,11 +362,11 @@ fn a_plan_that_a_command_gives_a_session_ends_with_it_and_its_addresses_are_free
         registry.apply(&[begin("u1", "192.0.2.2", "slow"), plan("fast")]).unwrap();
         let plan_of = |registry: &Registry| registry.subscribers["u1"].plan.to_string();
         assert_eq!(registry.subscribers["u1"].origin, origin);
-        // It goes on with other addresses, and its own plan is noted.
+        // The session continues with other addresses; the reported plan is only noted.
         registry.apply(&[begin("u1", "192.0.2.3", "slow")]).unwrap();
         assert_eq!(plan_of(&registry), "fast");
         assert_eq!(registry.subscribers["u1"].own_plan().unwrap(), "slow");
-        // Another takes its address; after its end it has the plan of the report again.
+        // Another session takes its address. Once it has ended, it gets the reported plan again.
         registry
             .apply(&[begin("u2", "192.0.2.3", "slow"), begin("u1", "192.0.2.4", "slow")])
             .unwrap();

@@ -1,4 +1,4 @@
-//! The thread that asks the market's server, so that the daemon answers its own clients meanwhile.
+//! The thread that talks to the market's server. Meanwhile the daemon can answer its own clients.
 
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -9,25 +9,25 @@ use fairweir_market::household::Answers;
 use fairweir_market::identity::Enrolment;
 use fairweir_market::messages::Bid;
 
-/// What the thread is to ask the server.
+/// A request that the thread sends to the server.
 pub(super) enum Question {
     Look,
     Bid(Vec<Bid>),
 }
 
-/// What the server said.
+/// The server's reply.
 pub(super) enum Reply {
     Looked(Result<Answers, ClientError>),
     Placed(Vec<Bid>, Result<(), ClientError>),
 }
 
-/// Starts it; it ends when the sender drops.
+/// Starts the thread; it ends when the sender drops.
 pub(super) fn start(enrolment: Enrolment) -> io::Result<(Sender<Question>, Receiver<Reply>)> {
     let (asks, asked) = channel();
     let (says, said) = channel();
     let ask = move || {
         for question in asked {
-            // The address may have changed, so it is looked up each time.
+            // The address may have changed, so the name is resolved each time.
             let client = Client::of(&enrolment);
             let reply = match question {
                 Question::Look => Reply::Looked(client.and_then(|c| c.look(&enrolment.gateway))),

@@ -10,7 +10,7 @@ use tracing::warn;
 
 use crate::market::say;
 
-/// Prints what an agent's file says.
+/// Prints the settings of an agent's file.
 pub(crate) fn check(path: &Path, as_json: bool) -> anyhow::Result<()> {
     let AgentFile { preferences: Preferences { always, times }, warnings, .. } =
         AgentFile::load(path)?;
@@ -38,7 +38,7 @@ pub(crate) fn check(path: &Path, as_json: bool) -> anyhow::Result<()> {
     times.iter().try_for_each(|time| say(&format!("{}: {}", time.name, words(time.importance))))
 }
 
-/// A time of the week as status and `check --json` show it.
+/// A time of the week as printed by status and `check --json`.
 pub(super) fn time_in_json(time: &preferences::Time) -> Value {
     json!({
         "name": time.name,

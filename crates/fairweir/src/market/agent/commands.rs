@@ -1,4 +1,4 @@
-//! The commands of a household: enrolment, and what is asked of the agent that runs.
+//! The commands of a household: enrolment, and requests to the running agent.
 
 use std::io::{self, Read as _};
 use std::path::Path;
@@ -16,9 +16,9 @@ use crate::exit::Usage;
 use crate::market::cli::{BoostArgs, EnrolArgs, HolidayArgs, LeaveArgs};
 use crate::market::say;
 
-/// The most bytes of an authority's certificate.
+/// The size limit of an authority's certificate, in bytes.
 const AUTHORITY_SIZE_MAX: u64 = 64 << 10;
-/// The most bytes of a code.
+/// The size limit of a code, in bytes.
 const CODE_MAX: u64 = 256;
 
 pub(in crate::market) fn enrol(args: &EnrolArgs) -> anyhow::Result<()> {

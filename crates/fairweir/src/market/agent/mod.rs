@@ -1,9 +1,9 @@
 //! `fairweir market agent`: bids for a household, in its gateway.
 //!
-//! A service of [`fairweir_daemon`]: what it decides is `fairweir_market::household`; one thread asks the
-//! server, so that the daemon answers its own clients meanwhile. It looks at the market when a slot is
-//! closed, learns, decides, and bids for the slots to come, so that a server or an agent that is away
-//! for some slots loses nothing.
+//! A service of [`fairweir_daemon`]. `fairweir_market::household` makes its decisions. One thread
+//! talks to the server, so that the daemon can answer its own clients meanwhile. After each slot is
+//! closed, the agent reads the market's state, learns, decides, and bids for several slots ahead.
+//! So nothing is lost if the server or the agent is down for some slots.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError};
@@ -42,43 +42,43 @@ use wishes::{BOOST, HOLIDAY};
 /// The name of the instance.
 pub(crate) const NAME: &str = crate::instance::MARKET_AGENT;
 
-/// In the state directory.
+/// The file name in the state directory.
 const MEMORY_FILE: &str = "agent.json";
 const MEMORY_SIZE_MAX: u64 = 1 << 20;
 
-/// How often it sees whether the thread has an answer.
+/// How often to check whether the thread has a reply.
 const TICK_ASKED: Span = Span::millis(20);
-/// The most between two ticks.
+/// The longest time between two ticks.
 const TICK: Span = Span::secs(1);
-/// The longest time between two questions to the server, which show that it is there.
+/// The longest time between two requests to the server, in milliseconds; they show that it is reachable.
 const LOOK_AGAIN_MS: u64 = 300_000;
 const LOOK_AGAIN: Span = Span::millis(LOOK_AGAIN_MS);
-/// The policer has the rates of a slot this long after its beginning, or refused them.
+/// By this time after a slot begins, in milliseconds, the policer has set or refused its rates.
 const ENFORCED_MS: u64 = 1_000;
-/// How soon it looks again whether what the policer refused is in force.
+/// How soon to check again whether refused rates are in force, in milliseconds.
 const REFUSED_MS: u64 = 10_000;
-/// Where a slot begins when its bids end, all gateways have heard of their leases after this time.
+/// If bids end when their slot begins, all gateways have learned their leases this long after.
 const SPREAD_MAX: Span = Span::millis(300);
-/// How often it sees whether a slot has begun, where other daemons are to be told.
+/// How often to check whether a slot has begun, if other daemons are to be told.
 const TICK_TELLING: Span = Span::millis(100);
-/// After a failure it waits this long, twice as long each time up to [`RETRY_MAX`].
+/// The pause after a failure; it doubles each time, up to [`RETRY_MAX`].
 const RETRY_MIN: Span = Span::millis(200);
 const RETRY_MAX: Span = Span::secs(30);
 
-/// What is asked beyond status, reload, metrics and off.
+/// Requests other than status, reload, metrics and off.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
 enum Request {
-    /// A kind of use is above all others for some minutes; none ends that.
+    /// Puts a kind of use above all others for some minutes; 0 minutes ends that.
     Boost { kind: String, minutes: u32 },
-    /// Nothing is wanted for some days; none ends that.
+    /// Spends nothing for some days; 0 days ends that.
     Holiday { days: u32 },
-    /// Answered by the changes that undo it: importances (`always.KIND`, `time.NAME.KIND`), which are stored in `agent.d`,
-    /// `boost.KIND` in minutes, and `holiday` in days.
+    /// Changes importances (`always.KIND`, `time.NAME.KIND`), which are stored in `agent.d`,
+    /// `boost.KIND` in minutes, or `holiday` in days. The reply has the changes that undo it.
     Set { changes: Changes },
 }
 
-/// The agent's whole life.
+/// Runs the agent until it ends.
 pub(super) fn run(args: &AgentArgs) -> anyhow::Result<()> {
     let config = AgentFile::load(&args.config)?;
     let spec = Spec { metrics: config.metrics, ..args.service.spec(NAME, 4_096)? };
@@ -119,8 +119,8 @@ pub(super) fn run(args: &AgentArgs) -> anyhow::Result<()> {
     })
 }
 
-/// What was remembered; nothing if the file is not as this version writes it, because all of it can be
-/// learned or said again.
+/// The stored memory. Empty if the file is not in this version's format: all of it can be learned
+/// or set again.
 fn remember(dir: &StateDir) -> Result<Memory, Error> {
     let bytes = dir.read(MEMORY_FILE, MEMORY_SIZE_MAX)?;
     let read = bytes.map(|bytes| serde_json::from_slice(&bytes));
@@ -135,7 +135,7 @@ fn local(at_s: u64) -> Moment {
     local_time::local(at_s, &local_time::zone()).moment()
 }
 
-/// The agent as a service.
+/// The agent, as a service.
 struct Agent {
     teller: Teller,
     _lock: fairweir_daemon::StateLock,
@@ -143,26 +143,26 @@ struct Agent {
     config: AgentFile,
     enrolment: Enrolment,
     household: Household,
-    /// What of the household is on disk.
+    /// The household's memory as last written to disk.
     stored: Memory,
     asks: Sender<Question>,
     said: Receiver<Reply>,
-    /// The thread has a question.
+    /// Whether the thread is handling a request.
     is_asking: bool,
-    /// What stands at the server is known.
+    /// Whether the server's present state is known.
     is_fresh: bool,
-    /// When the server's clock was heard, and what it said, in milliseconds.
+    /// When the server's clock was last read, and its time in milliseconds.
     heard: Option<(Time, u64)>,
     retry: Span,
     error: Option<String>,
-    /// Bids that the server took.
+    /// The number of bids that the server accepted.
     placed: u64,
     look_at: Time,
     tick_at: Time,
 }
 
 impl Agent {
-    /// The server's time, in milliseconds; this host's until it was heard.
+    /// The server's time, in milliseconds; this host's time until the server's is known.
     fn market_ms(&self, now: Time) -> u64 {
         let since = |(at, said_ms): (Time, u64)| {
             said_ms.saturating_add(now.since(at).as_nanos() / NANOS_PER_MS)
@@ -170,7 +170,7 @@ impl Agent {
         self.heard.map_or_else(now_ms, since)
     }
 
-    /// The same in seconds.
+    /// The same time in seconds.
     fn market_s(&self, now: Time) -> u64 {
         self.market_ms(now) / 1_000
     }
@@ -185,7 +185,7 @@ impl Agent {
                     Ok(()) => {
                         self.heard = Some((now, said_ms));
                         self.is_fresh = true;
-                        // Bids that are refused again and again are not repeated ever faster.
+                        // The pause is kept while bids remain: refused bids must not be repeated ever faster.
                         if self.household.bids().is_empty() {
                             self.retry = RETRY_MIN;
                         }
@@ -207,7 +207,7 @@ impl Agent {
         }
     }
 
-    /// Looks again later: of what was asked it is not known whether it was done.
+    /// Schedules another look: it is unknown whether the server carried out the request.
     fn fail(&mut self, error: String, now: Time) {
         if self.error.is_none() {
             warn!("{error}");
@@ -220,7 +220,7 @@ impl Agent {
         self.retry = (self.retry * 2).min(most).max(RETRY_MIN);
     }
 
-    /// When to look again: after the open slot is closed, not all gateways at once.
+    /// The time until the next look: after the open slot is closed, at a different time for each gateway.
     fn wait(&self, answers: &Answers) -> Span {
         let (clock, rules) = (&answers.clock, &answers.clock.rules);
         let left_ms = clock.open_until_s.saturating_mul(1_000).saturating_sub(clock.now_ms);
@@ -229,7 +229,7 @@ impl Agent {
             return slot.clamp(Span::secs(1), RETRY_MAX);
         }
         if left_ms == 0 {
-            // The server is about to close it.
+            // The server is about to close the slot.
             return (slot / 10).clamp(Span::millis(50), Span::secs(1));
         }
         let spread = match rules.close_before_s {
@@ -239,10 +239,10 @@ impl Agent {
         let mut hash = DefaultHasher::new();
         self.enrolment.gateway.hash(&mut hash);
         let jitter = spread.min(RETRY_MAX) * (hash.finish() % 1_000) / 1_000;
-        // What the policer said is known a while after the slot has begun.
+        // The policer's result is known some time after the slot has begun.
         let begins_ms = rules.begins_s(clock.open_slot.saturating_sub(1)).saturating_mul(1_000);
         let begins_ms = begins_ms.checked_sub(clock.now_ms).unwrap_or(LOOK_AGAIN_MS);
-        // The policer may only have been away for a moment.
+        // Look again soon: the policer may only have been unavailable for a moment.
         let is_refused = answers.lease.is_some_and(|lease| lease.refused_slot.is_some());
         let most_ms = if is_refused { REFUSED_MS } else { LOOK_AGAIN_MS };
         let wait = Span::millis(left_ms.min(begins_ms.saturating_add(ENFORCED_MS)).min(most_ms));
@@ -281,7 +281,7 @@ impl Agent {
         Ok(format!("{times} times of the week"))
     }
 
-    /// Whether a daemon at home lets no more through than the lease.
+    /// Whether a daemon at home limits the rate to the lease.
     fn is_told_to_hold(&self, now: Time) -> bool {
         let told = self.household.guarantee(self.market_ms(now));
         told.is_some_and(|told| told.hold) && self.teller.is_followed()
@@ -325,7 +325,7 @@ impl Agent {
 }
 
 impl Agent {
-    /// What the household wants, as the configuration says it, and what it has asked for.
+    /// The household's preferences: those of the configuration, and temporary wishes.
     fn preferences(&self, now: Time) -> Value {
         let Preferences { always, times } = self.household.preferences();
         let (boosted, holiday) = self.household.wishes();
@@ -369,7 +369,7 @@ impl Service for Agent {
         }
         let guarantee = self.household.guarantee(self.market_ms(now));
         self.teller.handle_tick(&self.config.told, guarantee, now);
-        // The next slot's rate is told when it begins.
+        // The rate of the next slot is told when it begins.
         let market_ms = self.market_ms(now);
         let left =
             |until_s: u64| Span::millis(until_s.saturating_mul(1_000).saturating_sub(market_ms));
@@ -389,7 +389,7 @@ impl Service for Agent {
         now: Time,
         _: &mut Progress<'_>,
     ) -> Answer {
-        // The same wish by another way.
+        // The command's request as a change of settings.
         let wish = |key: String, number: u32| {
             Changes::from([(key, (number > 0).then_some(Setting::Number(number)))])
         };

@@ -1,4 +1,4 @@
-//! What the household asks for now, beside what its file says.
+//! Temporary wishes of the household, in addition to its file.
 
 use fairweir_config::agent::{self, KINDS};
 use fairweir_config::host::set::{Changes, Setting};
@@ -11,7 +11,7 @@ use crate::host::stored::put;
 use crate::host::wire::Changed;
 use crate::market::cli::{BOOST_MINUTES_MAX, HOLIDAY_DAYS_MAX};
 
-/// `boost.KIND` or `holiday`: what is asked for now, and not by the configuration.
+/// The keys `boost.KIND` and `holiday`: temporary wishes, which are not part of the configuration.
 #[derive(Clone, Copy)]
 enum Wish {
     Boost(Kind),
@@ -27,7 +27,7 @@ impl Wish {
         }
     }
 
-    /// Its unit in seconds, and the most of them.
+    /// The length of the wish's unit in seconds, and the most units.
     fn unit(self) -> (u64, u32) {
         match self {
             Wish::Boost(_) => (60, BOOST_MINUTES_MAX as u32),
@@ -37,7 +37,7 @@ impl Wish {
 }
 
 impl Agent {
-    /// Changes what the household wants: all of it, or nothing.
+    /// Changes the household's preferences and wishes: all changes or, on an error, no change.
     pub(super) fn set(&mut self, changes: &Changes, now: Time) -> Result<Changed, String> {
         let is_wish = |key: &String| key == HOLIDAY || key.starts_with(BOOST);
         let mut wishes = Vec::new();
@@ -59,7 +59,7 @@ impl Agent {
         let names: Vec<&String> =
             self.household.preferences().times.iter().map(|t| &t.name).collect();
         for (key, value) in &stored {
-            // A value of a time that has gone can be removed.
+            // A value for a time of the week that no longer exists can still be removed.
             if let (Some(["time", name, _]), Some(_)) = (agent::path_of(key).as_deref(), value)
                 && !names.iter().any(|known| known == name)
             {
@@ -102,7 +102,7 @@ impl Agent {
     }
 }
 
-/// The answer to a wish.
+/// The reply to a wish.
 fn wish_in_words(wish: Wish, number: u64) -> String {
     let kind = |kind: Kind| KINDS[kind as usize];
     match (wish, number) {

@@ -1,15 +1,14 @@
-//! What groups received: the last hour by seconds, the last 31 days by minutes.
+//! What groups received: the last hour per second, the last 31 days per minute.
 //!
-//! `fairweir page` records, once a second, for all hosts and routers of the machine, also while no
-//! browser looks ([`record`]). It has no privileges and controls nothing, so neither a slow disk nor
-//! a damaged file can hold a daemon (docs/decisions/0009-the-page-records-the-history.md). It answers
-//! `fairweir history` at its socket.
+//! `fairweir page` records once a second for all hosts and routers of the machine, even while no
+//! browser is connected ([`record`]). It has no privileges and controls nothing, so neither a slow disk
+//! nor a damaged file can delay a daemon (docs/decisions/0009-the-page-records-the-history.md). It answers
 //!
 //! | module | its job |
 //! |---|---|
 //! | [`record`] | from the counters of daemons to samples, and when they are written |
 //! | [`store`] | the file: SQLite |
-//! | [`show`] | `fairweir history` |
+//! | [`record`] | turns counters of daemons into samples, and decides when they are written |
 //! | [`suggest`] | `fairweir suggest`: weights that would have helped |
 
 use serde::{Deserialize, Serialize};
@@ -24,36 +23,36 @@ pub(crate) mod suggest;
 
 pub(crate) use show::run;
 
-/// What a daemon said at a time.
+/// What a daemon reported at one time.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Sample {
     /// Seconds since 1970.
     pub(crate) at: u64,
-    /// The instance.
+    /// The daemon's instance.
     pub(crate) daemon: String,
-    /// Which run of the daemon the counters are of.
+    /// The run of the daemon to which the counters belong.
     pub(crate) run: String,
-    /// The time since the sample before; `None` if what arrived has no known time.
+    /// The time since the previous sample; `None` if it is not known when the bytes arrived.
     pub(crate) span_ms: Option<u64>,
     pub(crate) capacity_bps: Option<u64>,
     pub(crate) queue_ms: Option<f64>,
     pub(crate) groups: Vec<GroupSample>,
 }
 
-/// What a group received in a step. Steps in which it received nothing have no point.
+/// What a group received in a step. A step in which it received nothing has no point.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct Point {
-    /// Its begin, in seconds since 1970.
+    /// The begin of the step, in seconds since 1970.
     pub(crate) at: u64,
     pub(crate) daemon: String,
     pub(crate) group: String,
     pub(crate) received_bytes: u64,
-    /// What arrived in this step or before while it was not recorded.
+    /// Bytes counted in this step that arrived in it or earlier, while nothing was recorded.
     pub(crate) late_bytes: u64,
-    /// The largest in the step.
+    /// The largest capacity in the step.
     pub(crate) capacity_bps: Option<u64>,
-    /// The longest queue at the ISP in the step.
+    /// The longest queueing delay at the ISP in the step.
     pub(crate) queue_ms: Option<f64>,
 }
 
@@ -61,9 +60,9 @@ pub(crate) struct Point {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Points {
     pub(crate) points: Vec<Point>,
-    /// Where the next ones begin, if there are more.
+    /// The time at which the next query should begin, if there are more points.
     pub(crate) next: Option<u64>,
-    /// Why nothing is recorded now, if so.
+    /// The reason if nothing is recorded now; null otherwise.
     pub(crate) fault: Option<String>,
 }
 
@@ -73,7 +72,7 @@ pub(crate) struct Second {
     /// Seconds since 1970.
     pub(crate) at: u64,
     pub(crate) capacity_bps: Option<u64>,
-    /// Its index among the groups of the daemon.
+    /// The index of the group among the groups of the daemon.
     pub(crate) group: usize,
     pub(crate) weight: u32,
     pub(crate) rate_bps: u64,

@@ -1,9 +1,9 @@
-//! From the counters of daemons to the file: what is recorded, when it is written, and what happens
-//! while it cannot be.
+//! From the daemons' counters to the file: what is recorded, when it is written, and what happens
+//! while the file cannot be written.
 //!
-//! Samples are kept for [`FLUSH_PERIOD`] and written together, so that a disk is not written to every
-//! second. A sample that is lost costs the time of what it counted, not the bytes: the next one of the
-//! same run of the daemon has the larger counter.
+//! Samples are kept in memory for [`FLUSH_PERIOD`] and written together, to avoid a disk write
+//! every second. Losing a sample loses only the times of its bytes, not the bytes: the next sample
+//! of the same run of the daemon has a counter that includes them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -29,16 +29,16 @@ use crate::page::household::{self, ProxyStatus};
 /// How often daemons are asked.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// How often samples are written, and a file that cannot be written to is tried again.
+/// How often samples are written, and how often a file that cannot be written is tried again.
 const FLUSH_PERIOD: Span = Span::secs(10);
 
-/// The longest time between two samples that have a rate; after a longer one there is only a sum.
+/// The longest time between two samples that yields a rate; a longer one yields only a sum.
 const SPAN_MAX: Span = Span::secs(5);
 
-/// The most samples that wait for a file that cannot be written to.
+/// The most samples that are kept while the file cannot be written.
 const PENDING_MAX: usize = 600;
 
-/// The history of this machine. Clones are the same one.
+/// The history of this machine. Clones share the same state.
 #[derive(Clone)]
 pub(crate) struct History(Arc<Mutex<Inner>>);
 
@@ -48,15 +48,15 @@ struct Inner {
     store: Option<Store>,
     pending: Vec<Sample>,
     flush_at: Time,
-    /// When daemons were heard last.
+    /// When each daemon was last heard.
     heard: BTreeMap<String, Time>,
-    /// What is wrong, if something is.
+    /// The current fault, if there is one.
     fault: Option<String>,
 }
 
 impl History {
-    /// The history in a file of at most this size. If it cannot be opened, nothing is recorded until
-    /// it can be.
+    /// Opens the history in a file of at most `bytes_max`. If it cannot be opened, nothing is recorded
+    /// until it can be.
     pub(crate) fn open(path: &Path, bytes_max: u64) -> History {
         let inner = Inner {
             path: path.to_owned(),
@@ -72,10 +72,10 @@ impl History {
         history
     }
 
-    /// Records from now on, in a thread of its own.
+    /// Starts recording, in a thread of its own.
     ///
     /// # Errors
-    /// If the kernel has no thread.
+    /// If the thread cannot be started.
     pub(crate) fn begin(&self, run_dir: &Path) -> std::io::Result<()> {
         let (history, mut daemons) = (self.clone(), Daemons::new(run_dir));
         let record = move || {
@@ -93,12 +93,12 @@ impl History {
         Ok(())
     }
 
-    /// Why nothing is recorded now, if so.
+    /// The reason if nothing is recorded now.
     pub(crate) fn fault(&self) -> Option<String> {
         self.lock().fault.clone()
     }
 
-    /// Takes in what daemons said.
+    /// Adds what the daemons reported to the pending samples, and writes them when it is time.
     pub(crate) fn take_in(&self, all: Vec<(String, Heard)>, wall: u64, now: Time) {
         let mut inner = self.lock();
         inner.heard.retain(|name, _| all.iter().any(|(other, _)| other == name));
@@ -114,28 +114,28 @@ impl History {
         }
     }
 
-    /// Writes what waits.
+    /// Writes the pending samples.
     ///
     /// # Errors
-    /// Why it is not written.
+    /// The reason why they could not be written.
     pub(crate) fn flush(&self) -> Result<(), String> {
         self.lock().flush(monotonic_now())
     }
 
-    /// Points, up to now.
+    /// Points up to now that match the query.
     ///
     /// # Errors
-    /// Why there are none.
+    /// The reason why there are none.
     pub(crate) fn points(&self, query: &Query) -> Result<Points, String> {
         let mut inner = self.lock();
         let (points, next) = inner.read(|store| store.points(query))?;
         Ok(Points { points, next, fault: inner.fault.clone() })
     }
 
-    /// What would have helped in the last hour, for each daemon of which something is stored.
+    /// The weights that would have helped in the last hour, for each daemon that has stored rows.
     ///
     /// # Errors
-    /// Why it is not known.
+    /// The reason why they are not known.
     pub(crate) fn suggest(&self) -> Result<Vec<Suggested>, String> {
         let from = unix_now().saturating_sub(SECONDS_KEPT_S);
         let daemons = self.lock().read(|store| Ok(store.daemons()))?;
@@ -158,7 +158,7 @@ impl History {
 
 impl Inner {
     fn read<T>(&mut self, read: impl FnOnce(&Store) -> Result<T, StoreError>) -> Result<T, String> {
-        // What cannot be written does not keep what is there from being read.
+        // If pending samples cannot be written, the stored rows can still be read.
         let flushed = self.flush(monotonic_now());
         let Some(store) = &self.store else { return Err(flushed.err().unwrap_or_default()) };
         let read = read(store);
@@ -182,11 +182,11 @@ impl Inner {
         let mut store = store.map_err(|e| self.note(&e))?;
         let monotonic = now.since(Time::ZERO).as_nanos() / 1_000_000_000;
         let recorded = store.record(&self.pending).and_then(|()| {
-            // From here on they are counted.
+            // The samples are now in the file.
             self.pending.clear();
             store.prune(unix_now(), monotonic)
         });
-        // A damaged file is opened again, which sets it aside.
+        // Closes a damaged file: opening it again sets it aside.
         self.store = Some(store).filter(|_| !matches!(&recorded, Err(e) if e.is_damage()));
         recorded.map_err(|e| self.note(&e))?;
         if self.fault.take().is_some() {
@@ -195,7 +195,7 @@ impl Inner {
         Ok(())
     }
 
-    /// Logs a fault once.
+    /// Logs a fault, unless it is the same as the previous one.
     fn note(&mut self, error: &StoreError) -> String {
         let text = error.to_string();
         if self.fault.as_ref() != Some(&text) {
@@ -205,7 +205,7 @@ impl Inner {
         text
     }
 
-    /// Makes room for what comes: a sample with a later one of the same run is the first to go.
+    /// Makes room for new samples. A sample that has a later one of the same run is removed first.
     fn shorten(&mut self) {
         while self.pending.len() > PENDING_MAX {
             let next = |i: usize| {

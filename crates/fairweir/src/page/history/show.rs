@@ -17,10 +17,10 @@ use crate::table::{self, Align};
 use crate::words::mbit;
 use fairweir_daemon::unix_now;
 
-/// Columns of the picture of a group's rate.
+/// Columns of the chart of a group's rate.
 const COLUMNS: u64 = 40;
 
-/// The longest time that seconds are kept.
+/// How long per-second rows are kept.
 const SECONDS_S: u64 = super::store::SECONDS_KEPT_S;
 
 pub(crate) fn run(args: &HistoryArgs) -> anyhow::Result<()> {
@@ -54,17 +54,17 @@ pub(crate) fn run(args: &HistoryArgs) -> anyhow::Result<()> {
     Ok(print_table(out, &points, &query)?)
 }
 
-/// The step that the stored rows allow.
+/// The smallest step that the stored rows allow.
 fn step_of(since_s: u64, step_s: u64) -> Result<u64, Usage> {
     match (since_s, step_s) {
         (_, 0) => Err(Usage("--step is out of range (1s or longer)".to_owned())),
         (0..=SECONDS_S, step) => Ok(step),
-        // Longer ago only minutes are known.
+        // For older times there are only per-minute rows.
         (_, step) => Ok(step.div_ceil(60) * 60),
     }
 }
 
-/// The instance for a device, whether it runs now or not.
+/// The instance for a device, whether it is running or not.
 fn instance(run_dir: &Path, dev: &str) -> anyhow::Result<String> {
     let _ = devices(run_dir).context("cannot list the daemons")?;
     Ok(instance_of(run_dir, dev)?)
@@ -107,7 +107,7 @@ fn print_csv(out: &mut impl Write, points: &[Point], step_s: u64) -> io::Result<
     Ok(())
 }
 
-/// As RFC 4180 has it.
+/// Quotes a field as in RFC 4180.
 fn quoted(text: &str) -> String {
     if text.contains([',', '"', '\n', '\r']) {
         format!("\"{}\"", text.replace('"', "\"\""))
@@ -116,12 +116,12 @@ fn quoted(text: &str) -> String {
     }
 }
 
-/// What is printed of a group.
+/// What is printed about a group.
 #[derive(Default)]
 struct Sums {
     received: u64,
     late: u64,
-    /// By step.
+    /// Bytes by step.
     steps: BTreeMap<u64, u64>,
 }
 
@@ -170,7 +170,7 @@ fn print_table(out: &mut impl Write, points: &[Point], query: &Query) -> io::Res
     Ok(())
 }
 
-/// A bar of eight heights.
+/// A character of the chart: a bar of one of eight heights.
 fn bar(value: u64, most: u64) -> char {
     const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     match value {

@@ -15,32 +15,32 @@ use crate::host::client::device_of;
 use crate::page::ask::{Request, ask};
 use crate::words::{count, mbit};
 
-/// What is suggested for a daemon.
+/// The suggestions for a daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct Suggested {
-    /// The instance.
+    /// The daemon's instance.
     pub(crate) daemon: String,
-    /// What was seen, in words.
+    /// A description of what was seen, in words.
     pub(crate) summary: String,
-    /// What would help most is first.
+    /// The weight that would help most is first.
     pub(crate) weights: Vec<SuggestedWeight>,
 }
 
-/// A weight for a group.
+/// A suggested weight for a group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(feature = "evidence", derive(schemars::JsonSchema))]
 pub(crate) struct SuggestedWeight {
     pub(crate) group: String,
     pub(crate) weight: Weight,
-    /// Why, in words.
+    /// The reason, in words.
     pub(crate) reason: String,
-    /// How often it received too little, and for how many seconds in all.
+    /// How often the group received too little, and for how many seconds in all.
     pub(crate) episodes: usize,
     pub(crate) seconds: usize,
-    /// What it took while the link was not full.
+    /// The rate that the group took while the link was not full.
     pub(crate) wanted_bps: Rate,
-    /// What it received in these seconds, and would have received with the weight.
+    /// The group's mean rate in these `seconds`, and the mean rate it would have had with `weight`.
     pub(crate) received_bps: Rate,
     pub(crate) would_receive_bps: Rate,
 }
@@ -68,8 +68,8 @@ pub(crate) fn run(args: &SuggestArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What the seconds of a daemon, the newest first, say about its groups: names, and whether the
-/// configuration has them now.
+/// Suggestions from the seconds of a daemon, the newest first. `groups` has the name of each group
+/// and whether the current configuration has it.
 pub(crate) fn suggested(
     daemon: String,
     groups: &[(String, bool)],
@@ -81,7 +81,7 @@ pub(crate) fn suggested(
             weight.get_or_insert(second.weight);
         }
     }
-    // What other weights did says nothing about those in force.
+    // Seconds with other weights say nothing about the current weights.
     let is_other =
         |second: &&Second| weights.get(second.group).is_none_or(|w| *w != Some(second.weight));
     let changed_at = seconds.iter().find(is_other).map_or(0, |second| second.at + 1);
@@ -166,7 +166,7 @@ mod tests {
         Second { at, capacity_bps, group, weight, rate_bps: kbit * 1_000, demand_bps }
     }
 
-    /// A call, alone and then 5 times beside a backup with weight 20; the newest first.
+    /// A call, first alone and then 5 times beside a backup with weight 20; the newest second first.
     fn evening(weight: u32) -> Vec<Second> {
         let mut all: Vec<Second> = (0..600).map(|s| second(s, 1, weight, 4_000)).collect();
         for s in (1..=5).flat_map(|i| i * 1_000..i * 1_000 + 20) {

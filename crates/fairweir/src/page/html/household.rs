@@ -1,14 +1,14 @@
-//! The part of the document in which a household says what it wants of the credit market.
+//! The part of the document in which a household states its preferences for the credit market.
 
 use super::{Forms, Html};
 use crate::page::shown::{HouseholdView, WantedView};
 
-/// The highest that can be stated ahead. Source: docs/experiments/market.md.
+/// The highest importance that can be stated in advance. Source: docs/experiments/market.md.
 const IMPORTANCE_MAX: u8 = fairweir_core::market::preferences::IMPORTANCE_MAX;
 
-/// Minutes for which a kind can be put first.
+/// The durations, in minutes, for which a kind of use can be put first.
 const BOOSTS_MIN: [u32; 5] = [30, 60, 120, 240, 480];
-/// Days of a holiday.
+/// The lengths of a holiday that can be chosen, in days.
 const HOLIDAYS: [u32; 6] = [1, 2, 3, 7, 14, 21];
 
 impl Html {
@@ -77,7 +77,7 @@ impl Html {
         self.raw("</select></label> <button>Apply</button></form>");
     }
 
-    /// A form with some numbers and nothing.
+    /// A form that selects one of `numbers`, or `not`.
     fn choice(
         &mut self,
         daemon: &str,

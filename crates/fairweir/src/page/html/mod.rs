@@ -1,7 +1,7 @@
-//! The page as a document that needs no script: tables and forms. `page.ts` keeps its cells current,
-//! adds the chart and sends the forms without leaving the page.
+//! The page as a document of tables and forms that needs no script. `page.ts` keeps the cells up to
+//! date, adds the chart and sends the forms without leaving the page.
 //!
-//! Every text that is not written here passes [`Html::text`].
+//! Every text that is not a literal in this program passes through [`Html::text`].
 
 use std::fmt::Display;
 
@@ -17,19 +17,19 @@ mod isp;
 /// The largest weight. Source: docs/host/configuration.md.
 const WEIGHT_MAX: u32 = 10_000;
 
-/// Colours of groups in `page.css`; more groups begin again.
+/// The number of group colours in `page.css`; further groups start again with the first.
 const COLOURS: usize = 8;
 
-/// What a form needs; `None` where nothing may be changed.
+/// What a form needs; `None` where no change is allowed.
 #[derive(Clone, Copy)]
 pub(super) struct Forms<'f> {
-    /// The session's token against forged requests.
+    /// The session's token against cross-site request forgery.
     pub(super) csrf: &'f str,
     /// The last change of this session.
     pub(super) undo: Option<&'f Undo>,
 }
 
-/// The document.
+/// The whole document.
 pub(super) fn document(
     view: &View,
     recorded: &Recorded,
@@ -73,7 +73,7 @@ pub(super) fn subscribers(text: &str, found: &Result<Found, String>) -> String {
     html.raw("</main>").end(false)
 }
 
-/// A document with one sentence.
+/// A document that consists of one sentence.
 pub(super) fn sentence(text: &str, refresh: bool) -> String {
     let mut html = Html::begin(if refresh { "fairweir: signed in" } else { "fairweir" });
     html.raw("<header><h1>fairweir</h1></header><main><p>").text(text).raw("</p>");
@@ -113,18 +113,18 @@ impl Html {
         std::mem::take(&mut self.0)
     }
 
-    /// HTML that is written in this program; what comes from elsewhere does not compile.
+    /// Appends HTML from this program's source; a text from elsewhere does not compile.
     fn raw(&mut self, html: &'static str) -> &mut Html {
         self.0.push_str(html);
         self
     }
 
-    /// An attribute within a tag.
+    /// Appends an attribute within a tag.
     fn attribute(&mut self, name: &'static str, value: impl Display) -> &mut Html {
         self.raw(" ").raw(name).raw("=\"").text(value).raw("\"")
     }
 
-    /// Text or the value of an attribute in double quotes.
+    /// Appends a text, or the value of an attribute in double quotes, escaped.
     fn text(&mut self, text: impl Display) -> &mut Html {
         for c in text.to_string().chars() {
             match c {
@@ -442,7 +442,7 @@ impl Html {
     }
 }
 
-/// What all and one of them are called.
+/// The headings for all members and for one member.
 fn headings(members: Members) -> (&'static str, &'static str) {
     match members {
         Members::Groups => ("Groups", "Group"),
@@ -450,7 +450,7 @@ fn headings(members: Members) -> (&'static str, &'static str) {
     }
 }
 
-// `page.ts` writes numbers in the same way.
+// `page.ts` formats numbers in the same way.
 
 fn rate(bps: u64) -> String {
     crate::words::mbit(bps)

@@ -7,14 +7,14 @@ use std::path::Path;
 
 use super::*;
 
-/// What a link of 10 Mbit/s does with pages of one site (weight 7) beside downloads of the other (weight 3).
+/// How a link of 10 Mbit/s treats pages of one site (weight 7) beside downloads of the other (weight 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Link {
-    /// A queue for all, and a daemon with control `none`.
+    /// One queue for everything, and a daemon with control `none`.
     Fifo,
     /// The same queue, and a daemon with control `fairweir`.
     Controlled,
-    /// The ISP itself divides the link by weight; there the downloads come from another port.
+    /// The ISP divides the link by weight; in this case the downloads come from another port.
     Ideal,
 }
 
@@ -43,7 +43,7 @@ impl Link {
     }
 }
 
-/// The site in a browser, beside downloads of the other one.
+/// A site in a browser, beside downloads of another site.
 struct Play {
     // Dropped in this order.
     _browser: Browser,
@@ -54,7 +54,7 @@ struct Play {
 }
 
 impl Play {
-    /// Opens both sites and waits until the control has found the shares; `prepare` may change what the first site
+    /// Opens both sites and waits until the control has found the shares. `prepare` may change what the first site
     /// serves, in its directory.
     fn start(link: Link, prepare: impl FnOnce(&Path)) -> Play {
         let stage = Stage::with_link(10.0);
@@ -73,7 +73,7 @@ impl Play {
         thread::sleep(LINK_SETTLES);
         let browser = Browser::start(Kind::Chromium, &stage, &servers, true);
         browser.wait_until_heard(&daemon);
-        // The last one is in front; elsewhere Chromium begins no film.
+        // The site opened last is in the foreground; in a background window Chromium does not start a film.
         SITES.iter().rev().for_each(|site| browser.open(&stage, site));
         let is_there = |site: &str| servers.requests().iter().any(|request| request.site == site);
         wait_for(&stage, &browser, is_there);
@@ -81,7 +81,7 @@ impl Play {
         Play { _browser: browser, _daemon: daemon, servers, _server: server, stage }
     }
 
-    /// Waits, and returns what came over the link and what the other site's downloads had meanwhile, in Mbit/s.
+    /// Returns the rates over `span` of all traffic on the link and of the other site's downloads, in Mbit/s.
     fn watch(&self, span: Duration) -> [f64; 2] {
         let counts = || [self.stage.received(), self.servers.reported()[SITES[1]]];
         let before = counts();
@@ -91,7 +91,7 @@ impl Play {
     }
 }
 
-/// How long pages took to load within `span`, in ms, in rising order.
+/// The loading times of pages within `span`, in ms, in rising order.
 fn page_loads(link: Link, span: Duration) -> Vec<u64> {
     let play = Play::start(link, |_| {});
     let before = play.servers.loads_ms(SITES[0]).len();
@@ -121,17 +121,17 @@ fn pages_load_sooner_beside_downloads_of_another_site() {
     assert!(controlled <= 1.05 * ideal, "{controlled} for {ideal} ms");
 }
 
-/// The rates in which the film is served, kbit/s: the link could carry the best of them alone.
+/// The bitrates at which the film is served, in kbit/s; the link could carry the highest one by itself.
 const RUNGS: [u32; 6] = [500, 1_000, 2_000, 3_500, 5_000, 8_000];
 
-/// It says each second how much was played.
+/// The page reports each second how much was played.
 const FILM: &str = "<!doctype html><video id=v muted></video><script src=dash.js></script><script>
 const v = document.getElementById('v'), player = dashjs.MediaPlayer().create();
 player.initialize(v, 'film.mpd', true);
 setInterval(() => fetch(`/report?played_ms=${Math.round(v.currentTime * 1000)}`), 1000);
 </script>";
 
-/// What a film of dash.js was like: its mean rate in Mbit/s, and for which part of the time it played.
+/// The quality of a film in dash.js: its mean bitrate in Mbit/s, and the fraction of the time in which it played.
 fn film(link: Link, span: Duration, film: &Path) -> [f64; 2] {
     let play = Play::start(link, |site| {
         for entry in fs::read_dir(film).unwrap().map(Result::unwrap) {
@@ -146,7 +146,7 @@ fn film(link: Link, span: Duration, film: &Path) -> [f64; 2] {
     let played = requests.iter().filter_map(|r| r.uri.strip_prefix("/report?played_ms="));
     let played: Vec<f64> = played.map(|ms| ms.parse().unwrap()).collect();
     let plays = (played[played.len() - 1] - played[0]) * 1e-3 / (played.len() - 1) as f64;
-    // A segment that was asked for again has the rate of the last request.
+    // A segment that was requested more than once has the bitrate of the last request.
     let segments: BTreeMap<&str, usize> = requests
         .iter()
         .filter_map(|r| r.uri.strip_prefix("/chunk-stream")?.strip_suffix(".m4s")?.split_once('-'))

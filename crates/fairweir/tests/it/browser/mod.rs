@@ -18,17 +18,17 @@ use crate::common::played;
 use crate::common::sites::{ADDRESSES, Http, PORT_AGAIN, Page, Request, SITES, Servers};
 use crate::common::stage::{Daemon, SERVERS, Stage};
 
-/// Until both pages load and the control has found the shares.
+/// Time until both pages load and the control has found the shares.
 const SETTLE: Duration = Duration::from_secs(12);
 const MEASURED: Duration = Duration::from_secs(15);
-/// Until the link has the address that it gives itself, which breaks off what a browser loads.
+/// Time until the link has its self-assigned address, whose arrival aborts a browser's requests.
 const LINK_SETTLES: Duration = Duration::from_secs(3);
-/// A page that says nothing for so long is opened again, and given up in the end.
+/// A page that reports nothing for this time is opened again, and given up after several attempts.
 const OPENED_AGAIN: Duration = Duration::from_secs(15);
 const GIVEN_UP: Duration = Duration::from_secs(50);
-/// Until connections are decided that were before.
+/// Time until connections that existed before are decided.
 const SOON: Duration = Duration::from_secs(5);
-/// Until the extension has found the next daemon, and a page that asks three times a second has told of a request.
+/// Time until the extension has found the next daemon, and a page with three requests per second has reported one.
 const FOUND: Duration = Duration::from_secs(25);
 
 fn configuration(control: &str, video: &str, bulk: &str) -> String {
@@ -39,22 +39,22 @@ fn configuration(control: &str, video: &str, bulk: &str) -> String {
     )
 }
 
-/// What two sites had at the same time.
+/// The shares of two sites over the same time.
 struct Shared {
-    /// Bytes of the first site for each of the second, as their pages count them.
+    /// Bytes of the first site divided by bytes of the second, as counted by their pages.
     ratio: f64,
-    /// The part of all bytes that each flow group received, by name, as the daemon counts them.
+    /// The fraction of all bytes that each flow group received, by name, as counted by the daemon.
     parts: BTreeMap<String, f64>,
 }
 
-/// A server at all addresses of the CDN, so far away in each direction.
+/// A server at all addresses of the CDN, at this distance in each direction.
 fn far(stage: &Stage, delay: Duration) -> Far {
     let server = Far::with_delay(stage, "far", ADDRESSES[0], None, delay);
     ADDRESSES[1..].iter().for_each(|address| server.add_address(stage, "far", address));
     server
 }
 
-/// Waits until something that was opened is there; a page that was not loaded is opened again.
+/// Waits until everything that was opened has loaded; a page that did not load is opened again.
 fn wait_for(stage: &Stage, browser: &Browser, has_loaded: impl Fn(&str) -> bool) {
     let begun = Instant::now();
     let mut opened_at = begun;
@@ -77,7 +77,7 @@ fn share(kind: Kind, http: Http, has_extension: bool, configuration: &str) -> Sh
     stage.configure(configuration);
     let daemon: Daemon =
         stage.start_as(&["env", "RUST_LOG=tick=trace,fairweir::host::sites=debug"], &[]);
-    // Some round trip: a server that has 3 ms to send the next packet has less than its share at times.
+    // Not a short RTT: with only 3 ms to send the next packet, a server sometimes gets less than its share.
     let server = far(&stage, Duration::from_millis(10));
     let servers = Servers::start(&stage, &server, http);
     let browser = Browser::start(kind, &stage, &servers, has_extension);
@@ -115,7 +115,7 @@ fn received(status: &Value) -> BTreeMap<String, u64> {
     groups.map(of).collect()
 }
 
-/// What `fairweir extension` says while the browser uses the program, and after `uninstall`.
+/// Checks the output of `fairweir extension` while the browser uses the program, and after `uninstall`.
 fn leaves_nothing(stage: &Stage, kind: Kind) {
     let installed = || {
         let said = extension(stage, "status", kind).stdout;
@@ -131,7 +131,7 @@ fn sites_share_by_weight(kind: Kind, http: Http) {
         return;
     }
     let configuration = configuration("fairweir", "web:video.example.com", "web:bulk.example.net");
-    // What arrives by QUIC shows no delays, and addresses of a stage are private, where other hosts are not looked for.
+    // QUIC traffic shows no delays, and a stage has private addresses, at which no other hosts are looked for.
     let probed = format!("capacity = \"36mbit\"\nprobe = \"{}\"", SERVERS[0]);
     let configuration = match http {
         Http::Three => configuration.replace("capacity = \"36mbit\"", &probed),
@@ -145,7 +145,7 @@ fn sites_share_by_weight(kind: Kind, http: Http) {
     one_at_a_time(|| two_of_three(judged));
 }
 
-/// The same scenario as in the simulator: both pages open at once. The bytes are counted where they leave the link.
+/// The same scenario as in the simulator: both pages open at once. Bytes are counted as they leave the link.
 #[test]
 fn sites_of_a_scenario_share_by_weight_in_chromium_over_http_2() {
     if !privileged() || !are_installed() {
@@ -193,8 +193,8 @@ mod every_browser_shares_by_weight {
     }
 }
 
-/// Both sites' objects come from the same hosts and addresses, so both land in one group, however TCP then
-/// shares it between them.
+/// Both sites' objects come from the same hosts and addresses, so both are put into one group; how they share it
+/// is left to TCP.
 #[test]
 fn neither_names_on_the_wire_nor_addresses_tell_such_sites_apart() {
     if !privileged() || !are_installed() {
@@ -214,8 +214,8 @@ fn neither_names_on_the_wire_nor_addresses_tell_such_sites_apart() {
     }
 }
 
-/// How the connections of two sites are decided that load pages with images again and again for some 20 s;
-/// the pages of one seed are the same with each browser.
+/// How well connections are attributed for two sites that repeatedly load pages with images for some 20 s.
+/// A seed gives the same pages in each browser.
 fn decisions(kind: Kind, http: Http, one_way: Duration, seed: u64) -> Judged {
     let stage = Stage::new();
     stage.configure(&configuration("fairweir", "web:video.example.com", "web:bulk.example.net"));
@@ -232,7 +232,7 @@ fn decisions(kind: Kind, http: Http, one_way: Duration, seed: u64) -> Judged {
     judge(&stage, &servers, capture, one_way)
 }
 
-/// What a row of the table has to show, of all its plays together.
+/// Plays a row of the table; returns the sum over all its plays.
 fn row(kind: Kind, http: Http, rtt_ms: u64, seeds: std::ops::Range<u64>) -> Judged {
     let one_way = Duration::from_millis(rtt_ms) / 2;
     let mut all = Judged::default();
@@ -262,7 +262,7 @@ fn row(kind: Kind, http: Http, rtt_ms: u64, seeds: std::ops::Range<u64>) -> Judg
     all
 }
 
-/// Plays rows of the table, and says at the end whether all are as they should be.
+/// Plays the rows of the table, and checks at the end whether all of them meet the requirements.
 fn table(plays: &[(Kind, Http, u64)]) {
     if !privileged() || !are_installed() {
         return;
@@ -300,7 +300,7 @@ fn connections_are_decided_soon_and_right_otherwise() {
     ]);
 }
 
-/// A browser breaks off all that it loads when an address appears or goes.
+/// A browser aborts everything that it loads when an address is added or removed.
 #[test]
 fn a_daemon_that_starts_and_ends_breaks_off_nothing_that_a_browser_loads() {
     if !privileged() || !are_installed() {
@@ -330,23 +330,23 @@ fn a_daemon_that_starts_and_ends_breaks_off_nothing_that_a_browser_loads() {
     assert!(new.is_subset(&old), "new connections: {new:?} after {old:?}");
 }
 
-/// What loads pages in the play that shows what the extension costs.
+/// The setup that loads pages when the cost of the extension is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Loaded {
-    /// Chromium as it is.
+    /// Chromium without an extension.
     Alone,
-    /// With an extension that only hears of pages.
+    /// With an extension that only listens for page events.
     HearingPages,
-    /// Of responses too.
+    /// As above, also for responses.
     HearingResponses,
-    /// And of requests that leave.
+    /// As above, also for outgoing requests.
     HearingAll,
-    /// With fairweir's.
+    /// With fairweir's extension.
     Whole,
 }
 
-/// The parts of a core that the browser's first process, the extension's process and its program take at 100
-/// pages a minute, and the daemon.
+/// CPU use, in parts of a core, of the browser's first process, the extension's process and its program at 100
+/// pages a minute, and of the daemon.
 fn costs(loaded: Loaded) -> [f64; 4] {
     let stage = Stage::with_link(200.0);
     stage.configure(&configuration("fairweir", "web:video.example.com", "web:bulk.example.net"));
@@ -405,7 +405,7 @@ fn the_extension_costs_a_hundredth_of_a_core_at_100_pages_a_minute() {
     assert!(extension <= 0.01, "{extension:.4}, of which Chromium itself {:.4}", listening[1]);
 }
 
-/// The browser keeps its connections while the daemon starts again, and the next daemon knows them.
+/// The browser keeps its connections during a restart of the daemon, and the new daemon knows them.
 ///
 /// `cargo test -p fairweir --features evidence --test it browser::extension_and_daemon_outlive -- --ignored --nocapture`
 #[test]
@@ -434,7 +434,7 @@ fn extension_and_daemon_outlive_each_other() {
                 });
                 daemon.status()["sites"]["claims"]["counted"].as_u64().unwrap()
             };
-            // A spare connection of the browser, which carries no request, stays in the default group.
+            // A spare connection of the browser, on which no request was sent, stays in the default group.
             let wait_until_all_decided = |daemon: &Daemon, what: &str, patience: Duration| {
                 let deadline = Instant::now() + patience;
                 let both = |status: &Value| {
@@ -460,7 +460,7 @@ fn extension_and_daemon_outlive_each_other() {
             browser.open_sites(&stage, Some(&daemon));
             for _ in 0..2 {
                 decides(&daemon, 0);
-                // No connection opens while no daemon hears it.
+                // No connection is opened while no daemon would notice it.
                 thread::sleep(SOON);
                 wait_until_all_decided(&daemon, "all connections decided", FOUND);
                 daemon.signal(Signal::SIGTERM);

@@ -1,9 +1,9 @@
 //! An access network, with real TCP: the internet, the ISP's router, and subscribers behind it.
 //!
-//! The router forwards between `up` (towards the internet) and `sub` (towards the subscribers), which
-//! are veth pairs whose packets are no larger than the wire's. Between the internet and `up` lies a
-//! path that takes time, since TCP behaves like itself only there: two TUN devices and threads that
-//! hand packets over.
+//! The router forwards between `up` (towards the internet) and `sub` (towards the subscribers). Both are veth
+//! pairs with packets no larger than on the wire. Between the internet and `up` lies a path with a delay,
+//! since only there TCP behaves as it should: two TUN devices, and threads that hand packets
+//! over.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -22,28 +22,28 @@ use tempfile::TempDir;
 use super::stage::{Daemon, Download, round_trips, serve_without_end};
 use super::{FAIRWEIR, schema};
 
-/// Of the internet's server.
+/// An address of the internet's server.
 pub const SERVER4: &str = "10.9.0.1";
-/// Another of its addresses.
+/// Another IPv4 address of the internet's server.
 pub const SERVER4_OTHER: &str = "10.9.0.2";
-/// The same.
+/// The IPv6 address of the internet's server.
 pub const SERVER6: &str = "fd09::1";
-/// Subscribers' hosts: two each of alice and bob, and one that belongs to no subscriber.
+/// Addresses of subscribers' hosts: two each of alice and bob, and one that belongs to no subscriber.
 pub const ALICE4: &str = "192.0.2.1";
 pub const ALICE6: &str = "2001:db8:1::1";
 pub const BOB4: &str = "192.0.2.2";
 pub const BOB6: &str = "2001:db8:2::1";
 pub const NOBODY4: &str = "192.0.2.99";
 
-/// See the module.
+/// An access network; see the module.
 pub struct Access {
     internet: Netns,
     path: Netns,
     router: Netns,
     homes: Netns,
-    /// Where the internet's server sends without end on each connection.
+    /// The port at which the internet's server sends without end on each connection.
     port: u16,
-    /// The same of a server at the subscribers' side.
+    /// The port of such a server at the subscribers' side.
     home_port: u16,
     dir: TempDir,
 }
@@ -96,7 +96,7 @@ impl Access {
         access
     }
 
-    /// Makes the cable between the router and the subscribers.
+    /// Connects the router and the subscribers with a cable.
     pub fn plug_in_homes(&self) {
         self.router.run(|| {
             link::create_veth("sub", &self.homes, "wan").unwrap();
@@ -111,7 +111,7 @@ impl Access {
         });
     }
 
-    /// Pulls it out.
+    /// Disconnects that cable.
     pub fn unplug_homes(&self) {
         self.router.run(|| link::delete("sub").unwrap());
     }
@@ -120,7 +120,7 @@ impl Access {
         self.dir.path().join(name)
     }
 
-    /// Writes a file beside the configuration.
+    /// Writes a file into the directory of the configuration; returns its path.
     pub fn write(&self, name: &str, text: &str) -> String {
         fs::write(self.path(name), text).unwrap();
         self.path(name).display().to_string()
@@ -131,7 +131,7 @@ impl Access {
         self.start_as(&["env"])
     }
 
-    /// The same, by another program that starts it.
+    /// As [`Access::start`], with another program that starts the daemon.
     pub fn start_as(&self, program: &[&str]) -> Daemon {
         let log = self.path("daemon.log");
         let mut command = Command::new(program[0]);
@@ -144,7 +144,7 @@ impl Access {
         Daemon::begun(child, self.path("run/isp.sock"), log, |s| s["enforcing"] == true)
     }
 
-    /// Starts the daemon of a host for all addresses of subscribers, with `host.toml`.
+    /// Starts a host's daemon, with `host.toml`, for all addresses of subscribers.
     pub fn start_host(&self) -> Daemon {
         let log = self.path("host.log");
         let mut command = Command::new(super::daemon_binary());
@@ -167,7 +167,7 @@ impl Access {
         output
     }
 
-    /// Runs `fairweir isp`; it must work.
+    /// Runs `fairweir isp`, which must succeed.
     pub fn isp(&self, args: &str) -> String {
         let output = self.fairweir(&format!("isp {args}"));
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -179,7 +179,7 @@ impl Access {
         text
     }
 
-    /// Runs `fairweir isp`, which must refuse; what it says.
+    /// Runs `fairweir isp`, which must fail; returns its message.
     pub fn isp_refuses(&self, args: &str) -> String {
         let output = self.fairweir(&format!("isp {args}"));
         assert_eq!(output.status.code(), Some(1), "{args}: {output:?}");
@@ -191,34 +191,34 @@ impl Access {
         self.router.run(work)
     }
 
-    /// The same where subscribers' hosts are.
+    /// Runs `work` where the subscribers' hosts are.
     pub fn at_homes<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
         self.homes.run(work)
     }
 
-    /// The same at the internet's host.
+    /// Runs `work` on the internet's host.
     pub fn at_internet<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
         self.internet.run(work)
     }
 
-    /// The same at the last router before this one, from which packets come without a delay.
+    /// Runs `work` on the last router before this one, from which packets arrive without a delay.
     pub fn at_edge<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
         self.path.run(work)
     }
 
-    /// Round trips of small packets from the internet to a subscriber's host over `span`, sorted.
+    /// Round-trip times of small packets from the internet to a subscriber's host during `span`, sorted.
     pub fn round_trips(&self, host: &str, span: Duration) -> Vec<Duration> {
         let echo = self.homes.run(|| UdpSocket::bind((host, 0)).unwrap());
         let socket = self.internet.run(|| UdpSocket::bind("0.0.0.0:0").unwrap());
         round_trips(echo, &socket, Duration::from_millis(20), span)
     }
 
-    /// The internet's server, which sends without end on each connection.
+    /// Address of the internet's server, which sends without end on each connection.
     pub fn server(&self) -> SocketAddr {
         SocketAddr::new(SERVER4.parse().unwrap(), self.port)
     }
 
-    /// Starts a download of one of the subscribers' hosts.
+    /// Starts a download to a subscriber's host.
     pub fn download(&self, host: &str) -> Download {
         let host: IpAddr = host.parse().unwrap();
         let server = if host.is_ipv4() { SERVER4 } else { SERVER6 };
@@ -226,18 +226,18 @@ impl Access {
         Download::new(self.homes.run(|| connect_from(host, server)))
     }
 
-    /// The same from this address of the internet's server, by IPv4.
+    /// Starts a download to a subscriber's host from this IPv4 address of the internet's server.
     pub fn download_from(&self, server: &str, host: &str) -> Download {
         let (server, host) = (self.server_at(server), host.parse().unwrap());
         Download::new(self.homes.run(|| connect_from(host, server)))
     }
 
-    /// Where a server sends without end.
+    /// The socket address at which a server at `address` sends without end.
     pub fn server_at(&self, address: &str) -> SocketAddr {
         SocketAddr::new(address.parse().unwrap(), self.port)
     }
 
-    /// Starts an upload of one of the subscribers' hosts: a download of the internet's host.
+    /// Starts an upload from a subscriber's host, that is a download to the internet's host.
     pub fn upload(&self, host: &str) -> Download {
         let server = SocketAddr::new(host.parse().unwrap(), self.home_port);
         Download::new(self.internet.run(|| TcpStream::connect(server).unwrap()))
@@ -246,7 +246,7 @@ impl Access {
 
 impl Drop for Access {
     fn drop(&mut self) {
-        // Before the router goes: a policer that was kept outlives its daemon.
+        // Before the router is removed: a policer that is kept outlives its daemon.
         self.router.run(|| {
             for device in kept().unwrap_or_default() {
                 let _ = open_kept(&device);
@@ -259,7 +259,7 @@ fn up(name: &str, addresses: &[&str]) {
     for address in addresses {
         link::add_address(name, address.parse().unwrap()).unwrap();
     }
-    // TUN devices have none.
+    // TUN devices have no offloads, so an error does not matter.
     let _ = link::offloads(name, false);
     link::set_up(name).unwrap();
 }
@@ -268,7 +268,7 @@ fn route(to: &str, via: &str, device: &str) {
     link::add_route(to.parse().unwrap(), Some(via.parse().unwrap()), device).unwrap();
 }
 
-/// Hands packets from each device to the other, [`DELAY`] later, until the devices are gone.
+/// Passes packets from each device to the other after [`DELAY`], until the devices are removed.
 fn carry(wires: [OwnedFd; 2]) {
     let [a, b] = wires.map(File::from);
     for (mut from, mut to) in [(a.try_clone().unwrap(), b.try_clone().unwrap()), (b, a)] {
@@ -291,7 +291,7 @@ fn carry(wires: [OwnedFd; 2]) {
     }
 }
 
-/// One way.
+/// Delay in one direction.
 const DELAY: Duration = Duration::from_millis(5);
 
 fn connect_from(host: IpAddr, server: SocketAddr) -> TcpStream {
@@ -302,5 +302,5 @@ fn connect_from(host: IpAddr, server: SocketAddr) -> TcpStream {
     TcpStream::from(fd)
 }
 
-/// Long enough for a mean.
+/// Long enough for a mean rate.
 pub const SPAN: Duration = Duration::from_secs(2);

@@ -18,10 +18,10 @@ use super::sites::{ADDRESSES, CDN, Http, SITES, Servers};
 use super::stage::{Daemon, Stage};
 
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
-/// Until a browser runs.
+/// Time limit for a browser to start.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Whether the programs are there; `make test` installs them.
+/// Whether the browsers' programs are installed; `make test` installs them.
 pub fn are_installed() -> bool {
     let missing =
         ["chromium", "firefox-esr", "nginx", "npm", "zip"].into_iter().filter(|program| {
@@ -32,16 +32,16 @@ pub fn are_installed() -> bool {
     can_run(missing.is_empty(), &missing.join(", "))
 }
 
-/// A browser, which ends when this drops.
+/// A browser, which ends when dropped.
 pub struct Browser(fairweir_lab::browser::Browser);
 
 impl Browser {
-    /// With the extension or without, and without any page yet.
+    /// Starts a browser with or without the extension, without opening a page.
     pub fn start(kind: Kind, stage: &Stage, servers: &Servers, has_extension: bool) -> Browser {
         Browser::start_with(kind, stage, servers, has_extension.then(made))
     }
 
-    /// The same with the extension in a directory such as [`made`] gives.
+    /// Starts a browser with the extension in a directory such as [`made`] returns.
     pub fn start_with(
         kind: Kind,
         stage: &Stage,
@@ -70,13 +70,13 @@ impl Browser {
         Browser(fairweir_lab::browser::Browser::start(&setup).unwrap())
     }
 
-    /// Waits until the daemon has heard of the extension: requests that leave before tell nothing.
+    /// Waits until the daemon has heard from the extension: earlier requests are not reported.
     pub fn wait_until_heard(&self, daemon: &Daemon) {
         let is_heard = |status: &Value| status["sites"]["claims"]["users"] == 1;
         daemon.wait_for("heard", PATIENCE, is_heard);
     }
 
-    /// Opens the page of each site, once the daemon has heard of the extension.
+    /// Opens the page of each site, after the daemon has heard from the extension.
     pub fn open_sites(&self, stage: &Stage, heard_by: Option<&Daemon>) {
         if let Some(daemon) = heard_by {
             self.wait_until_heard(daemon);
@@ -86,8 +86,8 @@ impl Browser {
         }
     }
 
-    /// CPU time that the browser's first process has used, the extension's process in Chromium, and the program
-    /// that speaks for it.
+    /// CPU time used by the browser's first process, in Chromium by the extension's process, and by the program that
+    /// the browser starts for the extension.
     pub fn cpu_times(&self) -> [Duration; 3] {
         let mut sums = [Duration::ZERO; 3];
         for entry in fs::read_dir("/proc").unwrap() {
@@ -109,7 +109,7 @@ impl Browser {
         sums
     }
 
-    /// Opens a site's page; one that could not be loaded stays an error.
+    /// Opens a site's page once, without checking whether it loads.
     pub fn open(&self, stage: &Stage, site: &str) {
         self.0.open(stage.home(), site).unwrap();
     }
@@ -127,7 +127,7 @@ pub fn extension(stage: &Stage, command: &str, kind: Kind) -> Output {
     output
 }
 
-/// The extension as `make extension` makes it.
+/// The directory with the extension that `make extension` builds.
 pub fn made() -> PathBuf {
     static MADE: std::sync::Once = std::sync::Once::new();
     let root = Path::new(ROOT).canonicalize().unwrap();
@@ -138,7 +138,7 @@ pub fn made() -> PathBuf {
     root.join("target/extension")
 }
 
-/// An extension that only listens to pages and these events of requests, and does nothing: what Chromium itself takes.
+/// An extension that listens to pages and these request events and does nothing, to measure Chromium's own cost.
 pub fn listening_only(stage: &Stage, events: &[&str]) -> PathBuf {
     let of_requests = events.iter().map(|event| {
         format!(

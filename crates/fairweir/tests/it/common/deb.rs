@@ -1,4 +1,4 @@
-//! The Debian package of a binary, and a fresh Debian that runs systemd in a container.
+//! The Debian package of a binary, and a fresh Debian with systemd in a container.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -21,9 +21,9 @@ const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
 pub fn build(dir: &Path, path: &str) -> PathBuf {
     let mut make = Command::new(Path::new(ROOT).join("dist/make-deb"));
     make.env("FAIRWEIR", FAIRWEIR).env("OUT", dir.join("out")).env("PATH", path);
-    // The binary under test is large.
+    // The binary under test is large, so it is not compressed.
     make.env("COMPRESSION", "0");
-    // `make sbom` makes them; its own tests look into them.
+    // `make sbom` creates these files, and has its own tests.
     let sbom = dir.join("sbom");
     fs::create_dir(&sbom).unwrap();
     for name in ["fairweir.cdx.json", "THIRD-PARTY.txt"] {
@@ -34,7 +34,44 @@ pub fn build(dir: &Path, path: &str) -> PathBuf {
     String::from_utf8(output.stdout).unwrap().lines().last().unwrap().into()
 }
 
-/// A Debian of the least size, whose init is systemd, in the home of a [`Stage`].
+/// A Debian release, by its name for debootstrap.
+pub struct Suite {
+    pub name: &'static str,
+    pub what: &'static str,
+    libelf: &'static str,
+}
+
+const MIRROR: &str = "http://deb.debian.org/debian";
+
+pub const SUITES: [Suite; 2] = [
+    Suite { name: "bookworm", what: "Debian 12", libelf: "libelf1" },
+    Suite { name: "trixie", what: "Debian 13", libelf: "libelf1t64" },
+];
+
+/// The program that [`Suite::install`] needs.
+pub const DEBOOTSTRAP: &str = "debootstrap";
+
+impl Suite {
+    /// Installs a minimal system of this release into `system`.
+    ///
+    /// # Panics
+    /// If debootstrap fails, with its output.
+    pub fn install(&self, system: &Path) {
+        let packages = format!("systemd,{},zlib1g,iproute2,make,nftables", self.libelf);
+        let mut debootstrap = Command::new(DEBOOTSTRAP);
+        debootstrap.args(["--variant=minbase", "--include", &packages, self.name]);
+        run(debootstrap.arg(system).arg(MIRROR));
+    }
+}
+
+/// Runs a command; if it fails, panics with its output.
+fn run(command: &mut Command) {
+    let output = command.output().unwrap();
+    let said = [output.stdout, output.stderr].concat();
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&said));
+}
+
+/// A minimal Debian whose init is systemd, in the home of a [`Stage`].
 pub struct Container {
     nspawn: Child,
     leader: Pid,
@@ -42,32 +79,20 @@ pub struct Container {
 }
 
 impl Container {
-    /// What it needs of this machine.
-    pub const PROGRAMS: [&str; 2] = ["debootstrap", "systemd-nspawn"];
+    /// The programs that a container needs.
+    pub const PROGRAMS: [&str; 2] = [DEBOOTSTRAP, "systemd-nspawn"];
 
-    /// Installs Debian and boots it. FAIRWEIR_SYSTEM names one that is copied instead, as this makes it.
-    pub fn boot(stage: &Stage) -> Container {
+    /// Installs and boots a release. FAIRWEIR_SYSTEM names a system made by this function that is copied instead.
+    pub fn boot(stage: &Stage, suite: &Suite) -> Container {
         let dir = TempDir::new().unwrap();
         let system = dir.path().join("system");
-        let mut install = match std::env::var_os("FAIRWEIR_SYSTEM") {
-            Some(other) => {
-                let mut copy = Command::new("cp");
-                copy.arg("-a").arg(other);
-                copy
-            }
-            None => {
-                let mut debootstrap = Command::new("debootstrap");
-                debootstrap
-                    .args(["--variant=minbase", "--include=systemd,libelf1,zlib1g,iproute2"]);
-                debootstrap.arg("bookworm");
-                debootstrap
-            }
-        };
-        let output = install.arg(&system).output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+        match std::env::var_os("FAIRWEIR_SYSTEM") {
+            Some(other) => run(Command::new("cp").arg("-a").arg(other).arg(&system)),
+            None => suite.install(&system),
+        }
         let mut nspawn = Command::new("systemd-nspawn");
         nspawn.args(["--quiet", "--register=no", "--keep-unit", "--boot", "--console=pipe"]);
-        // What a machine has that is no container: BPF, tc, and /proc/sys of its own.
+        // Allows what a real machine allows: BPF, tc, and its own /proc/sys.
         nspawn.args(["--capability=all", "--system-call-filter=bpf perf_event_open @keyring"]);
         nspawn.env("SYSTEMD_NSPAWN_API_VFS_WRITABLE", "1").env("SYSTEMD_NSPAWN_LOCK", "0");
         nspawn.arg("-D").arg(&system).stdin(Stdio::null()).stdout(Stdio::null());
@@ -83,12 +108,12 @@ impl Container {
         container
     }
 
-    /// Where its files are, as this machine sees them.
+    /// The path of a container's file on this machine.
     pub fn path(&self, inside: &str) -> PathBuf {
         PathBuf::from(format!("/proc/{}/root{inside}", self.leader))
     }
 
-    /// Runs a command of the shell inside and waits for its end.
+    /// Runs a shell command in the container and waits for its end.
     pub fn run(&self, command: &str) -> Output {
         let mut enter = Command::new("nsenter");
         enter.args(["--all", "--target", &self.leader.to_string(), "--", "/bin/sh", "-c", command]);
@@ -96,26 +121,26 @@ impl Container {
         enter.output().unwrap()
     }
 
-    /// The same for one that must succeed; returns what it said on standard output.
+    /// Runs a shell command that must succeed; returns its standard output.
     pub fn succeed(&self, command: &str) -> String {
         let output = self.run(command);
         assert!(output.status.success(), "{command}: {output:?}\n{}", self.journal());
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// The last lines of the daemons, and what they do now.
+    /// The last log lines of the daemons, and their current state.
     fn journal(&self) -> String {
         let output =
             self.run("journalctl -b --no-pager -u 'fairweir*' | tail -40; fairweir status 2>&1");
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Whether something listens at this socket.
+    /// Whether a process listens on this socket.
     pub fn listens(&self, socket: &str) -> bool {
         UnixStream::connect(self.path(socket)).is_ok()
     }
 
-    /// Files below `/`, without those of dpkg, apt and the log.
+    /// Files below `/`, except those of dpkg, apt and the log.
     pub fn files(&self) -> BTreeSet<String> {
         let find = "find / -xdev \\( -path /var/lib/dpkg -o -path /var/log -o -path /var/cache \
                     -o -path /var/lib/apt -o -path /tmp -o -path /var/tmp \\) -prune -o ! -type d -print";
@@ -128,7 +153,7 @@ impl Drop for Container {
         if thread::panicking() {
             eprintln!("{}", self.journal());
         }
-        // With its init everything inside ends.
+        // When its init ends, everything in the container ends.
         let _ = kill(self.leader, Signal::SIGKILL);
         let _ = self.nspawn.wait();
     }
@@ -139,7 +164,7 @@ fn child_of(pid: u32) -> Option<Pid> {
     children.split_whitespace().next()?.parse().ok().map(Pid::from_raw)
 }
 
-/// Tries until there is something.
+/// Repeats `attempt` until it returns a value.
 pub fn wait<T>(patience: Duration, what: &str, mut attempt: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + patience;
     loop {

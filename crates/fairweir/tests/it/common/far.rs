@@ -1,8 +1,8 @@
 //! A server some milliseconds away from a [`Stage`]'s internet, whose TCP timestamps may lie.
 //!
-//! Two TUN devices, one in a namespace of the server and one in the internet, and threads that hand
-//! packets over later. A lie is written into the packets on the way, with a right checksum,
-//! as if the server's own clock had told it.
+//! Two TUN devices, one in the server's namespace and one in the internet, and threads that pass packets
+//! on after a delay. Lies are written into the packets on the way, with a correct checksum, as if they
+//! came from the server's clock.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -18,21 +18,21 @@ use fairweir_linux::{link, netns::Netns};
 
 use super::stage::{Download, Stage, serve_without_end};
 
-/// One way, if nothing else is said.
+/// Default delay in one direction.
 const DELAY: Duration = Duration::from_millis(10);
 
-/// How a server's timestamps lie, once it begins.
+/// How a server's timestamps lie once the lie has started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lie {
     /// The clock loses 15 ms a second: packets seem to wait longer and longer.
     Slow,
-    /// It gains 15 ms a second: packets seem to wait less and less.
+    /// The clock gains 15 ms a second: packets seem to wait less and less.
     Fast,
-    /// It stops for 300 ms and then makes up for it: packets seem to wait between 0 and 300 ms.
+    /// The clock stops for 300 ms and then catches up: packets seem to wait between 0 and 300 ms.
     Halting,
 }
 
-/// See the module.
+/// A server at some distance; see the module.
 pub struct Far {
     netns: Netns,
     address: SocketAddr,
@@ -40,12 +40,12 @@ pub struct Far {
 }
 
 impl Far {
-    /// A server at `address` whose packets come and go by the internet's device `name`.
+    /// A server at `address`, connected to the internet's device `name`.
     pub fn new(stage: &Stage, name: &str, address: &str, lie: Option<Lie>) -> Far {
         Far::with_delay(stage, name, address, lie, DELAY)
     }
 
-    /// The same, so far away in each direction.
+    /// As [`Far::new`], with this delay in each direction.
     pub fn with_delay(
         stage: &Stage,
         name: &str,
@@ -56,7 +56,7 @@ impl Far {
         Far::behind(stage, name, address, lie, delay, None)
     }
 
-    /// The same; what goes there passes the modem's queue.
+    /// As [`Far::with_delay`]; packets to the server pass through the modem's queue.
     pub fn behind(
         stage: &Stage,
         name: &str,
@@ -97,22 +97,22 @@ impl Far {
         self.address
     }
 
-    /// Where the server runs.
+    /// The server's namespace.
     pub fn netns(&self) -> &Netns {
         &self.netns
     }
 
-    /// Runs `work` at the server.
+    /// Runs `work` on the server.
     pub fn run<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
         self.netns.run(work)
     }
 
-    /// Starts a download from this server, in the home.
+    /// Starts a download from this server to the home.
     pub fn download(&self, stage: &Stage) -> Download {
         Download::new(stage.at_home(|| TcpStream::connect(self.address).unwrap()))
     }
 
-    /// The server has this IPv6 address too, behind the internet's device `name`.
+    /// Adds an IPv6 address to the server, behind the internet's device `name`.
     pub fn add_address6(&self, stage: &Stage, name: &str, address: &str) -> SocketAddr {
         let prefix = || format!("{address}/128").parse().unwrap();
         self.netns.run(|| {
@@ -126,21 +126,21 @@ impl Far {
         format!("[{address}]:{}", self.address.port()).parse().unwrap()
     }
 
-    /// The server has this IPv4 address too, behind the internet's device `name`.
+    /// Adds an IPv4 address to the server, behind the internet's device `name`.
     pub fn add_address(&self, stage: &Stage, name: &str, address: &str) {
         let prefix = || format!("{address}/32").parse().unwrap();
         self.netns.run(|| link::add_address("net", prefix()).unwrap());
         stage.at_internet(|| link::add_route(prefix(), None, name).unwrap());
     }
 
-    /// From now on the timestamps lie.
+    /// Makes the timestamps lie from now on.
     pub fn begin_to_lie(&self) {
         self.lies.store(true, Ordering::Relaxed);
     }
 }
 
-/// A home's modem: a FIFO in front of the uplink, whose packets no longer count against their sender's socket, as
-/// they do in a qdisc of this machine.
+/// A home's modem: a FIFO in front of the uplink. Unlike in a qdisc of this machine, packets in it no longer count
+/// against their sender's socket.
 pub struct Modem {
     mbit: f64,
     buffer: Duration,
@@ -154,17 +154,17 @@ impl Modem {
         Arc::new(Modem { mbit, buffer, free_at, carried: AtomicU64::new(0) })
     }
 
-    /// How long a packet would wait that came now.
+    /// How long a packet that arrived now would wait.
     pub fn wait(&self) -> Duration {
         self.free_at.lock().unwrap().saturating_duration_since(Instant::now())
     }
 
-    /// L2 bytes that it has carried.
+    /// Number of L2 bytes carried.
     pub fn carried(&self) -> u64 {
         self.carried.load(Ordering::Relaxed)
     }
 
-    /// When an IP packet that comes now has left; `None` if the buffer is full.
+    /// When an IP packet that arrives now will have left; `None` if the buffer is full.
     fn pass(&self, bytes: usize) -> Option<Instant> {
         let (bytes, now) = (bytes as u64 + 14, Instant::now());
         let mut free_at = self.free_at.lock().unwrap();
@@ -177,7 +177,7 @@ impl Modem {
     }
 }
 
-/// Hands packets over until a device is gone.
+/// Passes packets on until a device is removed.
 fn carry(
     from: &OwnedFd,
     to: &OwnedFd,
@@ -205,7 +205,7 @@ fn carry(
     thread::spawn(move || {
         for (due, packet) in receiver {
             thread::sleep(due.saturating_duration_since(Instant::now()));
-            // What the device does not take is lost.
+            // A packet that the device does not take is lost.
             let _ = to.write(&packet);
         }
     });
@@ -218,7 +218,7 @@ struct Liar {
 }
 
 impl Liar {
-    /// Writes another timestamp into a TCP packet where Linux puts it, and corrects the checksum.
+    /// Replaces the timestamp in a TCP packet, at the place where Linux puts it, and corrects the checksum.
     fn rewrite(&mut self, packet: &mut [u8]) {
         let is_stamped = packet.len() >= 52
             && packet[0] == 0x45

@@ -9,8 +9,8 @@ const DASH: &str = concat!(
     "/../../web/node_modules/dashjs/dist/modern/umd/dash.all.min.js"
 );
 
-/// Makes a film in segments of 2 s and puts dash.js beside it: `film.mpd` and `dash.js`. Its pictures are small,
-/// and each of its `rates`, in kbit/s, is constant.
+/// Makes a film in segments of 2 s, with `film.mpd`, and puts `dash.js` beside it. The pictures are small, and each
+/// of the `rates`, in kbit/s, is constant.
 pub fn make(dir: &Path, rates: &[u32], seconds: u64) {
     fs::copy(DASH, dir.join("dash.js"))
         .unwrap_or_else(|e| panic!("{DASH}: {e}; npm ci --prefix web"));

@@ -1,5 +1,5 @@
-//! An attacker in the internet: TCP segments with the address of the server of another host's
-//! connection.
+//! An attacker in the internet, who sends TCP segments with the source address of the server of another
+//! host's connection.
 
 use std::net::SocketAddrV4;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -12,14 +12,14 @@ use nix::sys::socket::{
     AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, recv, sendto, socket,
 };
 
-/// A connection as the forger knows it.
+/// The connection that is attacked, as the forger knows it.
 #[derive(Clone, Copy, Debug)]
 pub struct Victim {
     pub server: SocketAddrV4,
     pub client: SocketAddrV4,
 }
 
-/// What the forger knows and what it writes into segments; all have the checksum 0.
+/// What the forger knows and writes into segments. The TCP checksum is 0 unless stated otherwise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forgery {
     /// Knows addresses and ports only: random sequence, acknowledgement and timestamp.
@@ -27,14 +27,14 @@ pub enum Forgery {
     /// Sees the connection's segments: the next sequence number, the true acknowledgement, and a
     /// timestamp up to 3 s newer than the true one.
     NextWithNewStamp,
-    /// Opens connections from 250 addresses to the client's address, with right checksums, and never
-    /// finishes one.
+    /// Opens connections from 250 addresses to the client's address, with correct checksums, and completes
+    /// no handshake.
     Syn,
-    /// Answers echo requests in the server's name, with right checksums.
+    /// Sends echo replies in the server's name, with correct checksums.
     EchoReply,
 }
 
-/// A thread that forges until this drops.
+/// A thread that forges until it is dropped.
 pub struct Forger {
     stop: Arc<AtomicBool>,
     sent: Arc<AtomicU64>,
@@ -47,7 +47,7 @@ impl Forger {
         let raw = |family, kind, protocol| -> OwnedFd {
             socket(family, kind, SockFlag::SOCK_CLOEXEC, protocol).unwrap()
         };
-        // IPPROTO_RAW: the IP header is in what is sent.
+        // IPPROTO_RAW: the data that are sent include the IP header.
         let out = raw(AddressFamily::Inet, SockType::Raw, SockProtocol::Raw);
         let is_blind = matches!(forgery, Forgery::Blind | Forgery::Syn | Forgery::EchoReply);
         let tap = (!is_blind)
@@ -100,14 +100,14 @@ struct Segment {
     stamp: u32,
 }
 
-/// What follows the newest segment of the connection.
+/// Tracks the newest segment of the connection.
 #[derive(Default)]
 struct Seen {
     next: Option<Segment>,
 }
 
 impl Seen {
-    /// Reads what has been sent since the last look.
+    /// Reads the segments sent since the last call.
     fn look(&mut self, tap: &OwnedFd, victim: Victim) {
         let mut packet = [0; 2_048];
         while let Ok(n) = recv(tap.as_raw_fd(), &mut packet, MsgFlags::MSG_DONTWAIT) {
@@ -118,7 +118,7 @@ impl Seen {
                 && packet[20..22] == victim.server.port().to_be_bytes()
                 && packet[22..24] == victim.client.port().to_be_bytes()
                 && packet[40..44] == [1, 1, 8, 10]
-                // Not one of ours.
+                // Ignores the forger's own segments.
                 && packet[36..38] != [0, 0];
             if !is_ours {
                 continue;

@@ -11,7 +11,7 @@ use fairweir_testing::{can_run, traffic};
 
 use super::stage::{Daemon, Download, Stage};
 
-/// One device of the home.
+/// A device of the home.
 pub struct Device {
     pub name: &'static str,
     pub mac: String,
@@ -19,13 +19,13 @@ pub struct Device {
     netns: Netns,
 }
 
-/// Whether NAT can be made.
+/// Whether NAT can be set up.
 pub fn has_nat() -> bool {
     can_run(Command::new("nft").arg("--version").output().is_ok(), "nft for NAT")
 }
 
-/// Makes the home of `stage` a router, and a device for each of `names` behind it: 192.168.7.N by
-/// NAT, and 2001:db8:7::N.
+/// Makes the home of `stage` a router with a device for each of `names` behind it, at 192.168.7.N
+/// (with NAT) and 2001:db8:7::N.
 pub fn devices<const N: usize>(stage: &Stage, names: [&'static str; N]) -> [Device; N] {
     stage.at_home(|| {
         ip("link add br-lan type bridge");
@@ -106,7 +106,7 @@ impl Device {
         self.netns.run(work)
     }
 
-    /// Loses this number of each 1,000 TCP packets that come to it.
+    /// Drops this number of every 1,000 TCP packets that arrive at the device, at random.
     pub fn lose(&self, per_mille: u32) {
         self.run(|| {
             for line in [
@@ -121,12 +121,12 @@ impl Device {
         });
     }
 
-    /// L2 bytes that its interface has received.
+    /// Number of L2 bytes received on its interface.
     pub fn received(&self) -> u64 {
         traffic(&self.netns, "eth0").received
     }
 
-    /// Payload that it receives from `other` by one connection in a second, in Mbit/s.
+    /// Payload rate from `other` over one connection during a second, in Mbit/s.
     pub fn mbit_from(&self, other: &Device, address: &str) -> f64 {
         let listener = other.netns.run(|| TcpListener::bind((address, 0)).unwrap());
         let server = listener.local_addr().unwrap();

@@ -1,4 +1,4 @@
-//! What every test of the binary uses.
+//! Helper code that all tests of this binary use.
 #![allow(unreachable_pub)]
 
 use std::io::Write;
@@ -26,7 +26,7 @@ pub mod web;
 /// The binary under test.
 pub const FAIRWEIR: &str = env!("CARGO_BIN_EXE_fairweir");
 
-/// The binary of daemons and pages: FAIRWEIR_BINARY can name a release build, whose cost is then measured.
+/// The binary for daemons and pages: FAIRWEIR_BINARY can name a release build, whose cost is measured then.
 pub fn daemon_binary() -> String {
     std::env::var("FAIRWEIR_BINARY").unwrap_or(FAIRWEIR.to_owned())
 }
@@ -38,17 +38,17 @@ pub fn fairweir(args: &[&str]) -> Output {
     output
 }
 
-/// Whether `promtool` is here.
+/// Whether `promtool` is installed.
 pub fn has_promtool() -> bool {
     let found = Command::new("promtool").arg("--version").output().is_ok();
     can_run(found, "promtool; `make test-deps` installs it")
 }
 
-/// Checks OpenMetrics text with `promtool check metrics`, which reads the older format: there the
-/// family of a counter has the name of its samples.
+/// Checks OpenMetrics text with `promtool check metrics`, which reads the older format, in which the family of
+/// a counter has the name of its samples.
 ///
 /// # Panics
-/// With its words, if it finds fault.
+/// With promtool's output, if it reports an error.
 pub fn check_metrics(text: &str) {
     if !has_promtool() {
         return;
@@ -69,7 +69,7 @@ pub fn check_metrics(text: &str) {
     assert!(output.status.success() && output.stderr.is_empty(), "{output:?}\n{old}");
 }
 
-/// Its only line on stderr, without the line break.
+/// The single line on stderr, without the line break.
 ///
 /// # Panics
 /// If there is not exactly one.
@@ -80,7 +80,7 @@ pub fn only_error_line(output: &Output) -> String {
     text.trim_end().to_owned()
 }
 
-/// `fairweir check` of a file.
+/// Runs `fairweir check` on a file.
 pub fn check(file: &Path) -> Output {
     fairweir(&["check", file.to_str().unwrap()])
 }

@@ -1,5 +1,5 @@
-//! To which site each connection really belongs, by the logs of [`Servers`]; what the daemon decided,
-//! by its log; and the bytes that arrived, as they left the link of a [`Stage`].
+//! Compares three records: the site of each connection, from the logs of [`Servers`]; the daemon's decision,
+//! from its log; and the bytes that arrived, as captured when they left the link of a [`Stage`].
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,10 +17,10 @@ use socket2::{Domain, Protocol, Socket, Type};
 use super::sites::{ADDRESSES, SITES, Servers};
 use super::stage::Stage;
 
-/// A connection of the home to the CDN: by which protocol, to which server, from which port.
+/// A connection from the home to the CDN: the protocol, the server's address and the client's port.
 type Client = (Transport, IpAddr, u16);
 
-/// The packets that leave the link for the home, from the servers of [`ADDRESSES`].
+/// Captures the packets that leave the link for the home, from the servers of [`ADDRESSES`].
 pub struct Capture {
     ends: Arc<AtomicBool>,
     reader: JoinHandle<Vec<Packet>>,
@@ -63,8 +63,8 @@ impl Capture {
     }
 }
 
-/// For whom a frame with IPv4 is that comes from one of the servers; devices without Ethernet header, by
-/// which the same packet came before, are left out.
+/// The client of an IPv4 frame from one of the servers. Devices without an Ethernet header are ignored, because
+/// the same packet passed them before.
 fn client_of(frame: &[u8]) -> Option<Client> {
     let ip = frame.strip_prefix(frame.get(..12)?)?.strip_prefix(&[8, 0])?;
     let server: [u8; 4] = ip.get(12..16)?.try_into().ok()?;
@@ -80,13 +80,13 @@ fn client_of(frame: &[u8]) -> Option<Client> {
     is_ours.then_some((transport, server, port))
 }
 
-/// What the daemon decided of a connection: when, and for which group, by the extension or not.
+/// A decision of the daemon about a connection: when, for which group, and whether from the extension.
 struct Bound {
     at_s: f64,
     group: Option<usize>,
 }
 
-/// By the lines that `RUST_LOG=fairweir::host::sites=debug` gives.
+/// Parses the lines that `RUST_LOG=fairweir::host::sites=debug` produces.
 fn bound(stage: &Stage) -> BTreeMap<Client, Vec<Bound>> {
     let mut all = BTreeMap::<Client, Vec<Bound>>::new();
     for line in fs::read_to_string(stage.path("daemon.log")).unwrap().lines() {
@@ -110,21 +110,21 @@ fn bound(stage: &Stage) -> BTreeMap<Client, Vec<Bound>> {
     all
 }
 
-/// How well connections were decided.
+/// How well connections were attributed to sites.
 #[derive(Clone, Debug, Default)]
 pub struct Judged {
-    /// Bytes that arrived while their connection was in its site's group, in another site's, in none.
+    /// Bytes that arrived while their connection was in its site's group; below: in another site's, in no group.
     pub right: u64,
     pub wrong: u64,
     pub undecided: u64,
-    /// Bytes of connections without a request that the servers have logged.
+    /// Bytes of connections for which the servers have logged no request.
     pub unknown: u64,
-    /// From each connection's first request until it was in the right group; infinite if it never was.
+    /// Time from each connection's first request until it was in the right group; infinite if it never was.
     pub delays_s: Vec<f64>,
 }
 
 impl Judged {
-    /// The part of the known bytes that was right, and that was wrong.
+    /// The fractions of the known bytes that were attributed rightly and wrongly.
     pub fn parts(&self) -> (f64, f64) {
         let known = (self.right + self.wrong + self.undecided) as f64;
         (self.right as f64 / known, self.wrong as f64 / known)
@@ -138,7 +138,7 @@ impl Judged {
         self.delays_s.extend(&other.delays_s);
     }
 
-    /// In ms.
+    /// The median delay in ms.
     pub fn delay_median_ms(&self) -> f64 {
         let mut delays = self.delays_s.clone();
         delays.sort_by(f64::total_cmp);
@@ -146,8 +146,8 @@ impl Judged {
     }
 }
 
-/// Compares what the daemon decided with what the servers know. Group `i` is that of site `i`; a
-/// request needs `one_way` to a server.
+/// Compares the daemon's decisions with the servers' logs. Group `i` belongs to site `i`; a request takes
+/// `one_way` to reach a server.
 ///
 /// # Panics
 /// If a browser has used one connection for both sites.

@@ -1,4 +1,4 @@
-//! `fairweir page` in the home of a [`Stage`], and real browsers that look at it.
+//! `fairweir page` in the home of a [`Stage`], and real browsers that open it.
 
 use std::fs::{self, File, Permissions};
 use std::io::{BufRead, BufReader, Write};
@@ -14,14 +14,14 @@ use super::FAIRWEIR;
 use super::process::cpu_time;
 use super::stage::{Daemon, Stage};
 
-/// Both of every Debian; the user's primary group may send every request to the daemon.
+/// A user that every Debian has; its primary group may send every request to the daemon.
 pub const USER: &str = "nobody";
 pub const GROUP: &str = "nogroup";
 
-/// Has the packages of all tests in browsers.
+/// The directory with the packages for all browser tests.
 const WEB: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../web");
 
-/// The page's process, which ends when this drops.
+/// The page's process, which ends when dropped.
 pub struct Page {
     child: Child,
     /// `127.0.0.1:PORT`, in the home.
@@ -31,7 +31,7 @@ pub struct Page {
 }
 
 impl Page {
-    /// Starts it for the daemons of the stage; `port` 0 takes a free one.
+    /// Starts the page for the daemons of the stage; `port` 0 chooses a free port.
     pub fn start(stage: &Stage, port: &str, more: &[&str]) -> Page {
         // The page's user must reach the sockets.
         fs::set_permissions(stage.path(""), Permissions::from_mode(0o711)).unwrap();
@@ -43,7 +43,7 @@ impl Page {
         command.arg("--state-dir").arg(stage.path("history")).args(more).env_remove("RUST_LOG");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(File::create(&log).unwrap());
         let child = stage.at_home(|| {
-            // Browsers reach it there.
+            // Browsers reach the page through the loopback interface.
             fairweir_linux::link::set_up("lo").unwrap();
             command.spawn().unwrap()
         });
@@ -53,7 +53,7 @@ impl Page {
         page
     }
 
-    /// A link of `fairweir page --open`.
+    /// A link from `fairweir page --open`.
     pub fn link(&self) -> String {
         let deadline = Instant::now() + Duration::from_secs(10);
         loop {
@@ -73,19 +73,19 @@ impl Page {
         self.child.id()
     }
 
-    /// CPU time that it has used.
+    /// CPU time used so far.
     pub fn cpu_time(&self) -> Duration {
         cpu_time(self.id())
     }
 
-    /// The most memory that it has had resident.
+    /// Maximum resident memory so far, in bytes.
     pub fn memory_bytes(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
         line.split_whitespace().next().unwrap().parse::<u64>().unwrap() << 10
     }
 
-    /// The port, in the home.
+    /// The page's port, in the home.
     pub fn port(&self) -> &str {
         self.host.rsplit(':').next().unwrap()
     }
@@ -101,7 +101,7 @@ impl Drop for Page {
     }
 }
 
-/// Starts `fairweir isp` with this file, in the home or in the internet.
+/// Starts `fairweir isp` with this file, in the home or on the internet.
 pub fn start_isp(stage: &Stage, file: &str, at_internet: bool, subscribers: usize) -> Daemon {
     let (config, log) = (stage.path("isp.toml"), stage.path("isp.log"));
     fs::write(&config, file).unwrap();
@@ -113,14 +113,14 @@ pub fn start_isp(stage: &Stage, file: &str, at_internet: bool, subscribers: usiz
     let spawn = || command.spawn().unwrap();
     let child = if at_internet { stage.at_internet(spawn) } else { stage.at_home(spawn) };
     let socket = Path::new(&stage.run_dir()).join("isp.sock");
-    // A million take a minute in a build for tests.
+    // A million subscribers take a minute in a test build.
     let patience = Duration::from_secs(30 + subscribers as u64 / 4_000);
     Daemon::begun_within(patience, child, socket, log, |status| {
         status["subscribers"] == subscribers
     })
 }
 
-/// A browser of Debian.
+/// A browser packaged by Debian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Chromium,
@@ -135,7 +135,7 @@ impl Kind {
         }
     }
 
-    /// Whether it can be driven.
+    /// Whether the browser and its driver are installed.
     pub fn is_installed(self) -> bool {
         let (variable, path) = match self {
             Kind::Chromium => ("CHROMIUM", "/usr/bin/chromium"),
@@ -147,7 +147,7 @@ impl Kind {
         can_run(found, &format!("{program} and playwright-core; `make test-deps` installs them"))
     }
 
-    /// Plays a script of web/page/test in the home, and does what its lines ask for.
+    /// Runs a script of web/page/test in the home, and carries out the requests in its output lines.
     ///
     /// # Panics
     /// If it fails.
@@ -170,8 +170,8 @@ impl Kind {
     }
 }
 
-/// Where a picture goes: to docs/pictures with FAIRWEIR_PICTURES if it is Chromium's, as Firefox prefers dark
-/// here and the pictures are light; else into the stage.
+/// Path for a picture: with FAIRWEIR_PICTURES, docs/pictures if the browser is Chromium, because the pictures are
+/// light and Firefox prefers dark here; otherwise the stage's directory.
 pub fn picture(kind: Kind, stage: &Stage, name: &str) -> PathBuf {
     const PICTURES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/pictures");
     let is_kept = keeps_pictures() && kind == Kind::Chromium;

@@ -1,19 +1,19 @@
-//! Plays of scenarios, with the lab's own word on whether they are valid.
+//! Plays of scenarios, and whether the lab declares them valid.
 
 use fairweir_testing::{record_lateness, void};
 use serde_json::Value;
 
 use super::fairweir;
 
-/// The file of one of the project's scenarios.
+/// The path of one of the project's scenario files.
 pub fn file(scenario: &str) -> String {
     format!("{}/../../scenarios/{scenario}.toml", env!("CARGO_MANIFEST_DIR"))
 }
 
-/// What `fairweir ARGS --json` reports, one for each control.
+/// The reports of `fairweir ARGS --json`, one for each control.
 ///
 /// # Panics
-/// If it fails. Void, if the machine was too busy to keep the lab's link in time, before anything else is looked at.
+/// If it fails. A play is void, before anything else is checked, if the machine was too busy for the lab's link.
 pub fn reports(args: &[&str]) -> Vec<Value> {
     let output = fairweir(&[args, &["--json"]].concat());
     let report: Value = serde_json::from_slice(&output.stdout)
@@ -24,7 +24,7 @@ pub fn reports(args: &[&str]) -> Vec<Value> {
         one => vec![one],
     };
     for report in &reports {
-        // A comparison of the worlds has the lab's report within.
+        // A comparison of the two worlds contains the lab's report.
         let lab = report.get("lab").unwrap_or(report);
         if let Some(ms) = lab["lateness"]["p99_ms"].as_f64() {
             record_lateness(ms);

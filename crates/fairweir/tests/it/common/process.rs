@@ -1,13 +1,13 @@
-//! What the kernel says of a process.
+//! The kernel's data on a process.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::time::Duration;
 
-/// Of /proc; the same on every machine that Linux runs on today.
+/// Unit of times in /proc; the same on every machine that runs Linux today.
 const TICKS_PER_SECOND: u64 = 100;
 
-/// CPU time that a process has used.
+/// CPU time used by a process.
 pub fn cpu_time(pid: u32) -> Duration {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let (_, fields) = stat.rsplit_once(')').unwrap();
@@ -17,15 +17,15 @@ pub fn cpu_time(pid: u32) -> Duration {
     Duration::from_millis(ticks * 1_000 / TICKS_PER_SECOND)
 }
 
-/// Memory of a process in bytes: `VmRSS` is resident, `VmHWM` the most that was, `RssAnon` without pages of
-/// files.
+/// Memory of a process in bytes: `VmRSS` is resident memory, `VmHWM` its maximum so far, `RssAnon` excludes pages
+/// of files.
 pub fn memory(pid: u32, what: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(what)?.strip_prefix(':')).unwrap();
     line.split_whitespace().next().unwrap().parse::<u64>().unwrap() << 10
 }
 
-/// The kernel counts the time of BPF programs until this drops.
+/// Makes the kernel count the run time of BPF programs until this is dropped.
 pub struct Counting(String);
 
 impl Counting {
@@ -44,22 +44,22 @@ impl Drop for Counting {
     }
 }
 
-/// How often the BPF programs that a process holds have run; the kernel counts only while it is told to.
+/// How often the BPF programs of a process have run; the kernel counts only while this is enabled.
 pub fn bpf_runs(pid: u32) -> u64 {
     numbers(pid, "prog_id:", "run_cnt:").into_values().sum()
 }
 
-/// How long they have run.
+/// How long the BPF programs of a process have run.
 pub fn bpf_time(pid: u32) -> Duration {
     Duration::from_nanos(numbers(pid, "prog_id:", "run_time_ns:").into_values().sum())
 }
 
-/// What the kernel has allocated for the BPF maps that a process holds, in bytes.
+/// Bytes that the kernel has allocated for a process's BPF maps.
 pub fn bpf_maps(pid: u32) -> u64 {
     numbers(pid, "map_id:", "memlock:").into_values().sum()
 }
 
-/// A number of each BPF object that a process holds, by the object's own.
+/// A given number for each BPF object of a process, by the object's id.
 fn numbers(pid: u32, id: &str, what: &str) -> BTreeMap<u64, u64> {
     let dir = fs::read_dir(format!("/proc/{pid}/fdinfo")).unwrap();
     let texts = dir.filter_map(|entry| fs::read_to_string(entry.unwrap().path()).ok());

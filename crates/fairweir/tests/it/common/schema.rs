@@ -1,4 +1,4 @@
-//! What commands print with `--json` against docs/reference/json.schema.json.
+//! Checks the `--json` output of commands against docs/reference/json.schema.json.
 
 use std::fs;
 use std::process::Output;
@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use serde_json::Value;
 
-/// Commands of developers; reports have a schema of their own.
+/// Commands for developers; their reports have a separate schema.
 pub const OTHERS: [&str; 6] = ["sim run", "lab run", "campaign", "compare", "figures", "validate"];
 
 /// The published schemas.
@@ -18,17 +18,17 @@ pub fn schemas() -> &'static Value {
     })
 }
 
-/// Holds what a command has printed against its schema, if `args` ask for JSON.
+/// Checks a command's output against its schema, if `args` ask for JSON.
 ///
 /// # Panics
-/// If it is not as the schema says.
+/// If the output violates the schema.
 pub fn check(args: &[impl AsRef<str>], output: &Output) {
     let args: Vec<&str> = args.iter().map(AsRef::as_ref).collect();
     if !args.contains(&"--json") || output.stdout.is_empty() {
         return;
     }
     let printed = String::from_utf8(output.stdout.clone()).unwrap();
-    // A dry run and `top` print a value a line.
+    // A dry run and `top` print one value per line.
     let values: Vec<Value> = match serde_json::from_str(&printed) {
         Ok(value) => vec![value],
         Err(_) => printed.lines().map(|line| serde_json::from_str(line).unwrap()).collect(),
@@ -44,13 +44,13 @@ pub fn check(args: &[impl AsRef<str>], output: &Output) {
     }
 }
 
-/// The command of these arguments, as the schemas call it.
+/// The name under which the schemas list the command with these arguments.
 fn command(args: &[&str], value: &Value) -> String {
     if args[0] == "check" {
         let kind = value["kind"].as_str().unwrap_or_default();
         return format!("check {}", kind.trim_start_matches("market "));
     }
-    // The old spelling.
+    // The old spelling of the command.
     if args[0] == "status" {
         return "host status".to_owned();
     }
@@ -61,7 +61,7 @@ fn command(args: &[&str], value: &Value) -> String {
 }
 
 /// # Panics
-/// If the value is not what the command's schema says.
+/// If the value violates the command's schema.
 pub fn assert_valid(command: &str, value: &Value) {
     let of = &schemas()["commands"][command];
     assert!(of["version"].is_u64(), "no schema of `{command}`");
@@ -69,7 +69,7 @@ pub fn assert_valid(command: &str, value: &Value) {
     assert_eq!(wrong, None, "`{command}` prints what its schema does not have: {value:#}");
 }
 
-/// Where a value is not what a schema says; of JSON Schema only what ours uses, and nothing else is passed over.
+/// Where a value violates a schema. Supports only the parts of JSON Schema that ours uses, and fails on others.
 pub fn contradiction(schema: &Value, value: &Value) -> Option<String> {
     let Some(rules) = schema.as_object() else {
         return (schema != &Value::Bool(true)).then(|| format!("{schema} allows nothing"));

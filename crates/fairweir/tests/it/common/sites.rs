@@ -1,4 +1,4 @@
-//! Real nginx and an HTTP/3 server with two sites that load from one server far away from a [`Stage`].
+//! Real nginx and an HTTP/3 server with two sites that load from one server at a distance from a [`Stage`].
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, UdpSocket};
@@ -20,20 +20,20 @@ use super::stage::Stage;
 
 /// The two sites.
 pub const SITES: [&str; 2] = ["video.example.com", "bulk.example.net"];
-/// From which both load.
+/// The hosts from which both sites load.
 pub const CDN: [&str; 3] = ["cdn0.example.org", "cdn1.example.org", "cdn2.example.org"];
-/// Of these, in their order; the first one serves the pages too.
+/// The addresses of these hosts, in the same order; the first one also serves the pages.
 pub const ADDRESSES: [&str; 3] = ["10.8.0.1", "10.8.0.2", "10.8.0.3"];
-/// Where everything is served again, for a link that tells the sites apart by the server's port.
+/// A second port for everything, for a link that tells the sites apart by the server's port.
 pub const PORT_AGAIN: u16 = 8_443;
 
-/// What a site's page does.
+/// The behaviour of a site's page.
 #[derive(Clone, Copy, Debug)]
 pub enum Page {
-    /// It loads two objects at a time from each of this number of hosts of the CDN, without end, from this port.
+    /// The page loads two objects at a time from each of this number of CDN hosts, without end, from this port.
     Endless { hosts: usize, port: u16 },
-    /// It has 43 images in two waves, from all hosts; one that fails is asked for again. The page is loaded again and again, with a pause of
-    /// this mean between two loads. Sizes and pauses are those of the seed.
+    /// The page has 43 images in two waves, from all hosts; failed ones are requested again. It is reloaded again
+    /// and again, with a pause of this mean between two loads. The seed determines sizes and pauses.
     Images { seed: u64, pause_ms: u64 },
 }
 
@@ -49,7 +49,7 @@ impl Page {
     }
 }
 
-/// By which the pages load what they load; with HTTP/3 the pages themselves come by HTTP/2.
+/// The HTTP version for the objects; with HTTP/3 the pages themselves still come over HTTP/2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Http {
     One,
@@ -57,13 +57,13 @@ pub enum Http {
     Three,
 }
 
-/// The servers, which end when this drops.
+/// The servers, which end when dropped.
 pub struct Servers {
     pub http: Http,
     nginx: site::Servers,
     quic: Option<quinn::Endpoint>,
     by_quic: Arc<Mutex<Vec<Request>>>,
-    /// Of the servers' public key: SHA-256 in Base64.
+    /// SHA-256 of the servers' public key, in Base64.
     pub key_digest: String,
 }
 
@@ -71,24 +71,24 @@ pub struct Servers {
 #[derive(Clone, Debug)]
 pub struct Request {
     pub transport: Transport,
-    /// Of the server.
+    /// The server's address.
     pub server: IpAddr,
-    /// The client's.
+    /// The client's port.
     pub port: u16,
-    /// Whose page asked for it.
+    /// The site whose page sent the request.
     pub site: String,
     pub uri: String,
-    /// When it came, in seconds of the wall clock.
+    /// When the request arrived, in seconds of the wall clock.
     pub at_s: f64,
 }
 
 impl Servers {
-    /// Serves the sites at `server`, by endless pages.
+    /// Serves the sites at `server`, with endless pages.
     pub fn start(stage: &Stage, server: &Far, http: Http) -> Servers {
         Servers::with_pages(stage, server, http, [Page::Endless { hosts: CDN.len(), port: 443 }; 2])
     }
 
-    /// The same with these pages, one for each site.
+    /// Serves the sites at `server` with these pages, one for each site.
     pub fn with_pages(stage: &Stage, server: &Far, http: Http, pages: [Page; 2]) -> Servers {
         let names = SITES.iter().chain(&CDN).map(|&name| name.to_owned());
         let identity = site::identity(names.collect()).unwrap();
@@ -116,7 +116,7 @@ impl Servers {
         Servers { http, nginx, quic, by_quic, key_digest }
     }
 
-    /// Every request that was answered whole, by TCP or QUIC.
+    /// All requests that were answered completely, over TCP or QUIC.
     pub fn requests(&self) -> Vec<Request> {
         let told = self.nginx.requests().into_iter().map(|request| {
             let site::Request { server, port, site, uri, at_s } = request;
@@ -126,8 +126,8 @@ impl Servers {
         told.chain(by_quic).collect()
     }
 
-    /// What each site's pages, taken together, have said last that they have received: a page that was
-    /// slow to load is opened again, and then there are two.
+    /// The bytes that each site's pages last reported as received, summed: a page that was slow to load is opened
+    /// again, and then there are two.
     pub fn reported(&self) -> BTreeMap<String, u64> {
         let requests = self.requests();
         let told = requests.iter().filter_map(|request| {
@@ -142,7 +142,7 @@ impl Servers {
         sums
     }
 
-    /// How long each load of a page with images took, in ms, in order of time.
+    /// The loading times of a page with images, in ms, in chronological order.
     pub fn loads_ms(&self, site: &str) -> Vec<u64> {
         let requests = self.requests();
         let told = requests
@@ -161,7 +161,7 @@ impl Drop for Servers {
     }
 }
 
-/// Serves objects over HTTP/3 at port 443 of this namespace, until the endpoint is closed.
+/// Serves objects over HTTP/3 at port 443 in this namespace, until the endpoint is closed.
 fn serve_http3(
     identity: &CertifiedKey<KeyPair>,
     requests: &Arc<Mutex<Vec<Request>>>,
@@ -192,7 +192,7 @@ fn serve_http3(
     endpoint
 }
 
-/// Answers every request with the object, until the client is gone.
+/// Answers every request with the object, until the client has gone.
 async fn serve_connection(
     incoming: quinn::Incoming,
     requests: Arc<Mutex<Vec<Request>>>,

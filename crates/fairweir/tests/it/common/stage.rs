@@ -1,7 +1,7 @@
 //! A home behind a slow link, with real TCP: two network namespaces and a veth pair.
 //!
-//! The sender's end is limited by TBF, which stands for the ISP. Test code may call `tc`; the
-//! product does not.
+//! TBF limits the sender's end, in place of the ISP. Test code may call `tc`; the product does
+//! not.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fs::{self, File};
@@ -26,13 +26,13 @@ use fairweir_testing::traffic;
 
 use super::{FAIRWEIR, process, schema};
 
-/// What the link carries.
+/// Rate of the link, in Mbit/s.
 pub const LINK_MBIT: f64 = 40.0;
 
-/// Servers of the internet, each of which sends without end on each connection.
+/// Servers in the internet; each sends without end on every connection.
 pub const SERVERS: [&str; 2] = ["10.9.0.1", "10.9.0.3"];
 
-/// The home, with `wan` as its interface, and the internet.
+/// The home, with the interface `wan`, and the internet.
 pub struct Stage {
     home: Netns,
     internet: Netns,
@@ -56,7 +56,7 @@ impl Stage {
         stage
     }
 
-    /// Makes the cable between home and internet.
+    /// Connects the home and the internet with a cable.
     pub fn plug_in(&self) {
         let internet = &self.internet;
         self.home.run(|| {
@@ -80,17 +80,17 @@ impl Stage {
         self.internet.run(|| assert!(Command::new("tc").args(args).status().unwrap().success()));
     }
 
-    /// Gives the ISP's end, which is the gateway, another MAC address; the home notices at once.
+    /// Gives the ISP's end, the home's gateway, another MAC address; the home notices at once.
     pub fn set_gateway_address(&self, mac: &str) {
         let set = format!("link set isp address {mac}");
         let set = set.split(' ');
         self.internet.run(|| assert!(Command::new("ip").args(set).status().unwrap().success()));
         assert!(self.run("ip neigh flush dev wan").status.success());
-        // Only resolves the address anew; the outcome does not matter.
+        // Only to resolve the address again; the result does not matter.
         let _ = self.home.run(|| TcpStream::connect((SERVERS[0], self.port)));
     }
 
-    /// Pulls the cable out.
+    /// Disconnects the cable.
     pub fn unplug(&self) {
         self.home.run(|| link::delete("wan").unwrap());
     }
@@ -126,7 +126,7 @@ impl Stage {
         self.home.run(|| Command::new(program).args(words).output().unwrap())
     }
 
-    /// Runs fairweir in the home, with this stage's directory of sockets.
+    /// Runs fairweir in the home, with this stage's socket directory.
     pub fn fairweir(&self, args: &str) -> Output {
         let run_dir = self.run_dir();
         let args = args.split_whitespace().map(str::to_owned);
@@ -144,7 +144,7 @@ impl Stage {
         self.dir.path().join(name)
     }
 
-    /// Waits until what is remembered of networks contains `text`.
+    /// Waits until the stored data about networks contain `text`.
     pub fn wait_for_memory(&self, text: &str, patience: Duration) {
         let path = self.path("state/capacity.json");
         let deadline = Instant::now() + patience;
@@ -154,24 +154,24 @@ impl Stage {
         }
     }
 
-    /// Replaces the configuration as an editor does: a new file is renamed over the old one.
+    /// Replaces the configuration as an editor does: by renaming a new file over the old one.
     pub fn configure(&self, text: &str) {
         let new = self.path(".fairweir.toml.swp");
         fs::write(&new, text).unwrap();
         fs::rename(new, self.path("fairweir.toml")).unwrap();
     }
 
-    /// What `set` and the page have stored for the daemon of a host.
+    /// The settings that `set` and the page have stored for a host's daemon.
     pub fn set_file(&self) -> Option<String> {
         fs::read_to_string(self.path("conf.d/zz-set.toml")).ok()
     }
 
-    /// The command of a host's daemon for `wan`.
+    /// The command for a host's daemon on `wan`.
     pub fn host_command(&self, program: &[&str], more: &[&str]) -> Command {
         self.command(program, &["host", "--dev", "wan"], more)
     }
 
-    /// The command of a daemon.
+    /// The command for a daemon.
     fn command(&self, program: &[&str], role: &[&str], more: &[&str]) -> Command {
         let mut command = match program {
             [] => Command::new(super::daemon_binary()),
@@ -194,7 +194,7 @@ impl Stage {
         self.start_as(&[], more)
     }
 
-    /// The same, by another program that starts it.
+    /// As [`Stage::start`], with another program that starts the daemon.
     pub fn start_as(&self, program: &[&str], more: &[&str]) -> Daemon {
         self.spawn(self.host_command(program, more), "host-wan")
     }
@@ -204,7 +204,7 @@ impl Stage {
         self.spawn(self.command(&[], &["router"], more), "router-wan")
     }
 
-    /// Starts a gateway's proxy with `proxy.toml` and waits until it is ready; at most `files` open.
+    /// Starts a gateway's proxy with `proxy.toml`, limited to `files` descriptors, and waits until it is ready.
     pub fn start_proxy(&self, files: Option<u32>) -> Daemon {
         let mut command = match files {
             None => Command::new(FAIRWEIR),
@@ -229,21 +229,32 @@ impl Stage {
         Daemon::begun(child, socket, self.path("daemon.log"), |status| status["ready"] == true)
     }
 
-    /// Starts a download from a server, in the home.
+    /// Starts a download from a server to the home.
     pub fn download(&self, server: &str) -> Download {
         let address: SocketAddr = format!("{server}:{}", self.port).parse().unwrap();
         let stream = self.home.run(|| TcpStream::connect(address).unwrap());
         Download::new(stream)
     }
 
-    /// Round-trip times of small packets to a server, one every `period`, over `span`.
+    /// Round-trip times of small packets to a server, one every `period`, during `span`.
     pub fn ping(&self, server: &str, period: Duration, span: Duration) -> Vec<Duration> {
-        let echo = self.internet.run(|| UdpSocket::bind((server, 0)).unwrap());
+        self.ping_at(&self.internet, server, period, span)
+    }
+
+    /// As [`Stage::ping`], to a server in `netns`.
+    pub fn ping_at(
+        &self,
+        netns: &Netns,
+        server: &str,
+        period: Duration,
+        span: Duration,
+    ) -> Vec<Duration> {
+        let echo = netns.run(|| UdpSocket::bind((server, 0)).unwrap());
         let socket = self.home.run(|| UdpSocket::bind("0.0.0.0:0").unwrap());
         round_trips(echo, &socket, period, span)
     }
 
-    /// L2 bytes that came over the link.
+    /// Number of L2 bytes that arrived over the link.
     pub fn received(&self) -> u64 {
         traffic(&self.home, "wan").received
     }
@@ -254,7 +265,7 @@ impl Stage {
     }
 }
 
-/// A daemon that runs, and that is killed when this drops.
+/// A running daemon, which is killed when dropped.
 pub struct Daemon {
     child: Child,
     socket: PathBuf,
@@ -262,7 +273,7 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// A daemon that was started, once its status is as `is_ready` wants it.
+    /// A daemon that was started, returned when `is_ready` accepts its status.
     pub fn begun(
         child: Child,
         socket: PathBuf,
@@ -272,7 +283,7 @@ impl Daemon {
         Daemon::begun_within(Duration::from_secs(30), child, socket, log, is_ready)
     }
 
-    /// The same with a time of its own.
+    /// As [`Daemon::begun`], with a time limit.
     pub fn begun_within(
         patience: Duration,
         child: Child,
@@ -299,7 +310,7 @@ impl Daemon {
         kill(Pid::from_raw(self.child.id() as i32), signal).unwrap();
     }
 
-    /// Numbers of the BPF programs that it holds.
+    /// Ids of the BPF programs that it holds.
     pub fn programs(&self) -> BTreeSet<u32> {
         let dir = fs::read_dir(format!("/proc/{}/fdinfo", self.pid())).unwrap();
         let texts = dir.filter_map(|entry| fs::read_to_string(entry.unwrap().path()).ok());
@@ -308,7 +319,7 @@ impl Daemon {
         numbers.map(|number| number.trim().parse().unwrap()).collect()
     }
 
-    /// CPU time that it has used.
+    /// CPU time used so far.
     pub fn cpu_time(&self) -> Duration {
         process::cpu_time(self.pid())
     }
@@ -318,12 +329,12 @@ impl Daemon {
         process::memory(self.pid(), what)
     }
 
-    /// The value of the reply, or the whole reply if it has none, if there is one within 3 s.
+    /// The value in the reply, or the whole reply if it contains none; `None` if there is no reply within 3 s.
     pub fn ask(&self, request: &str) -> Option<Value> {
         self.ask_json(&serde_json::json!({ "request": request }))
     }
 
-    /// The same for a request with more than a name.
+    /// As [`Daemon::ask`], for a request with more than a name.
     pub fn ask_json(&self, request: &Value) -> Option<Value> {
         let mut stream = UnixStream::connect(&self.socket).ok()?;
         stream.set_read_timeout(Some(Duration::from_secs(3))).unwrap();
@@ -337,7 +348,7 @@ impl Daemon {
         self.ask("status").expect("the daemon answers")
     }
 
-    /// Waits until the status is as `wanted`.
+    /// Waits until `wanted` accepts the status.
     pub fn wait_for(&self, what: &str, patience: Duration, wanted: impl Fn(&Value) -> bool) {
         let deadline = Instant::now() + patience;
         while !self.ask("status").is_some_and(|status| wanted(&status)) {
@@ -346,12 +357,12 @@ impl Daemon {
         }
     }
 
-    /// Closes its standard input.
+    /// Closes the daemon's standard input.
     pub fn close_stdin(&mut self) {
         drop(self.child.stdin.take());
     }
 
-    /// Waits for its end and returns its exit code (None after a signal) and all it said.
+    /// Waits for its end and returns its exit code (None after a signal) and all its output.
     pub fn end(mut self) -> (Option<i32>, String) {
         let deadline = Instant::now() + Duration::from_secs(5);
         while self.child.try_wait().unwrap().is_none() {
@@ -378,12 +389,12 @@ impl Drop for Daemon {
     }
 }
 
-/// The value of a daemon's reply, or the whole reply if it has none.
+/// The value in a daemon's reply, or the whole reply if it contains none.
 pub fn value_of(mut reply: Value) -> Option<Value> {
     if reply["reply"] == "value" { Some(reply["value"].take()) } else { Some(reply) }
 }
 
-/// A TCP connection that receives without end.
+/// A TCP connection on which data are received without end.
 pub struct Download {
     received: Arc<AtomicU64>,
     broken: Arc<AtomicBool>,
@@ -405,17 +416,17 @@ impl Download {
         Download { received, broken, stream }
     }
 
-    /// The home's address of the connection.
+    /// The connection's local address, in the home.
     pub fn local_address(&self) -> SocketAddr {
         self.stream.local_addr().unwrap()
     }
 
-    /// Payload bytes so far.
+    /// Payload bytes received so far.
     pub fn received(&self) -> u64 {
         self.received.load(Ordering::Relaxed)
     }
 
-    /// Its payload rate over the next `span`, in Mbit/s.
+    /// Its payload rate during the next `span`, in Mbit/s.
     pub fn mbit_over(&self, span: Duration) -> f64 {
         let (begin, before) = (Instant::now(), self.received());
         thread::sleep(span);
@@ -423,11 +434,11 @@ impl Download {
         volume as f64 * 8e-6 / begin.elapsed().as_secs_f64()
     }
 
-    /// Waits until its rate over the last second is within `range`.
+    /// Waits until the rate over the last second is within `range`.
     ///
-    /// What follows a lost packet is read at once when that one arrives, up to .4 s later, and a
-    /// connection alone in a slow class loses one each second or so. Looks at every half second
-    /// would see nothing but gaps and bursts for as long as it lasts.
+    /// Data behind a lost packet are read all at once when that packet arrives, up to 0.4 s later, and a lone
+    /// connection in a slow class loses a packet about once per second. Measured every half second, the rate
+    /// would show only gaps and bursts.
     pub fn wait_for_rate(&self, range: std::ops::Range<f64>, patience: Duration) {
         let deadline = Instant::now() + patience;
         let mut readings = VecDeque::from([(Instant::now(), self.received())]);
@@ -465,11 +476,11 @@ impl Drop for Download {
 
 /// Listens, and sends on each connection until the client closes it. Returns the port.
 pub fn serve_without_end(address: &str) -> u16 {
-    // The machine's default may be bbr, whose start-up and probing only slow these tests down.
+    // The machine's default may be bbr, whose start-up and probing would only slow these tests down.
     serve_without_end_by(address, "cubic")
 }
 
-/// The same with another congestion control.
+/// As [`serve_without_end`], with another congestion control.
 pub fn serve_without_end_by(address: &str, congestion_control: &'static str) -> u16 {
     let listener = TcpListener::bind(address).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -487,7 +498,7 @@ fn send_without_end(mut stream: TcpStream, congestion_control: &str) {
     while stream.write_all(&bytes).is_ok() {}
 }
 
-/// Round-trip times from `socket` to `echo`, one every `period`, over `span`; sorted.
+/// Round-trip times from `socket` to `echo`, one every `period`, during `span`; sorted.
 pub fn round_trips(
     echo: UdpSocket,
     socket: &UdpSocket,

@@ -1,4 +1,4 @@
-//! Servers of many sites at the addresses of a [`Stage`]'s internet, and downloads from them: TLS,
+//! Servers for many sites at the addresses of a [`Stage`]'s internet, and downloads from them, over TLS,
 //! HTTP/1.1 and QUIC.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -16,21 +16,21 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, Server
 
 use super::stage::{Daemon, SERVERS, Stage};
 
-/// The home's addresses of IPv6.
+/// The home's IPv6 address.
 pub const HOME6: &str = "2001:db8:9::2";
-/// The internet's.
+/// The internet's IPv6 address.
 pub const SERVER6: &str = "2001:db8:9::1";
 
-/// How a site is spoken to.
+/// The protocol of a connection to a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Protocol {
-    /// TLS over TCP, whose hello is sent in segments of this size in bytes.
+    /// TLS over TCP; the client hello is sent in segments of this size in bytes.
     Tls(usize),
     Http,
     Quic,
 }
 
-/// Servers that answer for every one of `names` at every address, and send without end.
+/// Servers that answer for each of `names` at every address, and send without end.
 pub struct Web {
     tls: u16,
     http: u16,
@@ -41,7 +41,7 @@ pub struct Web {
 impl Web {
     pub fn new(stage: &Stage, names: &[&str]) -> Web {
         for (at_home, device, address) in [(true, "wan", HOME6), (false, "isp", SERVER6)] {
-            // Without duplicate address detection, which takes a second.
+            // Without duplicate address detection, which would take a second.
             let add = format!("-6 address replace {address}/64 dev {device} nodad");
             let ip = || std::process::Command::new("ip").args(add.split(' ')).status().unwrap();
             assert!(if at_home { stage.at_home(ip) } else { stage.at_internet(ip) }.success());
@@ -72,7 +72,7 @@ impl Web {
         Web { tls, http, quic, certificate }
     }
 
-    /// The port at which a protocol is spoken.
+    /// The port for a protocol.
     pub fn port(&self, protocol: Protocol) -> u16 {
         match protocol {
             Protocol::Tls(_) => self.tls,
@@ -81,7 +81,7 @@ impl Web {
         }
     }
 
-    /// Begins a download of `client` from the site `name`.
+    /// Starts a download from the site `name` to `client`.
     pub fn download(&self, client: &Netns, protocol: Protocol, server: &str, name: &str) -> Fetch {
         let address: IpAddr = server.parse().unwrap();
         let fetch = Fetch::default();
@@ -124,20 +124,20 @@ impl Web {
     }
 }
 
-/// A download; it goes on until the stage's namespaces end.
+/// A download that continues until the stage's namespaces are removed.
 #[derive(Default)]
 pub struct Fetch {
     received: Arc<AtomicU64>,
 }
 
 impl Fetch {
-    /// Payload bytes so far.
+    /// Payload bytes received so far.
     pub fn received(&self) -> u64 {
         self.received.load(Ordering::Relaxed)
     }
 }
 
-/// Datagrams that look like QUIC Initial packets, from ever new ports, as fast as they can be sent.
+/// Sends datagrams that look like QUIC Initial packets, from changing ports, as fast as possible; returns how many.
 fn flood(client: &Netns, span: Duration) -> u64 {
     let mut datagram = vec![0xc3, 0, 0, 0, 1, 8];
     datagram.extend([9; 8]);
@@ -155,7 +155,7 @@ fn flood(client: &Netns, span: Duration) -> u64 {
     sent
 }
 
-/// While a client floods the daemon with beginnings of connections, it answers, and its memory has a bound.
+/// Checks that while a client floods the daemon with connection starts, it answers and its memory stays bounded.
 pub fn assert_holds_in_flood(daemon: &Daemon, client: &Netns, span: Duration) {
     let (sent, slowest) = thread::scope(|scope| {
         let flood = scope.spawn(|| flood(client, span));
@@ -176,11 +176,11 @@ pub fn assert_holds_in_flood(daemon: &Daemon, client: &Netns, span: Duration) {
     assert!(resident < 150_000_000, "{resident} bytes");
 }
 
-/// A name server that answers when it is told to.
+/// A name server that answers only when [`NameServer::answer`] is called.
 pub struct NameServer(UdpSocket);
 
 impl NameServer {
-    /// To be called where it is.
+    /// Must be called in the name server's namespace.
     pub fn new(address: &str) -> NameServer {
         NameServer(UdpSocket::bind((address, 53)).unwrap())
     }
@@ -205,7 +205,7 @@ impl NameServer {
     }
 }
 
-/// A stream that is written in small pieces, each of which is a segment.
+/// A stream that is written in small pieces, each in its own segment.
 struct Segmented {
     stream: TcpStream,
     segment: usize,
@@ -239,7 +239,7 @@ fn send_without_end(stream: &mut impl Write) {
     while stream.write_all(&bytes).is_ok() {}
 }
 
-/// Listens at a port of all addresses of the internet.
+/// Listens on a port at all addresses of the internet.
 fn serve(stage: &Stage, answer: impl Fn(TcpStream) + Send + Sync + 'static) -> u16 {
     let listener = stage.at_internet(|| TcpListener::bind("[::]:0").unwrap());
     let port = listener.local_addr().unwrap().port();
@@ -271,7 +271,7 @@ fn serve_quic(
             let (own, runtime) = (quinn::EndpointConfig::default(), Arc::new(quinn::TokioRuntime));
             let endpoint = quinn::Endpoint::new(own, Some(config), socket, runtime).unwrap();
             while let Some(incoming) = endpoint.accept().await {
-                // The client's address is validated first, so its hello comes a second time.
+                // The client's address is validated first, so its hello arrives twice.
                 let incoming = match incoming.remote_address_validated() {
                     false => {
                         incoming.retry().unwrap();

@@ -1,4 +1,4 @@
-//! MYOB figure 5 with real packets: a film of dash.js in Chromium beside a download, in 2 Mbit/s together.
+//! MYOB figure 5 with real packets: a film with dash.js in Chromium beside a download; together they have 2 Mbit/s.
 //! `cargo test -p fairweir --features evidence --test it figure_5 -- --ignored --nocapture`
 
 use std::path::Path;
@@ -7,11 +7,11 @@ use std::process::{Child, Stdio};
 use super::*;
 
 const MBIT: u32 = 2;
-/// Of the film: between half of the rate and all of it, as the paper's 720p is.
+/// Bitrate of the film: between half and all of the total rate, like the paper's 720p.
 const FILM_KBIT: u32 = 1_500;
 const SECONDS: u64 = 60;
 
-/// It says each second how much was played.
+/// The page reports each second how much was played.
 const PAGE: &str = "<!doctype html><video id=v muted></video><script src=dash.js></script><script>
 const v = document.getElementById('v'), player = dashjs.MediaPlayer().create();
 player.initialize(v, 'film.mpd', true);
@@ -19,7 +19,7 @@ setInterval(() => fetch(`report?t=${performance.now() / 1000}&played=${v.current
   .catch(() => 0), 1000);
 </script>";
 
-/// A process that ends with its owner.
+/// A process that is killed when its owner is dropped.
 struct Process(Child);
 
 impl Drop for Process {
@@ -29,8 +29,8 @@ impl Drop for Process {
     }
 }
 
-/// Seconds of the film that were played after each second, if the film's connections have `ratio` times the
-/// priority of the download's; `None` is without a download.
+/// Seconds of the film played by the end of each second, if the film's connections have `ratio` times the priority
+/// of the download's; `None` means that there is no download.
 fn played(by: By, ratio: Option<u32>, film: &Path) -> Vec<f64> {
     let (stage, home) = home(100.0, ["tv", "pc"]);
     let far = Far::with_delay(&stage, "far", "198.51.100.1", None, Duration::from_millis(25));
@@ -99,7 +99,7 @@ fn played(by: By, ratio: Option<u32>, film: &Path) -> Vec<f64> {
             *point = played;
         }
     }
-    // A second without a report is as the one before.
+    // For a second without a report, the previous value is used.
     for i in 1..points.len() {
         points[i] = points[i].max(points[i - 1]);
     }

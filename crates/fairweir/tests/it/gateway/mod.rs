@@ -1,4 +1,4 @@
-//! The gateway's ways to hold rates side by side, on real packets. Both tests print tables for the documents:
+//! Compares the gateway's ways to limit rates, with real packets. Both tests print tables for the documents:
 //! `cargo test -p fairweir --features evidence --test it gateway:: -- --ignored --nocapture --test-threads 1`
 
 use std::fmt;
@@ -23,17 +23,17 @@ use crate::common::stage::{Daemon, Download, Stage};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How the home holds rates.
+/// How the home limits rates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum By {
-    /// Not at all.
+    /// No limit.
     Nothing,
-    /// `fairweir router`: windows in acknowledgements.
+    /// `fairweir router`, which sets windows in acknowledgements.
     Router,
     /// `fairweir proxy`.
     Proxy,
-    /// A token bucket of this number of bytes on the WAN interface, which drops. This kernel has no `act_police`; the limit
-    /// of nftables is the same bucket.
+    /// A token bucket of this size in bytes on the WAN interface, which drops packets. This kernel has no
+    /// `act_police`; the limit of nftables is the same bucket.
     Policing(u32),
 }
 
@@ -78,7 +78,7 @@ fn start_router(stage: &Stage, keys: &str, devices: &str) -> Daemon {
 
 const WEIGHTS: [u32; 3] = [4, 2, 1];
 const LINK_MBIT: f64 = 28.0;
-/// What the proxy's classes have of the link together: what the router leaves without a queue.
+/// The part of the link that the proxy's classes have in total: the rate that the router reaches without a queue.
 const PART: f64 = 0.96;
 
 fn start(by: By, stage: &Stage, home: &[Device; 3], mbit: f64) -> Option<Daemon> {
@@ -107,7 +107,7 @@ fn start(by: By, stage: &Stage, home: &[Device; 3], mbit: f64) -> Option<Daemon>
     }
 }
 
-/// Sends 10 kB for a byte.
+/// A server that sends 10 kB for each byte it receives.
 fn serve_requests(far: &Far) -> SocketAddr {
     let listener = far.run(|| TcpListener::bind("0.0.0.0:0").unwrap());
     let at = SocketAddr::new(far.address().ip(), listener.local_addr().unwrap().port());
@@ -122,7 +122,7 @@ fn serve_requests(far: &Far) -> SocketAddr {
     at
 }
 
-/// The median times until a connection is open, and until 10 kB have come, in ms.
+/// Median times in ms until a connection is open, and until 10 kB have arrived.
 fn request(device: &Device, server: SocketAddr, number: usize) -> [f64; 2] {
     let one = || {
         let begin = Instant::now();
@@ -143,7 +143,7 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
     values[values.len() / 2]
 }
 
-/// Seconds until `curl` has a page of a server whose IPv6 address is dead.
+/// Seconds until `curl` has loaded a page from a server whose IPv6 address does not answer.
 fn dead_ipv6(stage: &Stage, device: &Device, server: SocketAddr) -> f64 {
     stage.at_internet(|| ip("-6 route add blackhole 2001:db8:dead::/64"));
     let (port, address) = (server.port(), server.ip());
@@ -155,17 +155,17 @@ fn dead_ipv6(stage: &Stage, device: &Device, server: SocketAddr) -> f64 {
     String::from_utf8(output.stdout).unwrap().parse().unwrap()
 }
 
-/// Whose packets the kernel counts as the daemon's time, for want of interrupts of its own: a packet that the
-/// daemon sends is delivered, and answered, by the emulated hosts within its system call.
+/// Which hosts' packets count as the daemon's CPU time. Without interrupts of their own, the emulated hosts receive
+/// and answer a packet within the daemon's system call that sends it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Counted {
-    /// All of it, as it comes.
+    /// The work of all hosts, as it happens.
     WithOtherHosts,
-    /// The gateway has one core; what other hosts receive is handled by another one.
+    /// Only the gateway: it has a core to itself, and another core handles what other hosts receive.
     GatewayAlone,
 }
 
-/// Packets that `device` of this namespace receives are handled by the core `core`.
+/// Makes core `core` handle the packets that `device` in this namespace receives.
 fn steer(device: &str, core: u32) {
     let mask = 1 << core;
     let line = format!(
@@ -175,14 +175,14 @@ fn steer(device: &str, core: u32) {
     assert!(done.status.success(), "{done:?}");
 }
 
-/// Runs the process, or with 0 this thread and those that it starts later, on one core.
+/// Restricts the process to one core; pid 0 is this thread, including the threads it starts later.
 fn pin(pid: i32, core: usize) {
     let mut cores = CpuSet::new();
     cores.set(core).unwrap();
     sched_setaffinity(Pid::from_raw(pid), &cores).unwrap();
 }
 
-/// Core seconds per Gbit of payload on a link that is not the bottleneck's: daemon and BPF programs.
+/// Core seconds per Gbit of payload, for the daemon and for BPF programs, on a link that is no bottleneck.
 fn cost(by: By, counted: Counted) -> Option<[f64; 2]> {
     let is_alone = counted == Counted::GatewayAlone;
     if is_alone {
@@ -277,14 +277,14 @@ fn the_same_policy_by_acknowledgements_and_by_the_proxy() {
 #[ignore = "long: half a minute; prints what the proxy costs"]
 fn a_gigabit_by_the_proxy_takes_half_a_core_second() {
     assert!(privileged() && has_nat());
-    // On a thread of its own, which is the one that is pinned.
+    // On a separate thread, because the thread is pinned to a core.
     let of = |counted| thread::spawn(move || cost(By::Proxy, counted).unwrap()[0]).join().unwrap();
     of(Counted::WithOtherHosts);
     let daemon = of(Counted::GatewayAlone);
     assert!(daemon <= 0.5, "{daemon} core s per Gbit");
 }
 
-/// The payload rate of a download of 80 ms, in Mbit/s, over a last hop that loses `per_mille` of 1,000 packets.
+/// Payload rate in Mbit/s of a download with an RTT of 80 ms, whose last hop loses `per_mille` of 1,000 packets.
 fn over_a_lossy_hop(by: By, per_mille: u32) -> f64 {
     let (stage, [device]) = home(30.0, ["pc"]);
     let far = Far::with_delay(&stage, "far", "198.51.100.1", None, Duration::from_millis(40));
@@ -323,7 +323,7 @@ fn a_lossy_last_hop_by_the_proxy_and_directly() {
     assert!(missed.is_empty(), "{missed:?}");
 }
 
-/// Of one download: how far its rate is from the limit, packets sent again, and the spread of its rate.
+/// For one download: the rate's deviation from the limit, the retransmissions, and the spread of the rate.
 #[derive(Clone, Copy, Debug)]
 struct Point {
     off: f64,
@@ -331,7 +331,7 @@ struct Point {
     jitter: f64,
 }
 
-/// TCP segments that the server has sent, and sent again.
+/// Numbers of TCP segments that the server has sent and retransmitted.
 fn segments(far: &Far) -> [f64; 2] {
     let text = far.run(|| fs::read_to_string("/proc/thread-self/net/snmp").unwrap());
     let mut lines = text.lines().filter_map(|line| line.strip_prefix("Tcp:"));
@@ -343,9 +343,9 @@ fn segments(far: &Far) -> [f64; 2] {
     [of("OutSegs"), of("RetransSegs")]
 }
 
-/// A bucket on the WAN interface of the home.
+/// Sets up a token bucket on the home's WAN interface.
 fn police(stage: &Stage, mbit: u32, burst: u32) {
-    // It counts packets without Ethernet's header.
+    // The bucket counts packets without the Ethernet header.
     let bytes = u64::from(mbit) * 125_000 * 1_500 / 1_514;
     stage.at_home(|| {
         for line in [
@@ -404,7 +404,7 @@ fn limited(by: By, mbit: u32, rtt_ms: u64, seconds: u64) -> Point {
     }
 }
 
-/// Points of all ways at a time; each has its own link.
+/// Points for all ways to limit, measured at the same time; each has its own link.
 fn points(mbit: u32, rtt_ms: u64, seconds: u64) -> Vec<(By, Point)> {
     let all = [10_000, 50_000, 200_000].map(By::Policing);
     let all = [By::Proxy, By::Router].into_iter().chain(all);

@@ -1,8 +1,8 @@
-//! Devices that a router leaves to the proxy beside it.
+//! Devices that a router leaves to the proxy on the same gateway.
 
 use super::*;
 
-/// Two devices, of which one has twice the weight and is relayed, on a link of 28 Mbit/s.
+/// Two devices on a link of 28 Mbit/s; one has twice the weight and is relayed by the proxy.
 fn play() -> [f64; 2] {
     let (stage, home) = home(LINK_MBIT, ["tv", "pc"]);
     let far = Far::new(&stage, "far", "198.51.100.1", None);
@@ -34,7 +34,7 @@ fn play() -> [f64; 2] {
         c + d,
         status["classes"][0]["rate_bps"]
     ));
-    // A router that is gone leaves no device to the proxy.
+    // When the router's daemon is gone, no device is left to the proxy.
     router.signal(nix::sys::signal::Signal::SIGKILL);
     proxy.wait_for("the end of what was told", PATIENCE, |s| s["classes"][0]["name"] == "default");
     drop(tv.download(far.address()));

@@ -1,4 +1,4 @@
-//! Bundles of plans: what an operator writes, sees and changes, with real downloads.
+//! Bundles in plans: what an operator configures, sees and changes, with real downloads.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use crate::common::access::{SERVER4, SERVER6};
 const PATIENCE: Duration = Duration::from_secs(15);
 const BUNDLE: &str = "bundle = { free = \"stream\", stunts = \"backup\", download = \"13mbit\" }\n";
 
-/// Alice's IPv4 is free, her IPv6 pays; each has 10 Mbit/s without a bundle.
+/// Alice's IPv4 is the free connection, and her IPv6 pays; without a bundle each has 10 Mbit/s.
 fn file(bundle: &str) -> String {
     format!(
         "version = 1\n[isp]\ndevice = \"sub\"\n[[plan]]\nname = \"studio\"\n\
@@ -47,7 +47,7 @@ fn changes_a_bundle_live() {
     let bundle = json!({ "free": "stream", "stunts": "backup", "download": "13mbit" });
     assert_eq!(plans["plans"][0]["bundle"], bundle);
     assert!(access.isp("metrics").contains("fairweir_delegated_bytes_total{"));
-    // What cannot be is told, and the bundle goes on.
+    // An impossible bundle is reported, and the existing one continues.
     access.write("isp.toml", &file(&BUNDLE.replace("13mbit", "21mbit")));
     let refused = access.isp_refuses("reload");
     let wanted =

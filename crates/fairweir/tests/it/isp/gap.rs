@@ -1,4 +1,4 @@
-//! What is policed while the daemon is not there.
+//! Policing while the daemon is not running.
 
 use std::collections::VecDeque;
 use std::fs::{self, Permissions};
@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use fairweir_linux::netns::Netns;
 use fairweir_testing::{note, one_at_a_time, privileged};
 use nix::sys::signal::Signal;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, setsockopt, sockopt};
@@ -22,18 +23,18 @@ use crate::common::access::{ALICE4, Access};
 use crate::common::only_error_line;
 use crate::common::stage::Daemon;
 
-/// Of Alice's plan.
+/// Rate of Alice's plan.
 const PLAN_MBIT: f64 = 20.0;
-/// What a window may have: .06 s without a policer are too much, and a daemon takes longer to start.
+/// Maximum rate in a window: 0.06 s without a policer would exceed it, and a daemon takes longer to start.
 const MOST_MBIT: f64 = 1.6 * PLAN_MBIT;
 const BEGINNING: Duration = Duration::from_secs(3);
 const WINDOW: Duration = Duration::from_millis(200);
 const SHORT: Duration = Duration::from_millis(20);
 const PAYLOAD: usize = 1_250;
-/// Each is this long on the wire, headers included.
+/// Size of each datagram on the wire in bytes, headers included.
 const FRAME: f64 = (PAYLOAD + 42) as f64;
 
-/// UDP of three times the plan to Alice, and when each datagram came, by the kernel's clock.
+/// UDP to Alice at three times her plan's rate, and when each datagram arrived by the kernel's clock.
 struct Flood {
     began: Instant,
     stop: Arc<AtomicBool>,
@@ -41,7 +42,7 @@ struct Flood {
     receiver: JoinHandle<Vec<Duration>>,
 }
 
-/// What came of a flood.
+/// The arrivals of a flood.
 struct Came {
     at: Vec<Duration>,
 }
@@ -66,13 +67,13 @@ impl Flood {
         self.stop.store(true, Ordering::Relaxed);
         self.sender.join().unwrap();
         let mut at = self.receiver.join().unwrap();
-        // Of several CPUs.
+        // Datagrams from several CPUs may be out of order.
         at.sort();
         Came { at }
     }
 }
 
-/// Sends evenly; what could not be sent in time is not sent later.
+/// Sends at a constant rate; datagrams that could not be sent in time are skipped.
 fn flood(socket: &UdpSocket, stop: &AtomicBool) {
     let gap = Duration::from_secs_f64(FRAME * 8.0 / (3.0 * PLAN_MBIT * 1e6));
     let payload = [0; PAYLOAD];
@@ -81,7 +82,7 @@ fn flood(socket: &UdpSocket, stop: &AtomicBool) {
         let now = Instant::now();
         due = due.max(now.checked_sub(2 * gap).unwrap_or(now));
         thread::sleep(due.saturating_duration_since(now));
-        // A device whose queue is full refuses it.
+        // A device with a full queue refuses the datagram.
         let _ = socket.send(&payload);
         due += gap;
     }
@@ -107,7 +108,7 @@ fn receive(socket: &UdpSocket, stop: &AtomicBool) -> Vec<Duration> {
 }
 
 impl Came {
-    /// The most of any window, in Mbit/s. The beginning is left out, since an idle subscriber may begin faster.
+    /// The maximum rate of any window, in Mbit/s. The start is excluded, since an idle subscriber may start faster.
     fn most(&self, span: Duration) -> f64 {
         let begin = self.at.first().copied().unwrap_or_default();
         let mut window = VecDeque::new();
@@ -122,7 +123,7 @@ impl Came {
         most as f64 * FRAME * 8.0 / span.as_secs_f64() / 1e6
     }
 
-    /// A busy machine hands packets over in bursts, so that windows of 20 ms say nothing of a policer there.
+    /// A busy machine delivers packets in bursts, so that windows of 20 ms tell nothing about the policer there.
     fn assert_policed(&self, what: &str) {
         let [short, long] = [SHORT, WINDOW].map(|span| self.most(span));
         note(&format!("{what}: at most {short:.1} Mbit/s in {SHORT:?}, {long:.1} in {WINDOW:?}"));
@@ -130,9 +131,9 @@ impl Came {
     }
 }
 
-/// Where the policer of this router's `sub` is pinned.
+/// The directory in which the policer of this router's `sub` is pinned.
 fn pins(access: &Access) -> PathBuf {
-    let netns = access.at_router(|| fs::metadata("/proc/thread-self/ns/net").unwrap().ino());
+    let netns = access.at_router(|| Netns::current_cookie().unwrap());
     PathBuf::from(format!("/sys/fs/bpf/fairweir-isp/{netns}/sub"))
 }
 
@@ -141,7 +142,7 @@ fn table(count: u32) -> String {
     format!("name,addresses,plan\n{}", (0..count).map(row).collect::<String>())
 }
 
-/// A restart, by what ends the daemon, and what is done before the next one.
+/// A restart: the signal that ends the daemon, and what is done before the next daemon starts.
 fn restart(access: &Access, signal: Signal, between: impl FnOnce()) -> (Came, String) {
     let daemon = access.start();
     let flood = Flood::start(access);
@@ -183,14 +184,17 @@ fn a_restart_has_no_gap_and_keeps_the_state() {
 }
 
 #[test]
-fn slots_of_another_layout_are_not_used_and_policing_goes_on_by_the_new_configuration() {
+fn slots_of_an_older_layout_are_not_used_and_policing_goes_on_by_the_new_configuration() {
     if !privileged() {
         return;
     }
     one_at_a_time(|| {
         let access = access(FILE);
         let dir = pins(&access);
-        let forged = dir.join("state-0123");
+        // An older version of the daemon named the directory after the inode of the network namespace.
+        let inode = access.at_router(|| fs::metadata("/proc/thread-self/ns/net").unwrap().ino());
+        let older = dir.parent().unwrap().with_file_name(inode.to_string());
+        let forged = older.join("sub/state-0123");
         let slower = FILE.replace("download = \"20mbit\"", "download = \"10mbit\"");
         let (came, log) = restart(&access, Signal::SIGKILL, || {
             let state = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap());
@@ -198,16 +202,19 @@ fn slots_of_another_layout_are_not_used_and_policing_goes_on_by_the_new_configur
                 state.filter(|entry| entry.file_name().to_string_lossy().starts_with("state-"));
             let state: Vec<_> = state.collect();
             assert_eq!(state.len(), 1);
-            fs::rename(state[0].path(), &forged).unwrap();
+            fs::rename(state[0].path(), dir.join("state-0123")).unwrap();
+            fs::rename(dir.parent().unwrap(), &older).unwrap();
             access.write("isp.toml", &slower);
         });
         assert!(!log.contains("the state of subscribers is kept"), "{log}");
-        assert!(!forged.exists(), "what is not used is removed");
+        assert!(!forged.exists() && older.exists(), "what is not used is removed");
         came.assert_policed("another layout");
         let last = *came.at.last().unwrap();
         let late = came.at.iter().filter(|at| last - **at < Duration::from_millis(500)).count();
         let mbit = late as f64 * FRAME * 8.0 / 0.5 / 1e6;
         assert!((6.0..14.0).contains(&mbit), "{mbit:.1} of 10 Mbit/s at the end");
+        access.fairweir("isp off");
+        assert!(!older.exists());
     });
 }
 
@@ -230,7 +237,7 @@ fn what_goes_on_without_a_daemon_is_ended_by_a_command_or_by_its_watchdog() {
             daemon.end();
             assert!(pins(&access).exists());
         };
-        // What a command ends: a daemon, or what one has left.
+        // A command ends policing, both by a daemon and by a policer that a daemon left behind.
         let (daemon, alice) = begin();
         assert!(access.isp("off").contains("stopped, and removed everything"));
         assert_eq!(daemon.end().0, Some(0));
@@ -245,7 +252,7 @@ fn what_goes_on_without_a_daemon_is_ended_by_a_command_or_by_its_watchdog() {
             assert!(!pins(&access).exists());
             assert_free(&alice);
         }
-        // And the watchdog, before which it polices.
+        // The watchdog also ends it; until then policing continues.
         let (daemon, alice) = begin();
         end(daemon, Signal::SIGKILL);
         assert!(alice.mbit_over(Duration::from_secs(2)) < 25.0);

@@ -1,4 +1,4 @@
-//! `fairweir isp`: real packets of real subscribers, and everything that its users do.
+//! `fairweir isp`: real packets of real subscribers, and everything that operators do.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -20,7 +20,7 @@ use crate::common::access::{ALICE4, ALICE6, Access, BOB4, BOB6, NOBODY4, SPAN};
 use crate::common::stage::{Daemon, Download};
 use crate::common::{FAIRWEIR, check, fairweir, only_error_line};
 
-/// What the path and the router carry at least, in Mbit/s, without policing.
+/// Minimum rate of the path and the router without policing, in Mbit/s.
 const UNPOLICED_MBIT: f64 = 80.0;
 
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -58,11 +58,11 @@ fn access(file: &str) -> Access {
     access
 }
 
-/// It comes to its plan's rate, which takes TCP a while, and not above. Payload is a twentieth less
-/// than the L2 bytes of the rate, but some seconds may also have what was left unused before.
+/// The download reaches its plan's rate, which takes TCP a while, and does not exceed it. Payload is 5 % less
+/// than the L2 bytes of the rate, but some seconds may include capacity that was unused before.
 fn assert_policed(download: &Download, plan: f64) {
     download.wait_for_rate(0.75 * plan..1.05 * plan, PATIENCE);
-    // What waits behind a packet that was lost is read when that one arrives, perhaps all in one span.
+    // Data behind a lost packet are read when that packet arrives, perhaps all in one span.
     let mut seen = Vec::new();
     while !seen.last().is_some_and(|mbit| (0.65 * plan..1.05 * plan).contains(mbit)) {
         assert!(seen.len() < 3, "{seen:.1?} of {plan} Mbit/s");
@@ -78,7 +78,7 @@ fn subscriber(daemon: &Daemon, name: &str) -> Value {
     daemon.ask_json(&json!({ "request": "counters", "name": name })).unwrap()
 }
 
-/// Of a download, since the subscriber was added.
+/// Bytes passed in downloads since the subscriber was added.
 fn passed(daemon: &Daemon, name: &str) -> u64 {
     subscriber(daemon, name)["download"]["passed_bytes"].as_u64().unwrap()
 }
@@ -115,7 +115,7 @@ fn a_start_with_a_wrong_or_cut_off_table_polices_by_the_one_of_before() {
     table(10, "# end 10\n");
     let (subscribers, error) = start_again();
     assert!(subscribers == 32 && error.contains("20 of 32 subscribers are missing"), "{error}");
-    // What takes back a command does not take it over either.
+    // The command that reverts a change does not apply the short table either.
     access.isp("change t1 --plan home-40");
     assert!(access.isp_refuses("revert t1").contains("20 of 32 subscribers are missing"));
     access.isp("reload --force");
@@ -158,7 +158,7 @@ fn downloads_that_nat_on_this_machine_hides_are_told_with_the_remedy_which_works
     let checked = access.at_router(check);
     let checked = String::from_utf8_lossy(&checked.stdout).into_owned();
     assert!(checked.contains("warning: this machine does NAT"), "{checked}");
-    // The remedy works.
+    // The suggested remedy works.
     access.isp("off");
     daemon.end();
     access.write("isp.toml", FILE);
@@ -189,7 +189,7 @@ fn polices_as_planned(hook: &str) {
     assert_policed(&alice, 20.0);
     drop((alice, bob));
     assert_policed(&access.upload(ALICE4), 8.0);
-    // Bob's plan has no upload, and the third address belongs to no subscriber.
+    // Bob's plan does not limit uploads, and the third address belongs to no subscriber.
     assert_free(&access.upload(BOB6));
     assert_free(&access.download(NOBODY4));
     let counted = subscriber(&daemon, "alice");
@@ -217,7 +217,7 @@ fn changes_live() {
     let alice = access.download(ALICE4);
     let other = access.download(NOBODY4);
     assert_policed(&alice, 20.0);
-    // Another subscriber is added, changed and removed while alice downloads.
+    // Another subscriber is added, changed and removed during alice's download.
     let quiet = alice.mbit_over(SPAN);
     access.isp("add carol --plan home-20 --address 192.0.2.99");
     let after_adding = alice.mbit_over(SPAN);
@@ -228,12 +228,12 @@ fn changes_live() {
     access.isp("remove carol");
     assert_free(&other);
     for (mbit, when) in [(after_adding, "adding"), (after_changing, "changing")] {
-        // A span may have what waited behind a lost packet: 22.7 and 24.2 Mbit/s were seen.
+        // A span may include data that waited behind a lost packet: 22.7 and 24.2 Mbit/s were seen.
         let is_alike = (0.85 * quiet.min(19.0)..25.0).contains(&mbit);
         assert!(is_alike, "alice had {quiet:.1} Mbit/s, and {mbit:.1} after {when} carol");
     }
     drop(other);
-    // Her own plan changes, and her counters go on.
+    // Her own plan changes, and her counters continue.
     let before = passed(&daemon, "alice");
     access.isp("change alice --plan home-40");
     assert!(passed(&daemon, "alice") >= before);
@@ -242,7 +242,7 @@ fn changes_live() {
     let slower = access.write("slower.toml", text);
     access.isp(&format!("plan change {slower}"));
     alice.wait_for_rate(5.0..10.5, PATIENCE);
-    // Removed although the file has her; she comes back when the file's word counts.
+    // She is removed although the file lists her, and returns when the file takes effect again.
     access.isp("remove alice");
     assert_free(&alice);
     access.isp("revert alice");
@@ -268,7 +268,7 @@ fn a_killed_daemon_that_is_to_open_leaves_traffic_flowing_and_nothing_behind() {
             let said = String::from_utf8(access.fairweir("off").stdout).unwrap();
             assert!(said.contains("isp: removed the socket of a daemon that is gone"), "{said}");
             assert!(!access.path("run/isp.sock").exists());
-            // It begins again over what was left.
+            // The daemon starts again with what was left.
             let daemon = access.start();
             alice.wait_for_rate(0.0..21.0, Duration::from_secs(5));
             let said = String::from_utf8(access.fairweir("off").stdout).unwrap();
@@ -310,7 +310,7 @@ fn restarts_and_reloads() {
     drop(daemon);
     let daemon = access.start();
     assert_eq!(listed(), wanted, "after a crash");
-    // The file changes: what commands said of a name counts, all else is the file's.
+    // The file changes: names changed by commands keep those changes, all others follow the file.
     let more =
         "\n[[subscriber]]\nname = \"erin\"\naddresses = [\"192.0.2.5\"]\nplan = \"home-20\"\n";
     access.write("isp.toml", &format!("{FILE}{more}").replace("192.0.2.1\"", "192.0.2.11\""));
@@ -320,7 +320,7 @@ fn restarts_and_reloads() {
     let mut with_erin = wanted.to_vec();
     with_erin.push("erin home-20 file");
     assert_eq!(listed(), with_erin);
-    // What the file cannot be beside is told, and nothing changes.
+    // A file that conflicts with a command's change is reported, and nothing changes.
     access.write("isp.toml", &format!("{FILE}{more}").replace("192.0.2.5", "192.0.2.4"));
     let refused = access.isp_refuses("reload");
     assert!(refused.contains("192.0.2.4/32 belongs to subscriber `erin`"), "{refused}");
@@ -360,7 +360,7 @@ fn a_table_that_was_cut_off_and_a_second_daemon_are_refused() {
     assert_eq!(access.isp("reload --force").trim(), "20 subscribers removed");
     access.write("all.csv", &table(0..75, "# end 75\n"));
     assert_eq!(access.isp("reload").trim(), "5 subscribers removed");
-    // Under another run directory nothing else keeps two daemons apart.
+    // With another run directory, only the lock keeps two daemons apart.
     let second = access.at_router(|| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_fairweir"));
         command.arg("isp").arg("--config").arg(access.path("isp.toml"));
@@ -379,7 +379,7 @@ fn a_table_grows_while_the_daemon_runs_and_takes_less_than_450_bytes_a_subscribe
         return;
     }
     const COUNT: u64 = 80_000;
-    // Two whole addresses each: more than there was room for at the start.
+    // Two single addresses each: more than there was room for at the start.
     let rows = |first: u8| {
         let row = |n: u64| {
             let rest = format!("{}.{}.{}", n >> 16, n >> 8 & 255, n & 255);
@@ -398,7 +398,7 @@ fn a_table_grows_while_the_daemon_runs_and_takes_less_than_450_bytes_a_subscribe
     };
     let alone = peak();
     access.write("all.csv", &rows(20));
-    // What the allocator keeps beside differs from start to start; it only adds.
+    // The allocator's overhead differs from start to start; it can only add to the minimum.
     let least = peak();
     let daemon = access.start();
     let each = (daemon.memory("VmHWM").min(least) - alone) / COUNT;
@@ -411,7 +411,7 @@ fn a_table_grows_while_the_daemon_runs_and_takes_less_than_450_bytes_a_subscribe
     assert!(each < 450, "{each} bytes a subscriber");
 }
 
-/// What was acknowledged is there, and what was not is nowhere.
+/// Acknowledged changes are stored, and refused ones have left no trace.
 #[test]
 fn on_a_full_disk_changes_are_refused_and_none_that_was_made_is_lost() {
     if !privileged() {
@@ -559,7 +559,7 @@ fn refuses() {
         assert_eq!(answer["reply"], "error", "{request}: {answer}");
         assert!(message.contains(wanted), "{request}: {message}");
     }
-    // The same in the file, by `check` and by a reload.
+    // The same errors in the file, from `check` and from a reload.
     for (from, to, wanted) in [
         ("20mbit", "0mbit", "isp.toml:8: plan.download: rate 0bit is out of range"),
         ("20mbit\"", "20mbit\"\nqueues = -1", "isp.toml:9: plan.queues: found the number -1"),
@@ -580,7 +580,7 @@ fn refuses() {
         assert!(refused.contains(wanted), "{refused}");
     }
     assert_eq!((access.isp("list --json"), access.isp("plan list --json")), before);
-    // The daemon does not start with it either.
+    // The daemon does not start with that file either.
     drop(daemon);
     let refused = access.fairweir(&format!("isp --config {}", access.path("isp.toml").display()));
     assert_eq!(refused.status.code(), Some(2));
@@ -755,8 +755,8 @@ fn a_device_that_goes_away_and_comes_back_is_policed_again() {
     alice.wait_for_rate(10.0..21.0, Duration::from_secs(8));
 }
 
-/// Clients that pipeline requests for long lists and read no reply neither fill the daemon's memory
-/// nor delay others. Before requests were answered one by one: 442 MB, and status after seconds.
+/// Clients that pipeline requests for long lists and read no reply neither fill the daemon's memory nor delay
+/// others. Before requests were answered one by one, it took 442 MB, and a status took seconds.
 #[test]
 fn clients_that_flood_the_socket_neither_fill_the_memory_nor_delay_others() {
     if !privileged() {
@@ -829,8 +829,8 @@ fn a_changed_file_is_taken_over_and_a_bad_one_is_not() {
     assert_eq!(daemon.status()["plans"][0]["rate_bps"]["download"], 30_000_000);
 }
 
-/// Both of a segment of 30 Mbit/s: equal shares, then a lease, then its end; and while the daemon stands
-/// still the segment's capacity and the guarantees hold.
+/// Two members of a segment of 30 Mbit/s: equal shares, then a lease, then its end. While the daemon is stopped,
+/// the segment's capacity and the guarantees still apply.
 #[test]
 fn a_segment_is_shared_and_a_lease_guarantees_a_rate_until_its_end() {
     if !privileged() {
@@ -849,7 +849,7 @@ fn shares_a_segment() {
         alice.wait_for_rate(alice_mbit, PATIENCE);
         bob.wait_for_rate(bob_mbit, PATIENCE);
     };
-    // Payload is a twentieth less than L2 bytes.
+    // Payload is 5 % less than L2 bytes.
     wait(13.0..15.5, 13.0..15.5);
     let now = || std::time::UNIX_EPOCH.elapsed().unwrap().as_secs();
     let lease = |generation: u64, until_s: u64, rates: Value| {
@@ -892,20 +892,20 @@ fn shares_a_segment() {
     daemon.signal(Signal::SIGCONT);
     daemon.wait_for("the end of the lease", PATIENCE, |s| s["segments"][0]["lease"].is_null());
     wait(13.0..15.5, 13.0..15.5);
-    // One who is removed is no member any more, and one who comes back is.
+    // A removed subscriber is no member any more; one that returns is a member again.
     access.isp("remove bob");
     daemon.wait_for("one member", PATIENCE, |s| s["segments"][0]["members"] == 1);
     bob.wait_for_rate(UNPOLICED_MBIT..f64::MAX, PATIENCE);
     alice.wait_for_rate(25.0..30.5, PATIENCE);
     access.isp("add bob --plan home-40 --address 192.0.2.2");
     wait(13.0..15.5, 13.0..15.5);
-    // Without the segment each has its plan.
+    // Without the segment each subscriber gets its plan's rate.
     access.write("isp.toml", &file);
     access.isp("reload");
     bob.wait_for_rate(30.0..42.0, PATIENCE);
 }
 
-/// The most members that a segment may have.
+/// The maximum number of members of a segment.
 #[test]
 fn a_guarantee_among_two_thousand_members_is_changed_at_once() {
     if !privileged() {

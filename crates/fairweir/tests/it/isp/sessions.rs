@@ -1,4 +1,4 @@
-//! Subscribers that RADIUS accounting and DHCP servers report, with FreeRADIUS' client and real packets.
+//! Subscribers reported by RADIUS accounting and by DHCP servers, with FreeRADIUS' client and real packets.
 
 use std::fs;
 use std::io::Write;
@@ -33,12 +33,12 @@ fn with_radius(more: &str) -> Access {
     access
 }
 
-/// Whether FreeRADIUS' client is here.
+/// Whether FreeRADIUS' client is installed.
 fn has_radclient() -> bool {
     can_run(Path::new("/usr/bin/radclient").exists(), "radclient (freeradius-utils)")
 }
 
-/// Between radclient and the daemon: what was sent, and how long each answer took.
+/// A relay between radclient and the daemon that records what was sent and how long each answer took.
 struct Between {
     port: u16,
     heard: Arc<Mutex<Vec<Heard>>>,
@@ -72,12 +72,12 @@ impl Between {
         Between { port, heard }
     }
 
-    /// Sends an accounting packet; whether it was answered, and the answer has the secret.
+    /// Sends an accounting packet; returns whether there was an answer that is valid for the secret.
     fn account(&self, access: &Access, secret: &str, attributes: &str) -> bool {
         self.ask(access, "acct", secret, attributes).is_ok()
     }
 
-    /// The same of a packet of any kind; what was said of it, if it was refused or not answered.
+    /// Sends a packet of any kind; returns the error message if it was refused or not answered.
     fn ask(
         &self,
         access: &Access,
@@ -109,7 +109,7 @@ fn of_user(status: &str, user: &str, session: &str, more: &str) -> String {
     )
 }
 
-/// Prints how many sessions begin in a second beside those that are there. FreeRADIUS' client is a limit of its own:
+/// Prints how many sessions can begin per second beside existing ones. FreeRADIUS' client is itself a limit:
 /// 4,000 to 5,000 per second.
 #[test]
 #[ignore = "long: 5 min; prints a table"]
@@ -189,22 +189,22 @@ fn sessions_of_radius_are_policed_from_the_answer_until_their_end() {
     assert!(send(&of_user("Start", "carol", "1", carol)));
     assert_eq!(passed(&daemon, "carol") / 1_000_000_000, 0, "she is known when the answer comes");
     download.wait_for_rate(0.0..21.0, PATIENCE);
-    // Another plan, by the access server's word; one that is no plan leaves the default.
+    // The access server names another plan; a name that is no plan leaves the default.
     assert!(send(&of_user("Interim-Update", "carol", "1", &format!("{carol}Filter-Id = home-40"))));
     download.wait_for_rate(22.0..42.0, PATIENCE);
     assert!(send(&of_user("Interim-Update", "carol", "1", &format!("{carol}Filter-Id = acl-7"))));
     let of_carol = "carol home-20 radius [192.0.2.99,2001:db8:3::/56]";
     assert_eq!(listed(&access), [ALICE, BOB, of_carol]);
-    // The files' and commands' subscribers are not changed.
+    // Subscribers from files and commands are not changed.
     let of_alice = "Framed-IP-Address = 192.0.2.55\n";
     assert!(send(&of_user("Start", "alice", "2", of_alice)));
     assert!(send(&of_user("Start", "dave", "3", "Framed-IP-Address = 192.0.2.1\n")));
     assert_eq!(packets(&daemon, "unusable"), 2);
-    // The address goes to another, as if the end of the session was lost.
+    // The address moves to another user, as if the end of the session had been lost.
     assert!(send(&of_user("Start", "erin", "4", "Framed-IP-Address = 192.0.2.99\n")));
     let of_erin = "erin home-20 radius [192.0.2.99]";
     assert_eq!(listed(&access), [ALICE, BOB, "carol home-20 radius [2001:db8:3::/56]", of_erin]);
-    // What was answered is there after a crash, and its end is understood.
+    // Acknowledged sessions are still there after a crash, and their end is handled.
     daemon.signal(Signal::SIGKILL);
     daemon.end();
     let daemon = access.start();
@@ -225,7 +225,7 @@ fn sessions_of_radius_are_policed_from_the_answer_until_their_end() {
         sorted[sorted.len() / 2],
         sorted.len()
     ));
-    // The machine stands still now and then, so it is the median that counts.
+    // The machine stalls now and then, so only the median is checked.
     assert!(sorted[sorted.len() / 2] < Duration::from_millis(100), "{sorted:?}");
 }
 
@@ -252,7 +252,7 @@ fn forged_replayed_and_oversized_packets_change_nothing_and_are_counted() {
         socket.send_to(packet, "127.0.0.1:1813").unwrap();
         socket.recv(&mut bytes).is_ok()
     };
-    // Soon after it is a retransmission: it is answered, and has no effect.
+    // A packet repeated soon after is a retransmission: it is answered and has no effect.
     assert!(answers(&from_client, &heard));
     let mut changed = heard.clone();
     *changed.last_mut().unwrap() ^= 1;
@@ -275,7 +275,7 @@ fn forged_replayed_and_oversized_packets_change_nothing_and_are_counted() {
     crate::common::check_metrics(&metrics);
     let line = "fairweir_radius_packets_total{interface=\"sub\",result=\"forged\"} 2\n";
     assert!(metrics.contains(line), "{metrics}");
-    // A flood without the secret delays no session.
+    // A flood of packets with a wrong secret delays no session.
     let flood = access.at_router(|| UdpSocket::bind("127.0.0.1:0").unwrap());
     for _ in 0..20_000 {
         let _ = flood.send_to(&changed, "127.0.0.1:1813");
@@ -317,7 +317,7 @@ fn whatever_access_servers_and_operators_do_sessions_are_policed_or_listed_with_
     assert_eq!(sorted(listed(&access)), [station, flat, ALICE, BOB]);
     assert!(access.isp("show 192.0.2.99").starts_with("Flat%2012  plan home-20"));
 
-    // Those that are not policed are listed until they are, or end.
+    // Sessions that are not policed are listed until they are policed or end.
     let of_alice = "User-Name = alice\nFramed-IP-Address = 192.0.2.55\n";
     event("Start", nas, of_alice);
     event("Start", nas, "User-Name = dave\nFramed-IP-Address = 192.0.2.2\n");
@@ -345,7 +345,7 @@ fn whatever_access_servers_and_operators_do_sessions_are_policed_or_listed_with_
     event("Interim-Update", nas, "User-Name = dave\nFramed-IP-Address = 192.0.2.95\n");
     assert_eq!(daemon.status()["unpoliced"], json!([]));
 
-    // A plan by a command ends with the session.
+    // A plan set by a command ends with the session.
     let said = access.isp("change Flat%2012 --plan home-40");
     assert!(said.contains("until the session ends"), "{said}");
     event("Interim-Update", named, &flat4);
@@ -365,7 +365,7 @@ fn whatever_access_servers_and_operators_do_sessions_are_policed_or_listed_with_
     assert!(said.contains("permanently"), "{said}");
     access.isp("revert frank");
 
-    // Of another status type, and whether it lives.
+    // A packet with another status type, and a query whether the server is alive.
     send("Acct-Status-Type = Tunnel-Start\nNAS-IP-Address = 10.0.0.1\n");
     assert_eq!(packets(&daemon, "ignored"), 1);
     let ask = |secret: &str| {
@@ -376,7 +376,7 @@ fn whatever_access_servers_and_operators_do_sessions_are_policed_or_listed_with_
     };
     assert!(ask(SECRET) && !ask("another secret"));
     assert_eq!((packets(&daemon, "status"), packets(&daemon, "forged")), (1, 1));
-    // The access server starts again, by another of its names.
+    // The access server restarts, identified by another of its names.
     send("Acct-Status-Type = Accounting-On\nNAS-Identifier = bng\n");
     assert_eq!(listed(&access), [ALICE, BOB]);
     let radius = daemon.status()["radius"].clone();
@@ -422,7 +422,7 @@ fn a_server_changes_and_ends_sessions_by_coa_and_disconnect() {
     ask("coa", &before).unwrap();
     assert_eq!(plan_of("192.0.2.99"), "home-40", "it is in force when the answer comes");
     download.wait_for_rate(22.0..42.0, PATIENCE);
-    // The access server goes on to report the plan of before.
+    // The access server continues to report the previous plan.
     let interim = of_user("Interim-Update", "carol", "1", &format!("{carol}Filter-Id = home-20\n"));
     assert!(accounting.account(&access, SECRET, &interim));
     daemon.signal(Signal::SIGKILL);
@@ -431,7 +431,7 @@ fn a_server_changes_and_ends_sessions_by_coa_and_disconnect() {
     assert_eq!(plan_of("192.0.2.99"), "home-40", "it is kept");
     let count = |result: &str| daemon.status()["coa"]["packets"][result].as_u64().unwrap();
 
-    // All that is given must be right, and name one session.
+    // All attributes must match, and identify exactly one session.
     let of_one = "Acct-Session-Id = 1\nNAS-IP-Address = 10.0.0.2\n";
     for (packet, cause) in [
         ("User-Name = frank\n", "Session-Context-Not-Found"),
@@ -458,7 +458,7 @@ fn a_server_changes_and_ends_sessions_by_coa_and_disconnect() {
     ask("coa", &format!("{of_one}Filter-Id = home-40")).unwrap();
     assert_eq!(plan_of("192.0.2.97"), "home-40");
 
-    // Forged, foreign, late, replayed.
+    // Packets that are forged, foreign, late or replayed.
     let slower = |more: &str| format!("User-Name = carol\nFilter-Id = home-20\n{more}");
     let straight = Between { port: COA, heard: Arc::default() };
     straight.ask(&access, "coa", SECRET, &slower("")).unwrap_err();
@@ -481,7 +481,7 @@ fn a_server_changes_and_ends_sessions_by_coa_and_disconnect() {
     let results = ["forged", "untimely", "repeated", "foreign", "changed"];
     assert_eq!(results.map(count), [1, 2, 1, 1, 4]);
 
-    // The end: traffic passes, and a packet of the access server that does not know is listed.
+    // Disconnect: traffic then passes, and a packet of an access server that is not aware of it is listed.
     ask("disconnect", &format!("Framed-IP-Address = 192.0.2.99\n{}", safe())).unwrap();
     download.wait_for_rate(UNPOLICED_MBIT..f64::MAX, PATIENCE);
     ask("disconnect", "Framed-IPv6-Prefix = 2001:db8:9::/64\nUser-Name = dave\n").unwrap();
@@ -494,12 +494,153 @@ fn a_server_changes_and_ends_sessions_by_coa_and_disconnect() {
     let line = "fairweir_coa_packets_total{interface=\"sub\",result=\"disconnected\"} 2\n";
     assert!(metrics.contains(line), "{metrics}");
     assert!(access.isp("status").contains("CoA at 127.0.0.1:3799: 4 sessions changed, 2 ended"));
-    // Another secret by a reload.
+    // A reload changes the secret.
     access.write("coa.secret", SECRET);
     access.isp("reload");
     let slower = format!("{of_one}Filter-Id = home-20\n");
     straight.ask(&access, "coa", COA_SECRET, &slower).unwrap_err();
     straight.ask(&access, "coa", SECRET, &slower).unwrap();
+}
+
+#[test]
+fn a_plan_is_what_attributes_of_vendors_lead_to_and_what_leads_to_none_is_told() {
+    if !privileged() || !has_radclient() {
+        return;
+    }
+    let coa = "plan_by = [\"filter-id\", \"class\", \"mikrotik\", \"wispr\", \"cisco\"]\n\
+               [coa]\nlisten = \"127.0.0.1:3799\"\nclients = [\"127.0.0.1\"]\nsecret_file = \"coa.secret\"\n";
+    let access = with_radius(coa);
+    let daemon = access.start();
+    let accounting = Between::start(&access, ACCOUNTING);
+    let server = Between::start(&access, COA);
+    let plan_of_carol = || {
+        let carol = listed(&access).into_iter().find(|line| line.starts_with("carol ")).unwrap();
+        carol.split(' ').nth(1).unwrap().to_owned()
+    };
+    let carol = "Framed-IP-Address = 192.0.2.99\n";
+    for (session, event, says, wanted) in [
+        ("1", "Start", "Mikrotik-Rate-Limit = \"0/40M 9M/50M\"", "home-40"),
+        ("1", "Interim-Update", "", "home-40"),
+        ("1", "Interim-Update", "Class = 0x686f6d652d3230", "home-20"),
+        ("1", "Interim-Update", "WISPr-Bandwidth-Max-Down = 40000000", "home-40"),
+        ("1", "Interim-Update", "Cisco-AVPair = \"ip:sub-qos-policy-out=home-20\"", "home-20"),
+        (
+            "1",
+            "Interim-Update",
+            "Cisco-AVPair = \"lcp:interface-config#1=rate-limit output 40000000 1 1\"",
+            "home-40",
+        ),
+        // An attribute that leads to no plan keeps the previous one; a new session gets the default plan.
+        ("1", "Interim-Update", "Mikrotik-Rate-Limit = \"1M/30M\"", "home-40"),
+        ("1", "Interim-Update", "Class = 0x00ff", "home-40"),
+        ("2", "Start", "Mikrotik-Rate-Limit = \"1M/30M\"", "home-20"),
+        ("2", "Interim-Update", "Maximum-Data-Rate-Downstream = 40000000", "home-20"),
+    ] {
+        let packet = of_user(event, "carol", session, &format!("{carol}{says}\n"));
+        assert!(accounting.account(&access, SECRET, &packet), "{says}");
+        assert_eq!(plan_of_carol(), wanted, "{says}");
+    }
+    let ask = |says: &str| {
+        let packet = format!("User-Name = carol\nAcct-Session-Id = 2\n{says}\n");
+        server.ask(&access, "coa", COA_SECRET, &packet)
+    };
+    ask("Mikrotik-Rate-Limit = \"0/40M\"").unwrap();
+    assert_eq!(plan_of_carol(), "home-40");
+    for (says, cause) in [
+        ("Mikrotik-Rate-Limit = \"1M/30M\"", "Invalid-Attribute-Value"),
+        ("Mikrotik-Rate-Limit = \"0/40M\"\nFilter-Id = home-20", "Invalid-Attribute-Value"),
+        ("Maximum-Data-Rate-Downstream = 40000000", "Unsupported-Attribute"),
+        ("Cisco-AVPair = \"subscriber:command=account-logoff\"", "Unsupported-Attribute"),
+    ] {
+        let said = ask(says).unwrap_err();
+        assert!(said.contains(&format!("Error-Cause = {cause}")), "{says}: {said}");
+    }
+    ask("Filter-Id = home-20").unwrap();
+    assert_eq!(plan_of_carol(), "home-20");
+
+    // Counted by access server and kind.
+    daemon.wait_for("the count", PATIENCE, |s| s["radius"]["nas"][0]["sessions"] == 1);
+    let nas = daemon.status()["radius"]["nas"].clone();
+    let packets = json!({ "start": 2, "interim": 8, "changed": 2 });
+    assert_eq!((&nas[0]["nas"], &nas[0]["packets"]), (&json!("10.0.0.1"), &packets), "{nas}");
+    assert_eq!(nas[0]["refused"], json!({ "unknown_plan": 2 }));
+    assert_eq!(nas.as_array().unwrap().len(), 1);
+    let text = access.isp("status");
+    assert!(text.contains("NAS 10.0.0.1: 1 session, last packet "), "{text}");
+    assert!(text.contains("; without effect, 2 unknown_plan\n"), "{text}");
+    let metrics = access.isp("metrics");
+    crate::common::check_metrics(&metrics);
+    let line =
+        "fairweir_nas_packets_total{interface=\"sub\",nas=\"10.0.0.1\",kind=\"interim\"} 8\n";
+    assert!(metrics.contains(line), "{metrics}");
+    daemon.signal(Signal::SIGTERM);
+    let (_, log) = daemon.end();
+    assert!(log.contains("no plan of download 30mbit and upload 1mbit"), "{log}");
+}
+
+#[test]
+fn a_silent_session_ends_if_its_access_server_reports_others_and_every_one_is_listed() {
+    if !privileged() || !has_radclient() {
+        return;
+    }
+    let access = with_radius("stale_after = \"1s\"\n");
+    let daemon = access.start();
+    let between = Between::start(&access, ACCOUNTING);
+    let mut number = 0;
+    let mut send = |status: &str, user: &str| {
+        number += 1;
+        let n = ["carol", "dave", "erin"].iter().position(|one| *one == user).unwrap();
+        let more = format!("Framed-IP-Address = 192.0.2.9{n}\nAcct-Session-Time = {number}\n");
+        assert!(between.account(&access, SECRET, &of_user(status, user, user, &more)), "{user}");
+    };
+    for user in ["carol", "dave", "erin"] {
+        send("Start", user);
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    send("Interim-Update", "carol");
+    let began = Instant::now();
+    while daemon.status()["unpoliced_by_reason"]["stale"] != 1 {
+        assert!(began.elapsed() < PATIENCE, "{}", daemon.status());
+        send("Interim-Update", "dave");
+    }
+    let of = |user: &str, n: u8| format!("{user} home-20 radius [192.0.2.9{n}]");
+    // A session that never sent an Interim-Update stays, and is listed.
+    assert_eq!(listed(&access), [ALICE, BOB, &of("dave", 1), &of("erin", 2)]);
+    let list = access.isp("unpoliced");
+    assert!(
+        list.contains("192.0.2.90") && list.contains("its access server reports others"),
+        "{list}"
+    );
+    let silent = access.isp("unpoliced --silent --json");
+    let silent: Value = serde_json::from_str(&silent).unwrap();
+    assert_eq!((&silent["subscriber"], &silent["kind"]), (&json!("erin"), &json!("silent")));
+    assert!(access.isp_refuses("show 192.0.2.90").contains("subscriber `carol` is not policed"));
+    // The session was not over.
+    send("Interim-Update", "carol");
+    send("Interim-Update", "erin");
+    assert_eq!(listed(&access), [ALICE, BOB, &of("carol", 0), &of("dave", 1), &of("erin", 2)]);
+    assert_eq!(daemon.status()["unpoliced"], json!([]));
+    assert!(
+        access
+            .isp("show 192.0.2.90")
+            .contains("session carol of NAS 10.0.0.1: last packet 0 s ago")
+    );
+    // While the whole access server is silent, even since before a restart, no plan ends.
+    daemon.signal(Signal::SIGKILL);
+    daemon.end();
+    let daemon = access.start();
+    daemon.wait_for("all of them", PATIENCE, |s| s["radius"]["silent"] == 3);
+    let nas = daemon.status()["radius"]["nas"][0].clone();
+    assert_eq!((&nas["sessions"], &nas["silent_s"]), (&json!(3), &Value::Null));
+    assert_eq!(listed(&access).len(), 5);
+    assert!(access.isp("unpoliced --silent").contains("since the start"));
+    assert!(access.isp("status").contains("silent but policed: 3 sessions"));
+    let metrics = access.isp("metrics");
+    crate::common::check_metrics(&metrics);
+    assert!(
+        metrics.contains("fairweir_radius_silent_sessions{interface=\"sub\"} 3\n"),
+        "{metrics}"
+    );
 }
 
 #[test]
@@ -524,7 +665,7 @@ fn two_sessions_of_one_account_share_its_rate_and_each_ends_by_itself() {
     send("Interim-Update", "1", &of(99));
     assert_eq!(carols().unwrap(), "98,99]");
     access.isp("change carol --plan home-40");
-    // After a restart too, which knows one of them.
+    // The same after a restart, when the server has reported only one of the sessions.
     daemon.signal(Signal::SIGKILL);
     daemon.end();
     let daemon = access.start();
@@ -573,7 +714,7 @@ fn with_a_damaged_journal_the_rest_is_policed_and_the_operator_is_told() {
     assert_eq!(daemon.status()["journal_error"], Value::Null);
 }
 
-/// What cannot be stored is not answered, and the access server's next attempt counts.
+/// A session that cannot be stored is not answered, and the access server's next attempt succeeds.
 #[test]
 fn on_a_full_disk_a_session_is_not_answered_until_it_is_stored() {
     if !privileged() || !has_radclient() {
@@ -588,7 +729,7 @@ fn on_a_full_disk_a_session_is_not_answered_until_it_is_stored() {
     let ballast = format!("/proc/{}/root{state}/ballast", daemon.pid());
     let mut file = fs::File::create(&ballast).unwrap();
     while file.write_all(&[0; 512]).is_ok() {}
-    // The journal's page has room for a few.
+    // The journal's last page has room for a few more sessions.
     let session = |n: u32| {
         let packet = of_user(
             "Start",
@@ -633,11 +774,11 @@ fn devices_with_a_lease_of_a_dhcp_server_are_policed_until_its_end() {
     assert_eq!((&leases["devices"], &leases["refused"]), (&json!(1), &json!(1)), "{leases}");
     let download = access.download(NOBODY4);
     download.wait_for_rate(0.0..21.0, PATIENCE);
-    // A reload and a restart keep it; it is in no journal.
+    // A reload and a restart keep the device; it is not in the journal.
     access.isp("reload");
     assert_eq!(listed(&access), [of_phone, ALICE, BOB]);
     assert!(!fs::read_to_string(access.path("state/isp.journal")).unwrap().contains("02:00"));
-    // A server that rewrites its file in place is not taken by its word at once.
+    // A server may be rewriting its file in place, so a missing lease is not acted upon at once.
     access.write("dnsmasq.leases", "");
     access.write("kea.csv", "");
     access.write("dnsmasq.leases", phone);
@@ -650,7 +791,7 @@ fn devices_with_a_lease_of_a_dhcp_server_are_policed_until_its_end() {
     access.write("kea.csv", &kea(0));
     daemon.wait_for("the end", PATIENCE, |s| s["leases"]["devices"] == 0);
     assert_eq!(listed(&access), [ALICE, BOB]);
-    // A file that cannot be read does not keep the daemon from the other.
+    // A file that cannot be read does not stop the daemon from reading the other one.
     fs::remove_file(access.path("kea.csv")).unwrap();
     daemon.wait_for("an error", PATIENCE, |s| s["leases"]["error"].is_string());
     access.write("dnsmasq.leases", phone);

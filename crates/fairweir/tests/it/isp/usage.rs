@@ -1,4 +1,4 @@
-//! Files of what subscribers used, and who takes over when a daemon dies.
+//! Files with the subscribers' usage, and a standby that takes over when a daemon dies.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,7 +13,7 @@ use super::{FILE, PATIENCE, access, passed, subscriber};
 use crate::common::access::{ALICE4, Access, BOB4, NOBODY4};
 use crate::common::stage::Daemon;
 
-/// Bytes by subscriber, plan, class if the plan has any, and direction, of all files.
+/// Sum of bytes in all files by subscriber, plan, class if the plan has any, and direction.
 fn written(access: &Access) -> BTreeMap<String, u64> {
     let mut sums = BTreeMap::new();
     for entry in fs::read_dir(access.path("state/usage")).unwrap() {
@@ -40,12 +40,12 @@ fn usage_is_written_to_the_byte_over_changes_removals_and_restarts() {
     let downloads = [ALICE4, BOB4, NOBODY4].map(|host| access.download(host));
     downloads[2].wait_for_rate(5.0..42.0, PATIENCE);
     assert!(access.isp("usage").contains("state/usage"));
-    // Alice goes on with another plan, and carol goes while her download runs.
+    // Alice continues with another plan, and carol is removed while her download runs.
     access.isp("change alice --plan home-40");
     access.isp("remove carol");
     std::thread::sleep(Duration::from_millis(500));
     drop(downloads);
-    // Until the last packet has passed.
+    // Waits until the last packet has passed.
     let all = || ["alice", "bob"].map(|name| passed(&daemon, name));
     let mut before = all();
     let deadline = Instant::now() + PATIENCE;
@@ -68,7 +68,7 @@ fn usage_is_written_to_the_byte_over_changes_removals_and_restarts() {
     assert!(of("alice home-20 upload") > 0, "{sums:?}");
     assert!(of("alice home-20 download") > 0 && of("alice home-40 download") > 0, "{sums:?}");
     assert!(of("carol home-20 download") > 1_000_000, "{sums:?}");
-    // The next daemon goes on in the same files.
+    // The next daemon continues the same files.
     let daemon = access.start();
     let bob = access.download(BOB4);
     bob.wait_for_rate(5.0..42.0, PATIENCE);
@@ -114,8 +114,8 @@ addresses = ["192.0.2.1", "2001:db8:1::/56"]
 plan = "family"
 "#;
 
-/// Sends datagrams to alice's ports of all classes, of which some exceed her rate; returns what arrived at each
-/// port, in bytes on the wire. Nothing else of hers is on the way.
+/// Sends datagrams to alice's ports of all classes, some of which exceed her rate; returns the bytes on the wire
+/// that arrived at each port. She has no other traffic.
 fn send_to_classes(access: &Access, rounds: usize) -> [u64; 3] {
     let ports = [7_001, 7_002, 9_000];
     let receivers = ports.map(|port| {
@@ -133,7 +133,7 @@ fn send_to_classes(access: &Access, rounds: usize) -> [u64; 3] {
     let sender = access.at_internet(|| UdpSocket::bind("0.0.0.0:0").unwrap());
     for round in 0..rounds {
         for (nth, port) in ports.into_iter().enumerate() {
-            // More than the rate, of odd sizes.
+            // More than the rate, with varying sizes.
             for _ in 0..3 {
                 let payload = vec![0; 300 + (round * 7 + nth * 131) % 1_100];
                 sender.send_to(&payload, (ALICE4, port)).unwrap();
@@ -144,7 +144,7 @@ fn send_to_classes(access: &Access, rounds: usize) -> [u64; 3] {
     receivers.map(|receiver| receiver.join().unwrap())
 }
 
-/// Octets by class of alice's downloads in IPFIX messages whose template is [`fairweir`]'s.
+/// Octets by class in alice's downloads, from IPFIX messages that use [`fairweir`]'s template.
 fn octets(message: &[u8], sums: &mut BTreeMap<String, u64>) {
     let be = |bytes: &[u8]| bytes.iter().fold(0_u64, |sum, byte| sum << 8 | u64::from(*byte));
     let mut sets = &message[16..be(&message[2..4]) as usize];
@@ -168,8 +168,8 @@ fn octets(message: &[u8], sums: &mut BTreeMap<String, u64>) {
     }
 }
 
-/// What receivers count is what rows, IPFIX and counters say of each class, over a reload that changes the
-/// classes, a restart and a kill.
+/// For each class, rows, IPFIX and counters agree with what receivers count, over a reload that changes the classes,
+/// a restart and a kill.
 #[test]
 fn usage_of_each_class_is_what_its_receiver_got() {
     if !privileged() {
@@ -205,7 +205,7 @@ fn usage_of_each_class_is_what_its_receiver_got() {
         counters["download"]["dropped_packets"].as_u64().unwrap()
     };
     let mut sum = add(send_to_classes(&access, 400));
-    // A busy machine may send no faster than the plan for once.
+    // A busy machine may for once send no faster than the plan's rate.
     for _ in 0..10 {
         if dropped(&daemon) > 0 {
             break;
@@ -216,7 +216,7 @@ fn usage_of_each_class_is_what_its_receiver_got() {
     access.isp("usage");
     check(sum, &mut exported);
     assert_eq!(passed(&daemon, "alice"), sum.iter().sum::<u64>());
-    // Games have no class of their own for a while; the rest does not get what they had.
+    // For a while games have no class of their own; the rest class does not inherit their bytes.
     let games = file.find("[[plan.class]]\nname = \"games\"").unwrap();
     let rest = file.find("[[plan.class]]\nname = \"rest\"").unwrap();
     access.write("isp.toml", &format!("{}{}", &file[..games], &file[rest..]));
@@ -234,7 +234,7 @@ fn usage_of_each_class_is_what_its_receiver_got() {
     daemon.signal(Signal::SIGTERM);
     assert_eq!(daemon.end().0, Some(0));
     check(sum, &mut exported);
-    // A kill loses what was counted since the last rows, and nothing else.
+    // A kill loses the bytes counted since the last rows were written, and nothing else.
     daemon = access.start();
     let sum = add(send_to_classes(&access, 100));
     access.isp("usage");
@@ -249,7 +249,7 @@ fn usage_of_each_class_is_what_its_receiver_got() {
     check(sum, &mut exported);
 }
 
-/// A standby is refused while the daemon lives, and has all that was acknowledged when it starts after it.
+/// A standby is refused while the daemon lives; started after the daemon's death, it has all acknowledged changes.
 #[test]
 fn a_standby_takes_the_journal_over_when_the_daemon_dies() {
     if !privileged() {

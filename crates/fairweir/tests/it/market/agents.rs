@@ -14,21 +14,21 @@ use serde_json::{Value, json};
 use super::Market;
 use crate::common::{FAIRWEIR, check, fairweir};
 
-/// Slots of a second, and a day of 24 of them.
+/// A slot takes a second, and a day is 24 slots.
 const DAY: &str = "24";
 
-/// A household's agent, which is killed and started again.
+/// A household's agent, which tests kill and restart.
 pub(super) struct Home {
     dir: PathBuf,
-    /// Where its socket is, and where it looks for others.
+    /// The directory of its socket, and of the sockets of other daemons.
     pub(super) run: PathBuf,
-    /// Who may send requests besides root.
+    /// The group that may send requests, in addition to root.
     pub(super) admin_group: Option<&'static str>,
     process: Option<Child>,
 }
 
 impl Home {
-    /// Enrols, and writes a file with a time.
+    /// Enrols a household, and writes a file with the given `[[time]]`.
     pub(super) fn new(market: &Market, name: &str, time: &str) -> Home {
         let dir = market.dir.path().join(name);
         let home = Home { run: dir.join("run"), dir, admin_group: None, process: None };
@@ -49,7 +49,7 @@ impl Home {
         self.dir.join(name).to_str().unwrap().to_owned()
     }
 
-    /// What it says on stderr.
+    /// Enrols; returns the output on stderr.
     fn enrol(&self, market: &Market, code: &str, options: &[&str]) -> String {
         let (server, state) = (format!("localhost:{}", market.address.port()), self.path("state"));
         let authority = market.path("state/ca.der");
@@ -62,7 +62,7 @@ impl Home {
         self.start_with(DAY);
     }
 
-    /// With days of `day` seconds.
+    /// Starts the agent with days of `day` seconds.
     pub(super) fn start_with(&mut self, day: &str) {
         let process = Command::new(FAIRWEIR)
             .args(["market", "agent", "--until-stdin-closes", "--day", day])
@@ -88,7 +88,7 @@ impl Home {
         client.ok()?.ask(request).ok()
     }
 
-    /// Waits until its status is as wanted.
+    /// Waits until `wanted` accepts its status.
     pub(super) fn wait_for(&self, what: &str, wanted: impl Fn(&Value) -> bool) -> Value {
         let begun = Instant::now();
         let mut last = Value::Null;
@@ -116,7 +116,7 @@ pub(super) fn why(status: &Value) -> String {
     sentences.collect::<Vec<_>>().join(" ")
 }
 
-/// Numbers that fall anywhere, the same in each run.
+/// Random numbers that are the same in each run.
 pub(super) struct Dice(pub(super) u64);
 
 impl Dice {
@@ -128,7 +128,7 @@ impl Dice {
     }
 }
 
-/// Each bid that the market kept, in order: `(gateway, slot, sequence, spend)`.
+/// Each bid that the market stored, in order: `(gateway, slot, sequence, spend)`.
 fn bids(events: &[Value]) -> impl Iterator<Item = (String, u64, u64, u64)> + '_ {
     events.iter().filter(|event| !event["bid"].is_null()).map(|event| {
         let bid = &event["bid"];
@@ -138,9 +138,9 @@ fn bids(events: &[Value]) -> impl Iterator<Item = (String, u64, u64, u64)> + '_ 
     })
 }
 
-/// Three agents bid for three evenings that differ; server and agents are killed at moments that fall
-/// anywhere. No credit is lost, no bid is made twice, every slot is paid by the bid that stood last,
-/// and each household spends on its own evening.
+/// Three agents bid for three different evenings; server and agents are killed at random moments. No credit is
+/// lost, no bid is made twice, every slot is paid for by the last bid placed, and each household spends on its
+/// own evening.
 #[test]
 fn agents_and_server_that_are_killed_bid_once_and_go_on() {
     const KILLS: usize = 15;
@@ -190,7 +190,7 @@ fn agents_and_server_that_are_killed_bid_once_and_go_on() {
     market.kill();
     let verified = market.verify();
     assert!(verified.contains("3 gateways, 30000000 micro-credits"), "{verified}");
-    // By gateway and slot: the sequences rise, so nothing was taken twice.
+    // By gateway and slot: sequence numbers rise, so no bid was accepted twice.
     let events = market.events();
     let mut last: BTreeMap<(String, u64), u64> = BTreeMap::new();
     let mut spends: BTreeMap<String, [Vec<u64>; 2]> = BTreeMap::new();
@@ -198,7 +198,7 @@ fn agents_and_server_that_are_killed_bid_once_and_go_on() {
         let before = last.insert((gateway, slot), sequence).unwrap_or_default();
         assert!(sequence > before, "{sequence} after {before}");
     }
-    // The film's hours are those of the compressed day, by Unix time.
+    // The hours of the film, in the compressed day that follows Unix time.
     let epoch = events[0]["found"]["epoch_s"].as_u64().unwrap();
     for (home, evening) in hours.into_iter().enumerate() {
         let name = format!("gw-{}", home + 1);
@@ -220,7 +220,7 @@ fn agents_and_server_that_are_killed_bid_once_and_go_on() {
         assert!(film.len() >= 4 && mean(film) > 1.5 * mean(usual), "{film:?} {usual:?}");
     }
     note(&format!("kills of agents and server: {killed:?}, {} bids", last.len()));
-    // Without the server each has the floor, and says so; started anew it does as well.
+    // Without the server each agent has the floor and says so, even after a restart.
     homes[0].kill();
     homes[0].start();
     for home in &homes {
@@ -237,7 +237,7 @@ fn a_household_boosts_goes_on_holiday_and_changes_its_file() {
     let mut market = Market::found_at(60, "40mbit");
     market.start();
     let mut home = Home::new(&market, "home", "");
-    // An enrolment is given up only if that is said, and a code works once.
+    // An enrolment is only given up on explicit request, and a code works once.
     let state = home.path("state");
     let (other, wrong) = (market.code("other"), "0".repeat(32));
     let again = home.enrol(&market, &other, &[]);
@@ -266,7 +266,7 @@ fn a_household_boosts_goes_on_holiday_and_changes_its_file() {
     tell(&["holiday", "--days", "2"]);
     let holiday = home.wait_for("holiday", |s| bid(s) == 0);
     assert!(why(&holiday).contains("on holiday"), "{holiday}");
-    // It is remembered.
+    // The setting is kept over a restart.
     home.kill();
     home.start();
     home.wait_for("holiday after a kill", |s| s["heard_s_ago"].is_number() && bid(s) == 0);
@@ -277,12 +277,15 @@ fn a_household_boosts_goes_on_holiday_and_changes_its_file() {
     };
     assert!(text.contains("on holiday") && text.lines().count() >= 4, "{text}");
     let run = home.path("run");
+    // Checks the output against its schema.
+    assert!(fairweir(&["market", "agent", "status", "--json", "--run-dir", &run]).status.success());
+    assert!(fairweir(&["market", "why", "--json", "--run-dir", &run]).status.success());
     assert!(fairweir(&["market", "holiday", "--off", "--run-dir", &run]).status.success());
     home.wait_for("end of the holiday", |s| bid(s) > 0);
-    // A changed file is read; a wrong one is not.
+    // A changed file is read; a wrong file is not applied.
     home.write("[[time]]\nname = \"always\"\nfrom = \"00:00\"\nto = \"24:00\"\nstreaming = 3\n");
     home.wait_for("new file", |s| why(s).contains("streaming 3"));
-    // What the page sends is stored in a file of its own, all or nothing, and can be undone.
+    // Changes from the page are stored in a separate file, all or nothing, and can be undone.
     let set = |changes: Value| -> Option<Value> {
         home.ask(&json!({ "request": "set", "changes": changes }))
     };
@@ -321,7 +324,7 @@ fn a_household_boosts_goes_on_holiday_and_changes_its_file() {
     let refused: Option<String> = home.ask(&json!({ "request": "reload" }));
     assert!(refused.is_none());
     home.wait_for("old file", |s| why(s).contains("streaming 3"));
-    // A second agent on the same state is refused.
+    // A second agent with the same state directory is refused.
     let second = fairweir(&[
         "market",
         "agent",

@@ -1,4 +1,4 @@
-//! The page of a household in real browsers: the agent of the credit market beside a gateway's proxy.
+//! A household's page in real browsers: the agent of the credit market beside a gateway's proxy.
 
 use std::fs;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::common::stage::{SERVERS, Stage};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Importances, a boost and a holiday by keyboard, with undo; what a device receives, live.
+/// Changes of importance, a boost and a holiday by keyboard, with undo; what a device receives, live.
 fn a_household(kind: Kind) {
     if !privileged() || !has_nat() || !kind.is_installed() {
         return;
@@ -24,7 +24,7 @@ fn a_household(kind: Kind) {
                 rate = \"10mbit\"\nmatch = [\"ip:192.168.7.0/24\"]\n";
     fs::write(stage.path("proxy.toml"), text).unwrap();
     let proxy = stage.start_proxy(None);
-    // A slot is over within two seconds, while a person is about to choose.
+    // A slot ends within two seconds, while a person is still choosing.
     let mut market = Market::found_at(2, "28mbit");
     market.start();
     let film = "[[time]]\nname = \"film night\"\nfrom = \"00:00\"\nto = \"12:00\"\nstreaming = 3\n";

@@ -3,10 +3,10 @@
 use super::agents::Home;
 use super::*;
 
-/// Of the package faketime.
+/// The library of the package faketime.
 const LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
 
-/// The clock of a market's server.
+/// The clock that a market's server sees.
 struct Faked {
     file: PathBuf,
 }
@@ -48,7 +48,7 @@ impl Market {
         }
     }
 
-    /// Waits for a doubt that begins like this, and sees that nothing is closed meanwhile.
+    /// Waits for a doubt that begins with these words, and checks that no slot is closed meanwhile.
     fn is_doubted(&self, words: &str) {
         let said = |status: &Value| status["doubt"].as_str().is_some_and(|it| it.contains(words));
         self.wait_for(words, said);
@@ -92,7 +92,7 @@ fn a_clock_that_is_set_while_the_server_runs_closes_nothing_and_is_told() {
         assert_eq!(market.is_believed(), 0);
         bid(&client, &name, 2, sequence).unwrap();
     }
-    // An agent that asks meanwhile says it.
+    // An agent that asks the server meanwhile reports the doubt.
     clock.set("+30d");
     market.is_doubted("30 days ahead");
     home.kill();
@@ -114,11 +114,11 @@ fn a_server_that_starts_with_a_wrong_clock_closes_nothing_until_the_operator_acc
         market.is_doubted(words);
         thread::sleep(Duration::from_secs(2));
         assert!(market.open_slot() <= 1, "{offset}");
-        // The way back without a restart: the clock is put right.
+        // Recovery without a restart: the clock is corrected.
         clock.set("+0");
         assert!(market.is_believed() <= 2, "{offset}");
         market.kill();
-        // A clock that is right is accepted: what has ended by it is closed.
+        // The operator accepts a clock that is right: all slots that have ended by it are closed.
         clock.set(offset);
         market.options = vec!["--accept-clock"];
         market.start();
@@ -136,7 +136,7 @@ fn a_server_that_starts_with_another_clock_than_postgres_closes_nothing() {
     let Some(server) = Postgres::start() else { return };
     let mut market = Market::of_one_slot(Some(server.url()));
     let Some(clock) = Faked::of(&mut market) else { return };
-    // By the slots alone this could be an outage of three hours.
+    // Judged only by the slots, this could be an outage of three hours.
     clock.set("+3h");
     market.start();
     market.is_doubted("3 hours ahead of the clock of the database");

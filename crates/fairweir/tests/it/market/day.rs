@@ -18,10 +18,10 @@ use crate::common::stage::{Daemon, Download};
 const HOMES: usize = 4;
 const LINK_MBIT: f64 = 40.0;
 const EQUAL_MBIT: f64 = LINK_MBIT / HOMES as f64;
-/// From payload to what the policer counts.
+/// Factor from payload to the bytes that the policer counts.
 const L2: f64 = 1_514.0 / 1_448.0;
 
-/// A market of four homes and their network.
+/// A market of four homes, and their network.
 struct Street {
     network: Access,
     isp: Daemon,
@@ -38,7 +38,7 @@ fn host(home: usize) -> String {
 impl Street {
     fn new(slot_s: u64, day_slots: u64) -> Street {
         let network = Access::new();
-        // What the policer divides is a little less than what the wire carries.
+        // The policer divides a little less than the wire's capacity.
         let wire = "qdisc add dev sub root tbf rate 42mbit burst 64k latency 50ms";
         let wire: Vec<&str> = wire.split(' ').collect();
         network.at_router(|| assert!(Command::new("tc").args(wire).status().unwrap().success()));
@@ -64,7 +64,7 @@ impl Street {
         let day_s = (slot_s * day_slots).to_string();
         let mut homes: Vec<Home> = (0..HOMES)
             .map(|home| {
-                // Films of a quarter of the day, one home after the other.
+                // Each home watches films for a quarter of the day, one home after the other.
                 let time = format!(
                     "[[time]]\nname = \"film\"\nfrom = \"{:02}:00\"\nto = \"{:02}:00\"\n\
                      streaming = 3\n",
@@ -79,7 +79,7 @@ impl Street {
         Street { network, isp, market, homes, slot_s, epoch_s }
     }
 
-    /// The slot that runs.
+    /// The running slot.
     fn slot(&self) -> u64 {
         UNIX_EPOCH.elapsed().unwrap().as_secs().saturating_sub(self.epoch_s) / self.slot_s
     }
@@ -96,7 +96,7 @@ impl Street {
         self.isp.status()["segments"][0]["lease"]["generation"].as_u64()
     }
 
-    /// Waits until the lease of a slot is in force.
+    /// Waits until the lease of `slot` is in force.
     fn wait_for_slot(&self, slot: u64) {
         Street::sleep_until(self.begins(slot));
         while self.generation() != Some(slot) {
@@ -110,7 +110,7 @@ impl Street {
         }
     }
 
-    /// What the homes had leased in each slot, in Mbit/s, by what happened in the market.
+    /// The homes' leases in each slot, in Mbit/s, from the market's events.
     fn leases(&self) -> BTreeMap<u64, [f64; HOMES]> {
         let (mut book, mut leases) = (Book::default(), BTreeMap::new());
         for event in self.market.events() {
@@ -129,7 +129,7 @@ impl Street {
     }
 }
 
-/// What each list receives over a time, in Mbit/s of the policer.
+/// Rate of each list of downloads over `span`, in Mbit/s as the policer counts.
 fn rates(all: &[Vec<Download>], span: Duration) -> Vec<f64> {
     let received = || -> Vec<u64> {
         all.iter().map(|home| home.iter().map(Download::received).sum()).collect()
@@ -141,29 +141,29 @@ fn rates(all: &[Vec<Download>], span: Duration) -> Vec<f64> {
     received().into_iter().zip(&before).map(mbit).collect()
 }
 
-/// What the slots of a day showed.
+/// The results of a day's slots.
 #[derive(Debug, Default)]
 struct Day {
-    /// The latest lease, in seconds after its slot began, and the mean.
+    /// Delay of the lease after the slot's beginning, in seconds: maximum, and below, mean.
     late_s: f64,
     late_mean_s: f64,
-    /// What was missing of the largest lease of each slot, in parts of it and rising order.
+    /// Shortfall from the largest lease of each slot, as a fraction of the lease, in rising order.
     missing: Vec<f64>,
-    /// The same of whole slots, from their beginnings on.
+    /// The same for whole slots, including their beginnings.
     missing_whole: Vec<f64>,
-    /// The same as `missing` of slots in which the largest lease rose from less than a half of it.
+    /// The same as `missing`, for slots in which the largest lease more than doubled.
     missing_risen: Vec<f64>,
-    /// The difference of what a home received in all slots from what it had leased, in parts of that.
+    /// Difference between a home's received and leased amounts over all slots, as a fraction of the latter.
     off: f64,
-    /// The same of homes that leased an eighth of the link and more on average, with the times between the slots.
+    /// The same for homes that leased at least an eighth of the link on average, including times between slots.
     off_whole: f64,
-    /// The least part of the link that was used in a slot, and the mean.
+    /// Used fraction of the link: minimum over the slots, and below, mean.
     used: f64,
     used_mean: f64,
 }
 
 impl Day {
-    /// Parts of the slots, and what was missing in them at most.
+    /// Percentiles of the shortfall over the slots.
     fn shown(&self) -> String {
         let at = |all: &[f64], part: f64| all[(part * (all.len() - 1) as f64).round() as usize];
         let line = |all: &[f64]| {
@@ -191,14 +191,14 @@ impl Day {
     }
 }
 
-/// What the homes had received at an instant of Unix time, and whose lease was in force.
+/// Bytes received by each home at an instant of Unix time, and the generation of the lease in force.
 struct Sample {
     at: Duration,
     received: [u64; HOMES],
     generation: Option<u64>,
 }
 
-/// What each home received between two instants, in Mbit/s of the policer.
+/// Rate of each home between two instants, in Mbit/s as the policer counts.
 fn passed(samples: &[Sample], from: Duration, until: Duration) -> [f64; HOMES] {
     let first = |at| samples.iter().find(|sample| sample.at >= at).unwrap();
     let (first, last) = (first(from), first(until));
@@ -208,7 +208,7 @@ fn passed(samples: &[Sample], from: Duration, until: Duration) -> [f64; HOMES] {
     })
 }
 
-/// All homes download all the time; each slot is measured from `settle` after its beginning on.
+/// All homes download all the time; each slot is measured starting `settle` after its beginning.
 fn play(street: &Street, slots: u64, settle: Duration) -> Day {
     let downloads: Vec<Vec<Download>> = (0..HOMES).map(|home| street.downloads(home)).collect();
     let first = street.slot() + 2;
@@ -271,8 +271,8 @@ fn play(street: &Street, slots: u64, settle: Duration) -> Day {
     day
 }
 
-/// Server, agents and policer are killed while all homes download: each has the equal share then, and no
-/// connection stops.
+/// Server, agents and policer are killed while all homes download: each home then has the equal share, and no
+/// connection breaks.
 fn survives_kills(street: &mut Street) {
     let downloads: Vec<Vec<Download>> = (0..HOMES).map(|home| street.downloads(home)).collect();
     let span = Duration::from_secs(3);
@@ -301,7 +301,7 @@ fn four_homes_have_what_their_agents_have_bought() {
     }
     one_at_a_time(|| {
         two_of_three(|| {
-            // The home that buys had 1 Mbit/s until then; in one play of eight its senders had not grown after 1.2 s.
+            // The buying home had 1 Mbit/s until then; in one of eight plays its senders had not sped up after 1.2 s.
             let street = Street::new(4, 4);
             let day = play(&street, 1, Duration::from_secs(2));
             assert!(day.late_s <= 1.0 && day.used_mean >= 0.97, "{day:?}");
@@ -321,7 +321,7 @@ fn a_day_of_ten_minutes() {
 
 /// `cargo test -p fairweir --features evidence --test it -- --ignored --nocapture short_slots`
 ///
-/// Slots of 1, 2 and 5 s, with a minute each: what the times between slots cost.
+/// Slots of 1, 2 and 5 s, for a minute each, to measure what the transitions between slots cost.
 #[test]
 #[ignore = "long: 4 min"]
 fn short_slots() {
@@ -334,7 +334,7 @@ fn short_slots() {
 
 /// `cargo test -p fairweir --features evidence --test it -- --ignored --nocapture six_hundred`
 ///
-/// Slots of 1 s, of which 600 are a day: each home wants films for 150 of them.
+/// Slots of 1 s, with days of 600 slots: each home wants films for 150 of them.
 #[test]
 #[ignore = "long: 10 min"]
 fn six_hundred_slots_of_a_second() {
@@ -353,8 +353,8 @@ fn second_tier_traffic_costs_little_and_kills_stop_nothing() {
     assert!(missing <= 0.02 && delay_ms <= 5.0, "{missing} {delay_ms}");
 }
 
-/// What traffic of the second tier costs, in ms of round trips of a home that does nothing else, and in
-/// parts of the largest lease of a slot, while all take all they can.
+/// What second-tier traffic costs: the shortfall from the largest lease of a slot while all homes take all they
+/// can, as a fraction, and the increase in ms of round trips of an otherwise idle home.
 fn second_tier(street: &Street) -> (f64, f64) {
     let measure = || {
         let slot = street.slot() + 1;

@@ -1,4 +1,4 @@
-//! What a slot has bought, in force at home: the agent tells `fairweir proxy`, `host` and `router`.
+//! Applies at home what a slot has bought: the agent tells `fairweir proxy`, `host` and `router`.
 
 use std::process::Command;
 use std::thread;
@@ -24,8 +24,8 @@ fn told(mbit: u64, for_ms: u64) -> Value {
     })
 }
 
-/// A market of two households on 28 Mbit/s, and the agent of the one that bids. Slots are long enough to be
-/// measured within one.
+/// A market of two households on 28 Mbit/s, and the agent of the household that bids. Slots are long enough for a
+/// measurement within one slot.
 fn market_with_agent(stage: &Stage, tell: &str) -> (Market, Home) {
     let mut market = Market::found_at(5, "28mbit");
     market.options = vec!["--absent", "floor"];
@@ -37,8 +37,8 @@ fn market_with_agent(stage: &Stage, tell: &str) -> (Market, Home) {
     (market, home)
 }
 
-/// The class has what its slot bought while the agent says so, and its own rate otherwise: after the
-/// agent was killed, and after the slot when the server was.
+/// The class has the rate that its slot bought while the agent reports it, and otherwise its own rate: after the
+/// agent was killed, and from the end of the slot when the server was killed.
 #[test]
 fn a_class_of_the_proxy_has_what_its_slot_has_bought() {
     if !privileged() || !has_nat() {
@@ -58,31 +58,31 @@ fn proxy_follows() {
     let server = format!("{}:{}", SERVERS[0], stage.port()).parse().unwrap();
     let download = devices[0].download(server);
     let rate = |s: &Value| s["classes"][0]["rate_bps"].as_u64().unwrap();
-    // All it has on one slot buys 26.6 of 28 Mbit/s; it plans to have some in each.
+    // Spending everything on one slot buys 26.6 of 28 Mbit/s; the agent plans to buy some rate in each slot.
     proxy.wait_for("a lease", PATIENCE * 2, |s| rate(s) > 10_000_000);
     let leased = home.wait_for("what is told", |s| s["told"][0]["is_followed"] == true);
     assert_eq!(leased["told"].as_array().unwrap().len(), 1, "no router runs: {leased}");
-    // What the household wants by its page is what kinds of use are worth at the proxy.
+    // The importances that the household chose on its page become the proxy's priorities of kinds of use.
     let priority = proxy.status()["priority"].clone();
     note(&format!("priorities by the household: {priority}"));
     assert_ne!(priority, serde_json::json!([1.0, 1.0, 1.0, 1.0]));
     let (bps, begun) = (rate(&proxy.status()), Instant::now());
-    // The sender grows, and the receive buffers follow within a second.
+    // The sender speeds up, and the receive buffers adapt within a second.
     thread::sleep(Duration::from_millis(1_500));
     let passed = download.mbit_over(Duration::from_secs(2));
     assert_eq!(rate(&proxy.status()), bps, "the slot is over");
     let wanted = bps as f64 / 1e6 * 1_448.0 / 1_514.0;
     note(&format!("a lease of {:.1} Mbit/s: {passed:.2} of {wanted:.2} passed", bps as f64 / 1e6));
     assert!((0.95..1.05).contains(&(passed / wanted)), "{passed} of {wanted}");
-    // No slot is without a rate until the next one's is told. A busy machine may keep the agent waiting.
+    // There is no gap between the rates of two slots. A busy machine may delay the agent.
     let gap = longest(&proxy, Duration::from_secs(6), |s| s["guaranteed_bps"].is_null());
     note(&format!("between two slots: {:.0} ms without a lease", gap.as_secs_f64() * 1e3));
     assert!(gap < Duration::from_secs(1), "{gap:?}");
-    // The agent dies: what it told ends by itself.
+    // The agent dies: the rate that it reported expires by itself.
     home.kill();
     proxy.wait_for("the rate of the class", Duration::from_secs(4), |s| rate(s) == 10_000_000);
     note(&format!("the agent died: as configured after {:.1} s", begun.elapsed().as_secs_f64()));
-    // It is started anew: the slot's lease, or the next one's.
+    // The agent is restarted: the proxy gets the lease of this slot or the next one.
     home.start_with("96");
     proxy.wait_for("a lease again", PATIENCE * 2, |s| rate(s) > 10_000_000);
     // The server dies: the lease ends with its slot.
@@ -100,7 +100,7 @@ fn proxy_follows() {
     assert_eq!(rate(&proxy.status()), 10_000_000);
 }
 
-/// The longest time without a break in which a daemon's status is as said, within a span.
+/// The longest uninterrupted time within `span` in which `is_so` accepts a daemon's status.
 fn longest(daemon: &Daemon, span: Duration, is_so: impl Fn(&Value) -> bool) -> Duration {
     let (begun, mut since, mut longest) = (Instant::now(), None, Duration::ZERO);
     while begun.elapsed() < span {
@@ -119,8 +119,8 @@ fn refusal(stage: &Stage, name: &str, request: &Value) -> String {
     client.tell(request, &mut |_, _| ()).unwrap_err().to_string()
 }
 
-/// An agent tells the router what its slot has bought. What carries the household's packets gives it that
-/// rate: its devices have it within 2 %, after slots that bought less too.
+/// An agent tells the router what its slot has bought, and the link in front of the home gets that rate: the
+/// devices receive it within 2 %, even after slots that bought less.
 #[test]
 fn devices_of_a_router_have_what_their_slot_has_bought() {
     if !privileged() || !has_nat() {
@@ -142,7 +142,7 @@ fn router_follows() {
         s["told"][0]["is_followed"] == true && s["rate_bps"].as_u64() > Some(14_000_000)
     });
     let mbit = told["rate_bps"].as_u64().unwrap() / 1_000_000;
-    // Here the ISP's policer is this bucket.
+    // Here this token bucket is the ISP's policer.
     set_link(&stage, told["rate_bps"].as_u64().unwrap());
     thread::sleep(Duration::from_secs(2));
     let received = || devices.iter().map(Device::received).sum::<u64>();
@@ -155,15 +155,15 @@ fn router_follows() {
     assert!(downloads.iter().all(|download| !download.is_broken()));
 }
 
-/// What the link ahead of the home carries from now on.
+/// Sets the rate of the link in front of the home.
 fn set_link(stage: &Stage, bps: u64) {
     let args = format!("qdisc change dev isp root tbf burst 64k latency 50ms rate {bps}bit");
     let args: Vec<&str> = args.split(' ').collect();
     stage.at_internet(|| assert!(Command::new("tc").args(&args).status().unwrap().success()));
 }
 
-/// The link's rate rises and falls as with slots. Told of it, the download has the new rate at once, and
-/// what is not told again falls back to the equal share.
+/// The link's rate rises and falls as with slots. A download uses a reported rate at once, and falls back to the
+/// equal share when the report is not repeated.
 #[test]
 fn a_host_that_is_told_uses_a_guarantee_at_once_and_gives_it_back() {
     if !privileged() {
@@ -191,7 +191,7 @@ fn host_follows() {
         "{before:.1} Mbit/s were known; told of 28, {first:.1} passed in the second second"
     ));
     assert!(first > 22.0, "{first}");
-    // Nothing is told again, and the slot is over.
+    // The report is not repeated, and the slot is over.
     host.wait_for("the end", Duration::from_secs(5), |s| s["guaranteed_bps"].is_null());
     link(10);
     let ended = Instant::now();

@@ -1,4 +1,4 @@
-//! `fairweir market serve` as a process: 1,000 households, and `kill -9` in the middle.
+//! `fairweir market serve` as a process: 1,000 households, and `kill -9` while it works.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -27,13 +27,13 @@ mod street;
 use crate::common::access::{ALICE4, Access as Network, BOB4, SPAN};
 use crate::common::{FAIRWEIR, fairweir};
 
-/// A market whose server is killed and started again.
+/// A market whose server tests kill and restart.
 struct Market {
     dir: Arc<TempDir>,
     run: PathBuf,
     segment: Option<&'static str>,
     database: Option<String>,
-    /// Of `serve`, beside those that all have.
+    /// Further options of `serve`.
     options: Vec<&'static str>,
     envs: Vec<(&'static str, String)>,
     process: Option<Child>,
@@ -41,7 +41,7 @@ struct Market {
 }
 
 impl Market {
-    /// A market whose first slot lasts for the test: about an hour, and not its last ten minutes.
+    /// A market whose first slot lasts throughout the test: it is about an hour long, with over ten minutes left.
     fn of_one_slot(database: Option<String>) -> Market {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs();
         let is_young = |slot_s: &u64| now % slot_s < slot_s - 600;
@@ -68,7 +68,7 @@ impl Market {
         market
     }
 
-    /// A second server of the same market.
+    /// A second server for the same market.
     fn twin(&self) -> Market {
         let run = self.dir.path().join("run-of-twin");
         let (dir, database) = (Arc::clone(&self.dir), self.database.clone());
@@ -77,7 +77,7 @@ impl Market {
         Market { dir, run, database, options, envs, process: None, address, ..*self }
     }
 
-    /// Where the market is kept.
+    /// The options that say where the market is stored.
     fn place(&self) -> Vec<String> {
         let mut place = vec!["--state-dir".to_owned(), self.path("state")];
         place.extend(self.database.iter().flat_map(|url| ["--database".to_owned(), url.clone()]));
@@ -143,7 +143,7 @@ impl Market {
         self.ask(&request).unwrap()
     }
 
-    /// What happened, in order.
+    /// The market's events, in order.
     fn events(&self) -> Vec<Value> {
         let text = self.tell("log", &[]);
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -247,9 +247,9 @@ fn a_thousand_kill_9_lose_nothing() {
     survives_kills(500, Postgres::start());
 }
 
-/// Households bid without a pause at two servers of one database, each of which is killed at moments
-/// that fall anywhere, and PostgreSQL as well. Every bid that was acknowledged is in a statement, as
-/// acknowledged; what was closed stays as it was; no credit is lost.
+/// Households bid without a pause at two servers of one database. Each server, and PostgreSQL, is killed at
+/// random moments. Every acknowledged bid is in a statement as acknowledged; closed slots stay unchanged; no
+/// credit is lost.
 fn survives_kills(kills: usize, mut database: Option<Postgres>) {
     let url = database.as_ref().map(Postgres::url);
     let mut servers = vec![Market::found_in(url, 1, "10gbit")];
@@ -284,7 +284,7 @@ fn survives_kills(kills: usize, mut database: Option<Postgres>) {
                         Ok(_) => {
                             acknowledged.lock().unwrap().insert((i, slot), sequence);
                         }
-                        // It may be there or not: it does not count.
+                        // The bid may or may not be stored, so it is not checked.
                         Err(ClientError::Io(_) | ClientError::Refused { status: 503, .. }) => {
                             acknowledged.lock().unwrap().remove(&(i, slot));
                         }
@@ -304,7 +304,7 @@ fn survives_kills(kills: usize, mut database: Option<Postgres>) {
                 (n, _) => {
                     let server = &mut servers[n as usize % 2];
                     server.kill();
-                    // It may be killed while it starts.
+                    // The server may be killed while it starts.
                     server.spawn();
                 }
             }
@@ -357,7 +357,7 @@ fn a_market_is_founded_once_and_served_only_then() {
     let error = String::from_utf8_lossy(&serve.stderr).into_owned();
     assert!(!serve.status.success() && error.contains("market init"), "{error}");
     assert!(!fs::exists(state).unwrap());
-    // What cannot be founded leaves nothing.
+    // A market that cannot be founded leaves no files.
     for wrong in [
         ["--share", "32"],
         ["--share", "0"],
@@ -381,7 +381,7 @@ fn a_market_is_founded_once_and_served_only_then() {
     );
 }
 
-/// Another authority would lock all gateways out.
+/// A new authority would lock out all gateways.
 #[test]
 fn a_market_whose_authority_is_lost_is_not_served_until_it_is_there_again() {
     let mut market = Market::of_one_slot(None);
@@ -470,8 +470,8 @@ addresses = ["192.0.2.2"]
 plan = "home"
 "#;
 
-/// The policer hears of a household that joins in a slot at once. Rates that the link does not carry are not
-/// told to anybody as guaranteed, until the policer takes them.
+/// The policer learns at once of a household that joins during a slot. Rates that exceed the link are not
+/// reported as guaranteed until the policer accepts them.
 #[test]
 fn the_policer_has_who_joins_in_a_slot_and_what_it_refuses_is_told_as_such() {
     if !privileged() {
@@ -493,7 +493,7 @@ fn the_policer_has_who_joins_in_a_slot_and_what_it_refuses_is_told_as_such() {
     assert_eq!(lease["rate_bps"], 1_500_000, "{lease}");
     assert!(lease["refused_slot"].is_null(), "{lease}");
     market.kill();
-    // Twice what the segment carries.
+    // Twice the segment's capacity.
     let mut market = Market::found_at(30, "60mbit");
     market.run = network.path("run");
     market.segment = Some("cable");
@@ -521,7 +521,7 @@ fn the_policer_has_who_joins_in_a_slot_and_what_it_refuses_is_told_as_such() {
     network.write("isp.toml", &ISP.replace("30mbit", "60mbit"));
     network.isp("reload");
     isp.wait_for("both", patience, |s| s["segments"][0]["lease"]["members"] == 2);
-    // In the same slot.
+    // Within the same slot.
     for (home, until) in homes.iter().zip(until) {
         let status = home.wait_for("lease", |s| s["until_s"].is_number() && !refused(s));
         assert_eq!(status["until_s"], until, "{status}");
@@ -529,8 +529,8 @@ fn the_policer_has_who_joins_in_a_slot_and_what_it_refuses_is_told_as_such() {
     }
 }
 
-/// One household spends all it has on a slot: the policer guarantees what that buys within a second of
-/// the slot's beginning, also when it was started anew. When the server is gone, so are guarantees.
+/// One household spends all it has on a slot: within a second of the slot's beginning the policer guarantees what
+/// that buys, even after a restart. When the server is gone, the guarantees end.
 #[test]
 fn what_a_slot_costs_is_guaranteed_by_the_policer_until_the_slot_ends() {
     if !privileged() {
@@ -568,14 +568,14 @@ fn enforces() {
     let late = UNIX_EPOCH.elapsed().unwrap().saturating_sub(begins);
     note(&format!("the lease was in force {:.2} s after its slot began", late.as_secs_f64()));
     assert!(late < Duration::from_secs(1), "{late:?}");
-    // The floor is 1.5 Mbit/s for each; payload is a twentieth less than L2 bytes.
+    // The floor is 1.5 Mbit/s for each household; payload is 5 % less than L2 bytes.
     let lease = ask(&format!("/v1/gateways/{name}/lease"));
     assert_eq!(lease["rate_bps"], 28_500_000, "{lease}");
     thread::sleep(SPAN);
     let (first, second) = (one.mbit_over(SPAN), other.mbit_over(SPAN));
     note(&format!("28.5 and 1.5 Mbit/s were guaranteed, {first:.1} and {second:.1} passed"));
     assert!(first >= 26.0 && (1.2..2.5).contains(&second), "{first} and {second}");
-    // A policer that is started anew hears of the lease again.
+    // A restarted policer is told the lease again.
     isp.signal(nix::sys::signal::Signal::SIGKILL);
     drop(isp);
     isp = network.start();

@@ -1,8 +1,8 @@
-//! What an operator does by commands, while the server runs.
+//! An operator's commands while the server runs.
 
 use super::*;
 
-/// Runs a command; returns its exit code and what it said.
+/// Runs a command; returns its exit code and output.
 fn run(args: &[&str]) -> (i32, String) {
     let done = fairweir(&[&["market"], args].concat());
     let said = if done.status.success() { done.stdout } else { done.stderr };
@@ -30,7 +30,7 @@ fn households_are_listed_shown_changed_and_removed_and_leave() {
     assert!(row("one").ends_with('-') && row("two").ends_with("s ago"), "{listed}");
     let all: Vec<Value> = serde_json::from_str(&done(&["households", "--json"])).unwrap();
     assert_eq!(all.len(), 3);
-    // A few slots later the account says what they did.
+    // A few slots later the account shows their effect.
     let begun = Instant::now();
     while market.status().unwrap()["open_slot"].as_u64() < Some(2) {
         assert!(begun.elapsed() < Duration::from_secs(30));
@@ -42,7 +42,7 @@ fn households_are_listed_shown_changed_and_removed_and_leave() {
         "{shown}"
     );
     assert!(done(&["show", "gw-2", "--json"]).contains("\"statements\":["));
-    // Rules and plans change while it runs.
+    // Rules and plans change while the server runs.
     let said = done(&["change", "--capacity", "80mbit", "--floor", "20"]);
     assert!(said.contains("80.00 Mbit/s, floor 20 %, cap 32.00"), "{said}");
     let terms = one.ask("GET", "/v1/clock", None).unwrap()["rules"]["terms"].clone();
@@ -63,7 +63,7 @@ fn households_are_listed_shown_changed_and_removed_and_leave() {
         let (is, said) = tell(wrong);
         assert!(is == code && !said.is_empty(), "{wrong:?}: {is}, {said}");
     }
-    // Its rate follows from the next slot on.
+    // Its rate changes from the next slot on.
     let begun = Instant::now();
     while !done(&["show", "one"]).contains("credits, 5.00 Mbit/s") {
         assert!(begun.elapsed() < Duration::from_secs(30), "{}", done(&["show", "one"]));
@@ -72,7 +72,7 @@ fn households_are_listed_shown_changed_and_removed_and_leave() {
     assert!(done(&["remove", "two"]).starts_with("removed two (gw-2)"));
     let refused = two.ask("GET", "/v1/prices", None);
     assert!(matches!(refused, Err(ClientError::Refused { status: 403, .. })), "{refused:?}");
-    // A household leaves with its agent stopped, and then has nothing to leave.
+    // A household leaves while its agent is stopped; a second attempt finds no enrolment.
     let state = home.path("state");
     home.start_with("240");
     home.wait_for("answer", |s| s["heard_s_ago"].is_number());
@@ -87,8 +87,8 @@ fn households_are_listed_shown_changed_and_removed_and_leave() {
     assert!(market.verify().contains("1 gateways, 10000000 micro-credits"));
 }
 
-/// Nothing is closed and nothing bid for until the market goes on with the next slot; a restart changes
-/// nothing of that. Then its old slots are removed while it runs.
+/// No slot is closed and no bid is taken until the market resumes with the next slot; a restart does not change
+/// that. Then old slots are removed while the server runs.
 #[test]
 fn a_market_is_paused_resumed_and_pruned() {
     let mut market = Market::found_at(1, "40mbit");
@@ -125,7 +125,7 @@ fn a_market_is_paused_resumed_and_pruned() {
     bid(&client, &name, resumed + 5, 1).unwrap();
     wait_for(&market, resumed + 2);
     assert!(market.verify().contains("1 gateways, 10000000 micro-credits"));
-    // What was before the pause can go, and what was in it never was.
+    // Slots before the pause can be removed; slots during the pause never existed.
     let before = market.events().len();
     let (code, said) = run(&["prune", "--before", "0", "--state-dir", &market.path("state")]);
     assert!(code == 1 && said.contains("slot 0 is not"), "{code} {said}");
@@ -147,8 +147,8 @@ fn a_market_is_paused_resumed_and_pruned() {
     market.verify();
 }
 
-/// A backup is made while a gateway bids, and is put where the market was lost: its gateways go on with the
-/// bids that it has.
+/// A backup is made while a gateway bids, and restored after the market was lost: its gateways continue, with
+/// the bids in the backup.
 #[test]
 fn a_backup_of_a_running_market_takes_the_place_of_one_that_is_lost() {
     let mut market = Market::of_one_slot(None);
@@ -176,7 +176,7 @@ fn a_backup_of_a_running_market_takes_the_place_of_one_that_is_lost() {
     });
     let (code, said) = run(&["verify", "--state-dir", &backup]);
     assert_eq!(code, 0, "{said}");
-    // Nothing is overwritten.
+    // Existing files are not overwritten.
     for args in [
         &["backup", &backup, "--state-dir", &state][..],
         &["restore", &backup, "--state-dir", &state],
@@ -196,7 +196,7 @@ fn a_backup_of_a_running_market_takes_the_place_of_one_that_is_lost() {
     bid(&client, &name, 41, 1).unwrap();
     market.kill();
     market.verify();
-    // A backup that was changed is not used.
+    // A backup that was modified is not used.
     fs::remove_dir_all(&state).unwrap();
     let file = market.dir.path().join("backup/market.db");
     let bytes = fs::read(&file).unwrap();

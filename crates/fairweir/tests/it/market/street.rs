@@ -1,4 +1,4 @@
-//! A street without a policer: each household's gateway holds itself to what its slot has bought.
+//! A street without a policer: each household's gateway limits itself to what its slot has bought.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -21,14 +21,14 @@ use crate::common::stage::{Daemon, Download};
 
 const HOMES: usize = 8;
 const SLOT_S: u64 = 8;
-/// From its beginning until a slot is measured.
+/// Time from a slot's beginning until it is measured.
 const SETTLE: Duration = Duration::from_secs(2);
 const SLOTS: u64 = 2;
-/// Below this rate the least windows of two connections let more arrive than was leased.
+/// Below this rate, the minimum windows of two connections admit more than was leased.
 const SMALL_MBIT: f64 = 5.0;
 const BEYOND_MBIT: f64 = 0.5;
 
-/// A household: its gateway, on which `fairweir host` and the agent run, and two downloads.
+/// A household: its gateway, which runs `fairweir host` and the agent, and two downloads.
 struct Gateway {
     netns: Netns,
     host: Daemon,
@@ -37,7 +37,7 @@ struct Gateway {
 }
 
 impl Gateway {
-    /// The `number`th on the bridge of `street`.
+    /// Creates household `number`, on the bridge of `street`.
     fn new(network: &Access, street: &Netns, market: &Market, number: usize) -> Gateway {
         let netns = Netns::new().unwrap();
         let port = format!("port{number}");
@@ -85,7 +85,7 @@ fn now() -> Duration {
     UNIX_EPOCH.elapsed().unwrap()
 }
 
-/// What the homes have leased in each slot, in Mbit/s.
+/// The homes' leases in each slot, in Mbit/s.
 fn leases(market: &Market) -> BTreeMap<u64, Vec<f64>> {
     let (mut book, mut leases) = (Book::default(), BTreeMap::new());
     for event in market.events() {
@@ -98,8 +98,8 @@ fn leases(market: &Market) -> BTreeMap<u64, Vec<f64>> {
     leases
 }
 
-/// Eight homes take all that they can for two slots in which one of them buys a film. No policer is
-/// there: each receives what it leased within 3 %, but with a small lease up to [`BEYOND_MBIT`] more.
+/// Eight homes take all they can for two slots in which one of them buys a film. There is no policer: each
+/// home receives its lease within 3 %, or with a small lease up to [`BEYOND_MBIT`] more.
 ///
 /// `cargo test -p fairweir --features evidence --test it -- --ignored --nocapture without_a_policer`
 #[test]
@@ -119,7 +119,7 @@ fn holds() {
         link::offloads("sub", false).unwrap();
         ip("addr add 192.0.2.254/24 dev sub");
         ip("link set sub up");
-        // The market has 5 % less than the wire, so that no queue builds up there.
+        // The market divides 5 % less than the wire carries, so that no queue builds up there.
         let wire = "qdisc add dev sub root tbf rate 42mbit burst 64k latency 50ms";
         let wire: Vec<&str> = wire.split(' ').collect();
         assert!(Command::new("tc").args(wire).status().unwrap().success());
@@ -185,7 +185,7 @@ fn holds() {
     assert!(held["reason"].as_str().unwrap().ends_with("by the market"), "{held:#}");
     assert_eq!(held["held_bps"], held["guaranteed_bps"]);
     assert!(words.contains("holds itself"), "{words}");
-    // A dead agent leaves the network open: the others' agents do not.
+    // A dead agent leaves its home unlimited; the other homes stay limited by their agents.
     homes[0].agent.kill();
     let patience = Duration::from_secs(30);
     homes[0].host.wait_for("the end of the bound", patience, |s| s["held_bps"].is_null());

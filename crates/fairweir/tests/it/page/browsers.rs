@@ -1,4 +1,4 @@
-//! The page in real Chromium and Firefox: hosts, routers, an ISP, 24 groups, and no daemon at all.
+//! The page in real Chromium and Firefox: hosts, routers, an ISP, 24 groups, and no daemon.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -12,8 +12,8 @@ use crate::common::home::{devices, has_nat};
 use crate::common::page::{GROUP, Kind, Page, keeps_pictures, picture, start_isp};
 use crate::common::stage::{Download, SERVERS, Stage};
 
-/// Two groups behind half of the link, so that a weight is seen in the rates; the group `default`,
-/// in which nothing arrives, has its fixed share too.
+/// Two groups behind half of the link's capacity, so that a weight shows in the rates; the group `default`,
+/// without any traffic, also has its fixed share.
 fn two_groups(backup: &str) -> String {
     format!(
         "version = 1\n[host]\ncontrol = \"static\"\ncapacity = \"20mbit\"\n\
@@ -37,12 +37,12 @@ fn a_slider_moves_the_shares(kind: Kind) {
         let stage = scene.stage;
         kind.play(&stage, "page.mjs", &args, |line| match line {
             "weight 4" => {
-                // Within 3 s of the click: the daemon, the file and real TCP.
+                // Within 3 s of the click: this includes the daemon, the file and real TCP.
                 scene.daemon.wait_for("weight 4", SECONDS_3, |s| s["groups"][0]["weight"] == 4);
                 assert!(stage.set_file().unwrap().contains("video = 4"));
                 video.wait_for_rate(11.5..13.7, SECONDS_3);
             }
-            // The chart shows both weights.
+            // The chart shows the rates under both weights.
             "watch" => {
                 thread::sleep(Duration::from_secs(if keeps_pictures() { 40 } else { 2 }));
                 bulk.wait_for_rate(2.4..4.0, SECONDS_3);
@@ -84,7 +84,7 @@ fn a_slider_moved_in_firefox_moves_the_shares_and_undo_returns_them() {
 
 const ROUTER: &str = "version = 1\n[router]\nlan = \"br-lan\"\nwan = \"wan\"\ncapacity = \"28mbit\"\nupload = true\n";
 
-/// The household is a subscriber, beside others that send nothing.
+/// The household is one subscriber, beside others without traffic.
 fn isp(subscribers: usize) -> String {
     let mut file = "version = 1\n[isp]\ndevice = \"isp\"\nwhen_gone = \"open\"\n\
          [[plan]]\nname = \"home-20\"\ndownload = \"20mbit\"\n\
@@ -110,7 +110,7 @@ fn groups_24() -> String {
     format!("version = 1\n[host]\ncontrol = \"fairweir\"\ncapacity = \"20mbit\"\n{groups}")
 }
 
-/// No daemon, then a router and an ISP, then 24 groups, and a page that starts anew.
+/// No daemon, then a router and an ISP, then 24 groups, and a restart of the page.
 fn every_view(kind: Kind) {
     if !privileged() || !has_nat() || !kind.is_installed() {
         return;
@@ -212,7 +212,7 @@ fn a_million_subscribers_are_searched_in_a_browser_within_200_ms() {
 }
 
 /// `cargo test -p fairweir --features evidence --test it what_a_page_costs -- --ignored --nocapture`;
-/// FAIRWEIR_BINARY names the binary whose page is measured, else that of the test.
+/// FAIRWEIR_BINARY names the binary whose page is measured; the default is that of the test.
 #[test]
 #[ignore = "long: 2 min; prints what the page costs"]
 fn what_a_page_costs_with_its_recorder_and_one_browser() {

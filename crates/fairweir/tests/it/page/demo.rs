@@ -1,4 +1,4 @@
-//! `fairweir demo`: real TCP, the real daemon, and the page open on it.
+//! `fairweir demo`: real TCP, the real daemon, and the page showing it.
 
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use crate::common::FAIRWEIR;
 
-/// A demo in directories of its own, with an `xdg-open` that only writes down what it should open.
+/// A demo in separate directories, with an `xdg-open` that only records what it should open.
 struct Demo {
     child: Child,
     lines: std::io::Lines<BufReader<ChildStdout>>,
@@ -72,7 +72,7 @@ impl Demo {
     }
 }
 
-/// What stands between two texts.
+/// The part of `text` between two strings.
 fn between<'t>(text: &'t str, before: &str, after: &str) -> &'t str {
     let (_, rest) = text.split_once(before).unwrap_or_else(|| panic!("no {before}: {text}"));
     rest.split_once(after).unwrap().0
@@ -102,14 +102,14 @@ fn the_demo_shows_real_tcp_on_its_page_and_leaves_nothing() {
         (groups()[0]["name"].as_str(), groups()[1]["name"].as_str()),
         (Some("video"), Some("bulk"))
     );
-    // The visitor moves a weight.
+    // The visitor changes a weight.
     let document = demo.ask("GET", "/", &cookie, "");
     let csrf = between(&document, "name=\"csrf\" value=\"", "\"");
     let body = format!("csrf={csrf}&daemon=host-wan&key=weight.video&value=1");
     let answer = demo.ask("POST", "/set", &cookie, &body);
     assert!(answer.starts_with("HTTP/1.1 303"), "{answer}");
     assert_eq!(groups()[0]["weight"], 1);
-    // The browser got another link, which works once too.
+    // The browser got another link, which also works once.
     let opened = fs::read_to_string(demo.dir.path().join("opened")).unwrap();
     assert!(opened.contains("/enter?code=") && !opened.contains(&demo.path), "{opened}");
     let (said, dir) = demo.end();

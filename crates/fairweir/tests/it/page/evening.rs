@@ -13,14 +13,14 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::SECONDS_3;
-use crate::common::deb::{self, Container, wait};
+use crate::common::deb::{self, Container, SUITES, Suite, wait};
 use crate::common::page::Kind;
 use crate::common::stage::{SERVERS, Stage};
 
 const SOCKET: &str = "/run/fairweir/host-wan.sock";
 const SET_FILE: &str = "/etc/fairweir/conf.d/zz-set.toml";
 
-/// Two programs that download. Perl is in every Debian, and a copy has a name of its own.
+/// Two programs that download. Every Debian has Perl, and each copy of it has a name of its own.
 const PROGRAMS: [&str; 2] = ["video", "backup"];
 const DOWNLOAD: &str = "use IO::Socket::INET; my $s = IO::Socket::INET->new(PeerAddr => shift) or die; \
                         while (sysread $s, my $b, 65536) {}";
@@ -35,7 +35,7 @@ impl Container {
         serde_json::from_str::<Value>(&line).ok()?.get("value").cloned()
     }
 
-    /// Bytes that a program has read so far, as the kernel counts them.
+    /// Bytes that a program has read so far, as counted by the kernel.
     fn read_by(&self, program: &str) -> u64 {
         let pid = self.succeed(&format!("systemctl show --property MainPID --value {program}"));
         let io = fs::read_to_string(self.path(&format!("/proc/{}/io", pid.trim())));
@@ -44,7 +44,7 @@ impl Container {
         line.unwrap().parse().unwrap()
     }
 
-    /// What the first program has for each byte of the second, over a second.
+    /// Bytes of the first program divided by bytes of the second, over a second.
     fn ratio(&self) -> f64 {
         let read = || PROGRAMS.map(|program| self.read_by(program) as f64);
         let before = read();
@@ -53,7 +53,7 @@ impl Container {
         (after[0] - before[0]) / (after[1] - before[1])
     }
 
-    /// Waits until real TCP shares by the weights in force; returns how long that took.
+    /// Waits until real TCP shares by the current weights; returns how long that took.
     fn wait_for_weights(&self, patience: Duration) -> Duration {
         let begin = Instant::now();
         loop {
@@ -82,7 +82,7 @@ impl Container {
         fs::read_to_string(self.path(SET_FILE)).ok()
     }
 
-    /// Does `work`, and returns the longest time meanwhile in which no daemon enforced.
+    /// Does `work`, and returns the longest time during it without a daemon that enforced.
     fn longest_unshaped(&self, work: impl FnOnce()) -> Duration {
         let is_done = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -105,10 +105,20 @@ impl Container {
 }
 
 /// `cargo test -p fairweir --features evidence --test it a_new_users_evening -- --ignored --nocapture`;
-/// FAIRWEIR_DEB names the package, else it is that of the binary under test.
+/// FAIRWEIR_DEB names the package; the default is one built from the binary under test.
 #[test]
 #[ignore = "long: installs a Debian, which takes a minute and a mirror"]
 fn a_new_users_evening_from_the_package_to_the_purge() {
+    evening(&SUITES[0]);
+}
+
+#[test]
+#[ignore = "long: installs a Debian, which takes a minute and a mirror"]
+fn a_new_users_evening_on_the_next_debian() {
+    evening(&SUITES[1]);
+}
+
+fn evening(suite: &Suite) {
     if !privileged() || !Kind::Chromium.is_installed() || !has_programs() {
         return;
     }
@@ -116,7 +126,7 @@ fn a_new_users_evening_from_the_package_to_the_purge() {
     let dir = TempDir::new().unwrap();
     let package = std::env::var_os("FAIRWEIR_DEB").map(Into::into);
     let package = package.unwrap_or_else(|| deb::build(dir.path(), env!("PATH")));
-    let container = Container::boot(&stage);
+    let container = Container::boot(&stage, suite);
     let (files, interfaces) = (container.files(), stage.interfaces());
     let users = container.succeed("cat /etc/passwd /etc/group");
     fs::copy(&package, container.path("/var/tmp/fairweir.deb")).unwrap();
@@ -163,7 +173,7 @@ fn a_new_users_evening_from_the_package_to_the_purge() {
     });
     assert!(fs::metadata(picture).unwrap().len() > 10_000);
 
-    // What is learned is stored after a while; then an upgrade.
+    // Learned values are stored after a while; then an upgrade follows.
     let stored = "/var/lib/fairweir/host/capacity.json";
     wait(Duration::from_secs(60), "stored capacity", || {
         container.path(stored).exists().then_some(())
@@ -184,7 +194,7 @@ fn a_new_users_evening_from_the_package_to_the_purge() {
         .then_some(true)));
     container.wait_for_weights(Duration::from_secs(20));
 
-    // Both programs still download; they go before their interface's daemon does.
+    // Both programs are still downloading; they must end before their interface's daemon does.
     container.succeed("dpkg --remove fairweir");
     assert!(container.path("/etc/fairweir/fairweir.toml").exists());
     assert!(!container.listens(SOCKET) && stage.interfaces() == interfaces);
@@ -200,12 +210,12 @@ fn a_new_users_evening_from_the_package_to_the_purge() {
     }
 }
 
-/// What systemd-sysusers and userdel leave when they change a file.
+/// Backup files that systemd-sysusers and userdel leave when they change a file.
 fn is_backup(file: &str) -> bool {
     file == "/etc/.pwd.lock" || (file.starts_with("/etc/") && file.ends_with('-'))
 }
 
-/// Whether a Debian can be installed and booted.
+/// Whether a Debian can be installed and booted on this machine.
 fn has_programs() -> bool {
     let is_missing = |name: &&&str| Command::new(name).arg("--version").output().is_err();
     let missing: Vec<_> = Container::PROGRAMS.iter().filter(is_missing).collect();

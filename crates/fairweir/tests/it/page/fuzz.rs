@@ -12,7 +12,7 @@ use super::{Browser, Scene};
 const DESCRIPTION: &str = include_str!("../../../../../docs/reference/page.openapi.json");
 
 impl Browser<'_> {
-    /// Plays the description with these checks, in a session, with its second token known.
+    /// Runs schemathesis with these checks, in a session whose second token it knows.
     fn schemathesis(&self, mode: &str, checks: &str) {
         let mut document: Value = serde_json::from_str(DESCRIPTION).unwrap();
         for path in ["/set", "/undo"] {
@@ -34,7 +34,7 @@ impl Browser<'_> {
         command.args(["--header", &format!("Origin: {origin}")]);
         command.args(["--header", "Accept: application/json"]);
         command.args(["--mode", mode, "--checks", checks, "--max-examples", "200", "--seed", "1"]);
-        // A stream of events does not end.
+        // The stream of events never ends, so it is excluded.
         command.args(["--exclude-operation-id", "events", "--phases", "examples,coverage,fuzzing"]);
         let done = self.scene.stage.at_home(|| command.status().unwrap());
         assert!(done.success(), "{mode}");

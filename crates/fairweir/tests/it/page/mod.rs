@@ -1,6 +1,6 @@
-//! `fairweir page` beside a real daemon: what it shows and changes, and what it refuses.
+//! `fairweir page` beside a real daemon: what it shows and changes, and which requests it refuses.
 //!
-//! The tests speak HTTP by hand: no library would send what is sent here.
+//! The tests write HTTP by hand: no library would send such requests.
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
@@ -31,14 +31,14 @@ struct Scene {
     stage: Stage,
 }
 
-/// What came back.
+/// The page's answer.
 struct Answer {
     status: u16,
     head: String,
     body: String,
 }
 
-/// A browser that is signed in.
+/// A browser session that is signed in.
 struct Browser<'s> {
     scene: &'s Scene,
     cookie: String,
@@ -58,7 +58,7 @@ impl Scene {
         Scene::of(Stage::new(), &configuration(), more)
     }
 
-    /// A scene on this stage.
+    /// Sets up a scene on this stage.
     fn of(stage: Stage, configuration: &str, more: &[&str]) -> Scene {
         stage.configure(configuration);
         let daemon = stage.start(&["--admin-group", GROUP]);
@@ -66,7 +66,7 @@ impl Scene {
         Scene { page, daemon, stage }
     }
 
-    /// `fairweir isp` at a device of its own, with 32 subscribers.
+    /// Starts `fairweir isp` on a separate device, with 32 subscribers.
     fn start_isp(&self) -> Daemon {
         let mut file = "version = 1\n[isp]\ndevice = \"sub\"\nwhen_gone = \"open\"\n[[plan]]\nname = \"home-20\"\n\
              download = \"20mbit\"\n[[subscriber]]\nname = \"alice\"\nplan = \"home-20\"\n\
@@ -89,10 +89,10 @@ impl Scene {
         stream
     }
 
-    /// Sends bytes on a connection of their own, and reads until the page closes it.
+    /// Sends bytes on a new connection, and reads until the page closes it.
     fn send(&self, request: &[u8]) -> Answer {
         let mut stream = self.connect();
-        // The page may close before it has read it all.
+        // The page may close before it has read the whole request.
         let _ = stream.write_all(request);
         let mut text = Vec::new();
         let _ = stream.read_to_end(&mut text);
@@ -169,7 +169,7 @@ impl Browser<'_> {
         format!("csrf={}&daemon=host-wan&key={key}&value={value}", self.csrf)
     }
 
-    /// A stream of events, whose head has been read.
+    /// A stream of events whose response head has been read.
     fn events(&self) -> TcpStream {
         let mut stream = self.scene.connect();
         let (host, cookie) = (&self.scene.page.host, &self.cookie);
@@ -242,7 +242,7 @@ fn a_weight_is_changed_stored_and_undone_without_a_script() {
     }
     assert_eq!((scene.weight(), scene.set_file()), (3, None));
     assert_eq!(browser.post("/undo", &format!("csrf={}", browser.csrf)).status, 422);
-    // A change survives a restart of the daemon, and what is wrong changes nothing.
+    // A change survives a restart of the daemon, and an invalid request changes nothing.
     assert_eq!(browser.set("weight.server", "5").status, 303);
     for (key, value) in [("weight.server", "0"), ("weight.x", "2"), ("latency", "9"), ("dev", "lo")]
     {
@@ -272,7 +272,7 @@ fn a_group_is_boosted_and_paused_for_a_time_without_a_script() {
     assert_eq!(scene.weight(), 12, "four times the configured weight");
     let document = browser.get("/").body;
     assert!(document.contains("For a time: boosted to weight 12, "), "{document}");
-    // The form of the weight still shows what it changes.
+    // The form of the weight still shows the value that it changes.
     assert!(document.contains("value=\"3\""), "{document}");
     for (group, change, span) in [
         ("x", "pause", "30m"),
@@ -324,7 +324,7 @@ fn the_history_is_shown_to_sessions_alone() {
         assert_eq!(browser.get(wrong).status, 404, "{wrong}");
     }
     assert!(!browser.get("/?span=%3Cscript%3E").body.contains("data-span"));
-    // What every local user could ask for, only the page's user may.
+    // Only the page's user may ask for what every local user could ask for otherwise.
     let as_other = scene.stage.at_home(|| {
         let mut command = Command::new("setpriv");
         command.args([
@@ -381,7 +381,7 @@ fn a_daemon_that_hangs_does_not_hold_the_page() {
     thread::sleep(Duration::from_secs(1));
     assert!(browser.get("/").body.contains("does not answer"));
     thread::sleep(Duration::from_secs(1));
-    // It is not asked again for a while.
+    // The daemon is not asked again for a while.
     let begin = Instant::now();
     assert!(browser.get("/").body.contains("does not answer"));
     assert!(begin.elapsed() < Duration::from_millis(700), "{:?}", begin.elapsed());
@@ -403,7 +403,7 @@ fn requests_that_are_not_of_this_page_are_refused() {
     let browser = scene.sign_in();
     let host = &scene.page.host;
     let cookie = format!("Cookie: {}\r\nConnection: close\r\n", browser.cookie);
-    // DNS rebinding: the browser connects here, but asks for another name.
+    // DNS rebinding: the browser connects to the page, but with another name in its request.
     let port = host.rsplit(':').next().unwrap();
     for name in [format!("evil.example:{port}"), "evil.example".to_owned(), String::new()] {
         let answer =
@@ -413,7 +413,7 @@ fn requests_that_are_not_of_this_page_are_refused() {
     }
     let answer = scene.send(format!("GET / HTTP/1.1\r\n{cookie}\r\n").as_bytes());
     assert!(matches!(answer.status, 400 | 421), "no Host: {}", answer.head);
-    // Another origin, or none, with the right cookie and token.
+    // A request from another origin, or without an origin, with the right cookie and token.
     let body = browser.body("weight.server", "9");
     for origin in ["", "Origin: null\r\n", "Origin: http://evil.example\r\n"] {
         assert_eq!(browser.post_with("/set", &body, origin).status, 403, "{origin}");
@@ -421,7 +421,7 @@ fn requests_that_are_not_of_this_page_are_refused() {
     let own = format!("Origin: http://{host}\r\n");
     let same_site = format!("{own}Sec-Fetch-Site: same-site\r\n");
     assert_eq!(browser.post_with("/set", &body, &same_site).status, 403);
-    // The right origin with a wrong token, with that of another session, and without one.
+    // The right origin with a wrong token, with the token of another session, and without a token.
     let other = scene.sign_in();
     for csrf in ["", "0", &"0".repeat(64), &other.csrf, &browser.csrf[1..]] {
         let body = body.replace(&browser.csrf, csrf);
@@ -434,7 +434,7 @@ fn requests_that_are_not_of_this_page_are_refused() {
     assert_eq!(browser.get("/set?key=paused&value=true&daemon=host-wan").status, 405);
     assert!(scene.daemon.status()["groups"][0]["timed"].is_null());
     assert_eq!((scene.weight(), scene.set_file()), (3, None));
-    // The same form, sent as the page sends it, is accepted.
+    // The same form is accepted if it is sent as the page sends it.
     assert_eq!(browser.post("/set", &body).status, 303);
     assert_eq!(scene.weight(), 9);
 }
@@ -499,7 +499,7 @@ fn a_subscriber_is_found_by_address_and_by_the_beginning_of_its_name() {
         assert_eq!(answer.status, 200, "{text}: {}", answer.head);
         let rows = answer.body.split("<th scope=\"row\">").skip(1);
         let names = rows.map(|row| row.split('<').next().unwrap().to_owned());
-        // One row for each direction.
+        // The table has one row for each direction.
         (names.step_by(2).collect::<Vec<_>>(), answer.body)
     };
     let (names, body) = find("alice");
@@ -520,7 +520,7 @@ fn a_subscriber_is_found_by_address_and_by_the_beginning_of_its_name() {
     assert_eq!(scene.get("/subscribers?find=alice", "").status, 401);
 }
 
-/// Whatever is sent in a session, the page neither fails nor ends. The numbers follow from a fixed seed.
+/// Whatever is sent in a session, the page neither fails nor exits. Random numbers come from a fixed seed.
 #[test]
 fn no_request_makes_an_error_of_the_server() {
     if !privileged() {
@@ -642,7 +642,7 @@ fn the_process_has_no_privileges() {
     }
     assert_eq!(field("NoNewPrivs"), ["1"]);
     assert!(field("Uid").iter().chain(&field("Gid")).all(|id| id != "0"), "{status}");
-    // It does not stay root.
+    // The page does not stay root.
     let output = Command::new(FAIRWEIR).args(["page", "--user", "root"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
 }
@@ -655,9 +655,9 @@ fn many_connections_long_requests_and_slow_readers_are_bounded() {
     let scene = Scene::new(&[]);
     let browser = scene.sign_in();
     let mut events = browser.events();
-    // One that never reads.
+    // Clients that never read.
     let _slow: Vec<TcpStream> = (0..8).map(|_| browser.events()).collect();
-    // Bodies and heads that are too long.
+    // Bodies and heads that exceed the limits.
     let long = "x".repeat(1 << 20);
     let answer = browser.post("/set", &browser.body("weight.server", &long));
     assert!(matches!(answer.status, 0 | 413), "{}", answer.head);
@@ -673,7 +673,7 @@ fn many_connections_long_requests_and_slow_readers_are_bounded() {
     );
     assert!(matches!(scene.send(chunked.as_bytes()).status, 0 | 413));
     assert_eq!(scene.weight(), 3);
-    // 10,000 connections at once, which send nothing or half a head.
+    // 10,000 simultaneous connections that send nothing or half a head.
     let (_, files_max) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, files_max, files_max).unwrap();
     let mut idle = Vec::new();
@@ -686,7 +686,7 @@ fn many_connections_long_requests_and_slow_readers_are_bounded() {
     }
     let open = fs::read_dir(format!("/proc/{}/fd", scene.page.id())).unwrap().count();
     assert!(open < 120, "{open} files are open");
-    // Who is signed in is still served, also on the old connection.
+    // A signed-in user is still served, also on the old connection.
     assert_eq!(browser.get("/").status, 200);
     read_until(&mut events, "data: ");
     read_until(&mut events, "data: ");
@@ -694,9 +694,9 @@ fn many_connections_long_requests_and_slow_readers_are_bounded() {
     let memory = fs::read_to_string(format!("/proc/{}/status", scene.page.id())).unwrap();
     let line = memory.lines().find(|line| line.starts_with("VmHWM:")).unwrap();
     let kib: u64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
-    // A build for tests is larger than that which is installed.
+    // A test build is larger than the installed binary.
     assert!(kib < 64 << 10, "{line}");
-    // A connection that sends no whole request ends.
+    // A connection that sends no complete request is closed.
     let mut half = scene.connect();
     half.write_all(b"GET / HTTP/1.1\r\n").unwrap();
     let mut rest = Vec::new();

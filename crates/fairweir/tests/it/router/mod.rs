@@ -15,6 +15,7 @@ use serde_json::Value;
 mod privacy;
 mod scale;
 mod sites;
+mod wans;
 use crate::common::far::Far;
 use crate::common::home::{Device, devices, has_nat, ip, run};
 use crate::common::stage::{Daemon, Download, Stage};
@@ -23,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(25);
 const WEIGHTS: [u64; 3] = [4, 2, 1];
 const LINK_MBIT: f64 = 28.0;
 
-/// A router with three devices, and a server 20 ms away with an address of each family.
+/// A router with three devices, and a server 20 ms away with an address in each family.
 struct Home {
     stage: Stage,
     far: Far,
@@ -56,19 +57,19 @@ impl Home {
         self.stage.start_router(&[])
     }
 
-    /// Two connections for each device, one of each family.
+    /// Two connections per device, one in each family.
     fn downloads(&self) -> Vec<[Download; 2]> {
         let both = |d: &Device| [d.download(self.far.address()), d.download(self.address6)];
         self.devices.iter().map(both).collect()
     }
 }
 
-/// What the daemon says that each device received.
+/// Bytes that each device received, according to the daemon.
 fn received(status: &Value) -> [u64; 3] {
     [0, 1, 2].map(|i| status["groups"][i]["received_bytes"].as_u64().unwrap())
 }
 
-/// Each part by its weight, relative to the mean of all.
+/// Each device's part divided by its weight, relative to the mean of all devices.
 fn by_weight(parts: [u64; 3]) -> [f64; 3] {
     let sum: u64 = parts.iter().sum();
     let weights: u64 = WEIGHTS.iter().sum();
@@ -89,7 +90,7 @@ fn devices_share_by_weight() {
         thread::sleep(Duration::from_secs(1));
         queues.extend(daemon.status()["delay"]["mean_ms"].as_f64());
         if second % 3 == 0 {
-            // A new privacy address, which no neighbour table has ever seen.
+            // A new privacy address, which no neighbour table contains yet.
             let device = &home.devices[second / 3 % 3];
             device.run(|| ip(&format!("-6 addr add 2001:db8:7::a{second}/64 dev eth0 nodad")));
         }
@@ -113,7 +114,7 @@ fn devices_share_by_weight() {
     assert!(queue <= 6.0, "{queue} ms");
     assert!(mbit > 0.95 * LINK_MBIT, "{mbit} of {LINK_MBIT} Mbit/s\n{after:#}");
     drop(downloads);
-    // A status is as old as the last tick: only what has come to rest can be compared.
+    // A status is as old as the last tick, so counters can only be compared when traffic has stopped.
     thread::sleep(Duration::from_secs(2));
     let counted = received(&daemon.status());
     for (i, device) in home.devices.iter().enumerate() {
@@ -152,8 +153,8 @@ fn a_killed_daemon_leaves_the_download_unshaped() {
     assert!(off.status.success() && !said.contains("HTB"), "{said}");
 }
 
-/// Killed while downloads run, the next daemon knows the scales of their windows: shares are near in 3 s, and do not
-/// become those of none, 1.6 and more for the least.
+/// After a kill during downloads, the next daemon knows the scales of their windows: shares are near within 3 s,
+/// and not as without a control, where the least share is off by 1.6 and more.
 fn open_connections_are_known_again() {
     let home = Home::new();
     let daemon = home.start();
@@ -183,7 +184,7 @@ fn open_connections_are_known_again() {
     let late: Vec<_> = seconds.iter().filter(|(at, ..)| *at >= 3.0).collect();
     for share in 0..3 {
         let mean = late.iter().map(|(_, shares, _)| shares[share]).sum::<f64>() / late.len() as f64;
-        // The new bases hold some of the queue. Of connections that it does not know one has 2.5 times its share.
+        // The new base delays include some of the queue. An unknown connection would have 2.5 times its share.
         assert!((mean - 1.0).abs() <= 0.35, "{seconds:?}\n{status:#}");
     }
     let least = seconds.iter().map(|(.., mbit)| *mbit).fold(LINK_MBIT, f64::min);
@@ -199,7 +200,7 @@ fn a_router_that_is_started_again_knows_the_open_connections() {
     }
 }
 
-/// Rates of groups of downloads over `span`, in Mbit/s.
+/// Rates of groups of downloads during `span`, in Mbit/s.
 fn rates<const N: usize>(groups: [&[Download]; N], span: Duration) -> [f64; N] {
     let received = |group: &[Download]| group.iter().map(Download::received).sum::<u64>();
     let (begin, before) = (Instant::now(), groups.map(received));
@@ -212,7 +213,7 @@ fn rates<const N: usize>(groups: [&[Download]; N], span: Duration) -> [f64; N] {
     })
 }
 
-/// The tv has two thirds of the link; of these video has three quarters, by the server's address.
+/// The tv gets two thirds of the link; of these, video gets three quarters, by the server's address.
 fn groups_share_within_their_device() {
     let home = Home::new();
     let other = Far::new(&home.stage, "other", "198.51.100.2", None);
@@ -229,7 +230,7 @@ fn groups_share_within_their_device() {
     );
     home.stage.configure(&configuration);
     let daemon = home.stage.start_router(&[]);
-    // Three of each: one that recovers from a loss for seconds is not all of its group.
+    // Three downloads each: a single one that takes seconds to recover from a loss is then not its whole group.
     let three = |device: &Device, server| [0; 3].map(|_| device.download(server));
     let video = three(tv, home.address6);
     let backup = three(tv, other.address());
@@ -258,7 +259,7 @@ fn groups_share_within_their_device() {
     }
     assert!(sum > 0.9 * LINK_MBIT, "{sum} Mbit/s");
     assert!(said.lines().any(|line| line.starts_with("tv  ")), "the device has a line: {said}");
-    // A cap of the device holds for all of it, and the rest is the other's.
+    // A cap applies to the whole device, and the other device gets the rest.
     let capped = configuration.replace("weight = 2\n", "weight = 2\nmax = \"6mbit\"\n");
     home.stage.configure(&capped);
     daemon.wait_for("capped", PATIENCE, |s| s["groups"][1]["state"] == "capped");
@@ -286,8 +287,8 @@ fn has_htb(stage: &Stage) -> bool {
 fn bridged_traffic_is_left_alone() {
     let home = Home::new();
     let [tv, desk, _] = &home.devices;
-    // The machine's own noise is larger than what is looked for, and changes: the best of some runs counts, and
-    // without fairweir that of before or after it.
+    // The machine's own noise exceeds the effect, and varies. So the best of several runs counts; without
+    // fairweir, the best of before and after it.
     let best = || [0; 5].map(|_| tv.mbit_from(desk, "192.168.7.2")).into_iter().fold(0.0, f64::max);
     let before_it = best();
     let daemon = home.start();
@@ -314,7 +315,7 @@ fn traffic_between_devices_is_left_alone() {
     }
 }
 
-/// dnsmasq on the bridge, which gives addresses by the file `hosts`.
+/// dnsmasq on the bridge, which assigns addresses according to the file `hosts`.
 struct Dnsmasq {
     child: std::process::Child,
     hosts: std::path::PathBuf,
@@ -340,7 +341,7 @@ impl Dnsmasq {
         Dnsmasq { child, hosts }
     }
 
-    /// Gives other addresses from now on.
+    /// Assigns addresses according to another line from now on.
     fn change(&self, line: &str) {
         fs::write(&self.hosts, line).unwrap();
         let pid = nix::unistd::Pid::from_raw(self.child.id() as i32);
@@ -355,7 +356,7 @@ impl Drop for Dnsmasq {
     }
 }
 
-/// Lets a device ask for an address by this name, until it has the wanted one.
+/// Makes a device request an address under this name, until it gets the wanted one.
 fn ask_for_address(home: &Home, device: &Device, name: &str, wanted: &str) {
     let script = home.stage.path("udhcpc.sh");
     let text = "#!/bin/sh\ncase $1 in bound | renew) ;; *) exit 0 ;; esac\n\
@@ -382,7 +383,7 @@ fn ask_for_address(home: &Home, device: &Device, name: &str, wanted: &str) {
     }
 }
 
-/// Whether DHCP can be played.
+/// Whether the programs for DHCP are installed.
 fn has_dhcp() -> bool {
     let found =
         ["/usr/sbin/dnsmasq", "/usr/sbin/udhcpc"].iter().all(|path| Path::new(path).exists());
@@ -419,13 +420,13 @@ fn names_are_followed() {
     dnsmasq.change(&format!("{},192.168.7.130\n", phone.mac));
     ask_for_address(&home, phone, "phone", "192.168.7.130/");
     counts("192.168.7.130");
-    // Another device takes the name: the older lease has it, and the conflict is shown.
+    // Another device takes the name: the older lease keeps it, and the conflict is reported.
     ask_for_address(&home, desk, "phone", "192.168.7.1");
     daemon.wait_for("a rival", PATIENCE, |s| s["hosts"][0]["rivals"] == 1);
     assert!(is_bound(&daemon.status()));
     let said = String::from_utf8(home.stage.fairweir("router status").stdout).unwrap();
     assert!(said.contains("claimed by 1 other device too"), "{said}");
-    // It is remembered.
+    // The name is remembered over a restart.
     assert_eq!(home.stage.fairweir("off").status.code(), Some(0));
     let known = fs::read_to_string(home.stage.path("state/leases-br-lan.json")).unwrap();
     assert!(known.contains(&phone.mac), "{known}");
@@ -439,13 +440,13 @@ fn a_device_is_known_by_the_name_that_it_tells_the_dhcp_server() {
     }
 }
 
-/// Other software begins to shape the same download, and then the bridge goes away.
+/// Other software starts to shape the same download, and later the bridge disappears.
 fn gives_way() {
     let home = Home::new();
     let fixed = "[router]\ncontrol = \"static\"\ncapacity = \"20mbit\"\n";
     let text = home.configuration().replace("[router]\n", fixed);
     home.stage.configure(&text);
-    // As SQM does it.
+    // In the way SQM does it.
     home.stage.at_home(|| {
         ip("link add ifb7 type ifb");
         ip("link set ifb7 up");
@@ -471,7 +472,7 @@ fn gives_way() {
         daemon.wait_for(text, PATIENCE, |s| s["enforcing"] == false && is_said(s));
         note(&format!("{text}: said after {:.1} s", begin.elapsed().as_secs_f64()));
     };
-    // What is in the way of sharing the upload, and no more, ends that alone.
+    // An obstacle that only concerns the upload ends only the sharing of the upload.
     let shares_download_alone = |why: &str| {
         daemon.wait_for(why, PATIENCE, |s| {
             let limits = s["limits"].to_string();
@@ -533,7 +534,7 @@ fn init_proposes_the_devices_that_the_router_knows() {
     a_trial_leaves_nothing(&home);
 }
 
-/// With the configuration `text`, which names devices after their MAC addresses.
+/// Uses the configuration `text`, which names devices by their MAC addresses.
 fn devices_are_listed_and_named(home: &Home, text: &str) {
     let (stage, tv) = (&home.stage, &home.devices[0]);
     let text = text.replace(
@@ -570,7 +571,7 @@ fn devices_are_listed_and_named(home: &Home, text: &str) {
         let line = crate::common::only_error_line(&refused);
         assert!(refused.status.code() == Some(2) && line.contains(says), "{args}: {line}");
     }
-    // A device of no entry gets one.
+    // A device without an entry gets one.
     let added = stage.fairweir("router devices name 02:00:5e:00:53:77 guest");
     assert!(added.status.success(), "{added:?}");
     let names: Vec<Value> =
@@ -579,7 +580,7 @@ fn devices_are_listed_and_named(home: &Home, text: &str) {
     assert!(stage.fairweir("off").status.success());
 }
 
-/// A command that tries the router with the stage's configuration.
+/// Starts a trial of the router with the stage's configuration.
 fn trial(stage: &Stage, span: &str) -> std::process::Child {
     let mut command = Command::new(crate::common::FAIRWEIR);
     command.args(["router", "try", span, "--run-dir", &stage.run_dir(), "--config"]);
@@ -588,7 +589,7 @@ fn trial(stage: &Stage, span: &str) -> std::process::Child {
     stage.at_home(|| command.spawn().unwrap())
 }
 
-/// Neither Ctrl-C nor the death of the command leaves control.
+/// Neither Ctrl-C nor a kill of the command leaves any control active.
 fn a_trial_leaves_nothing(home: &Home) {
     let stage = &home.stage;
     let waits_for = |has: bool| {
@@ -616,7 +617,7 @@ fn a_trial_leaves_nothing(home: &Home) {
     waits_for(false);
 }
 
-/// Half a minute of control on real packets, with the comparison, also of a daemon that runs, and the report of that.
+/// Half a minute of control on real packets with the comparison, also for a running daemon, and its report.
 #[test]
 #[ignore = "long: 3 min"]
 fn a_trial_compares_with_how_it_is_without() {
@@ -644,7 +645,7 @@ fn a_trial_compares_with_how_it_is_without() {
     drop(downloads);
 }
 
-/// What a command of the home's router says when it fails, with its exit code.
+/// Exit code and error line of a command of the home's router that must fail.
 fn refused(home: &Home, command: &str, text: &str) -> (Option<i32>, String) {
     home.stage.configure(text);
     let file = home.stage.path("fairweir.toml");
@@ -697,6 +698,8 @@ fn configurations_that_cannot_work_are_refused_in_one_line() {
         (deep.to_owned(), "`a/b/c/d` is nested too deeply: at most 3 levels"),
         (shallow.replace("name = \"c\"", "nam = \"c\""), "device.group.group"),
         (router.replace("br-lan", "wan") + &device("a", mac), "must be two interfaces"),
+        (router.replace("\"wan\"", "[\"wan\", \"wan\"]") + &device("a", mac), "listed twice"),
+        (both(mac, "lan:br-guest"), "`lan` does not list `br-guest`"),
         (router.replace("lan = \"br-lan\"\n", "") + &device("a", mac), "missing key `lan`"),
         (format!("{router}{}", device("a", mac).repeat(2)), "duplicate device `a`"),
     ] {

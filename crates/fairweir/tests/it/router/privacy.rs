@@ -1,4 +1,4 @@
-//! Devices that change their IPv6 address every 5 s, with cubic and bbr, beside HTB in the same run.
+//! Devices that change their IPv6 address every 5 s, with cubic and bbr, compared with HTB in the same run.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::process::Command;
@@ -15,23 +15,23 @@ use crate::common::stage::{Download, SERVERS, round_trips, serve_without_end_by}
 const PERIOD: Duration = Duration::from_secs(5);
 const PERIODS: u32 = 4;
 const SETTLE: Duration = Duration::from_secs(10);
-/// L2 bytes of a full packet.
+/// L2 size of a full packet in bytes.
 const PACKET: u64 = 1_514;
 
-/// What some periods gave.
+/// Results over several periods.
 #[derive(Debug)]
 struct Seen {
     shares: [f64; 3],
     mbit: f64,
-    /// Mean delay by the link's queue: what a packet of the router itself met.
+    /// Mean queueing delay of the link, as seen by packets of the router itself.
     link_ms: f64,
-    /// Mean delay of a packet to the phone: its class and the link.
+    /// Mean queueing delay of a packet to the phone: in its class and in the link.
     phone_ms: f64,
     drops_of_link: u64,
     drops_of_classes: u64,
 }
 
-/// A device's downloads: one by NAT, and one by IPv6 from the address that it has now.
+/// A device's downloads: one with NAT, and one over IPv6 to its current address.
 struct Both<'a> {
     device: &'a Device,
     number: u32,
@@ -48,7 +48,7 @@ impl Both<'_> {
         )
     }
 
-    /// Gives up the privacy address with its connection, and takes a new one.
+    /// Gives up the privacy address together with its connection, and takes a new address.
     fn renew(&mut self, server: SocketAddr) {
         self.by_privacy = None;
         let old = self.address();
@@ -66,14 +66,14 @@ impl Both<'_> {
     }
 }
 
-/// The mean of what packets of a pinging socket wait longer than the least.
+/// The mean time by which round trips exceed their minimum, in ms.
 fn mean_ms(times: &[Duration]) -> f64 {
     let least = times[0].as_secs_f64();
     let sum: f64 = times.iter().map(|time| time.as_secs_f64() - least).sum();
     sum * 1e3 / times.len() as f64
 }
 
-/// Packets that the queues of an interface have dropped.
+/// Number of packets that an interface's queues have dropped.
 fn drops(text: &str) -> u64 {
     let numbers = text.split("(dropped ").skip(1);
     numbers.map(|after| after.split(',').next().unwrap().parse::<u64>().unwrap()).sum()
@@ -121,7 +121,7 @@ fn watch(home: &Home, all: &mut [Both<'_>; 3], server: SocketAddr) -> Seen {
     }
 }
 
-/// HTB at 95 % of the link, as it is set up by hand, with what is left lent to the others.
+/// HTB at 95 % of the link, as set up by hand, with unused rate lent to other classes.
 fn htb(home: &Home) {
     home.stage.at_home(|| {
         let total = LINK_MBIT * 950.0;
@@ -162,7 +162,7 @@ fn play(congestion_control: &'static str, by_htb: bool) -> Seen {
     note(&format!("{congestion_control}, {name}: {seen:.3?}"));
     drop(all);
     let Some(daemon) = daemon else { return seen };
-    // A status is as old as the last tick: only what has come to rest can be compared.
+    // A status is as old as the last tick, so counters can only be compared when traffic has stopped.
     thread::sleep(Duration::from_secs(2));
     let status = daemon.status();
     assert_eq!(status["groups"][3]["received_bytes"], 0, "nothing is in no device");
@@ -174,7 +174,7 @@ fn play(congestion_control: &'static str, by_htb: bool) -> Seen {
             "{}: {} counted, {dropped} dropped, {wire} on its wire",
             device.name, counted[i]
         ));
-        // What the router itself says in the LAN has no class: ARP, neighbour discovery.
+        // The router's own packets in the LAN have no class: ARP, neighbour discovery.
         let others = 20_000;
         assert!(counted[i] <= wire + dropped * PACKET, "{}: {} of {wire}", device.name, counted[i]);
         assert!(counted[i] + others >= wire, "{}: {} of {wire}", device.name, counted[i]);
@@ -182,7 +182,7 @@ fn play(congestion_control: &'static str, by_htb: bool) -> Seen {
     seen
 }
 
-/// `fairweir`, and HTB for comparison.
+/// Compares `fairweir` with HTB.
 fn changing_addresses(congestion_control: &'static str, within: f64) {
     if !privileged() || !has_nat() {
         return;

@@ -1,4 +1,4 @@
-//! 200 devices and 20,000 connections: memory of the daemon and its tables, and what a tick costs.
+//! 200 devices and 20,000 connections: memory of the daemon and of its tables, and the cost of a tick.
 
 use std::fs;
 use std::io::Write;
@@ -17,23 +17,23 @@ use crate::common::stage::{Daemon, SERVERS, Stage};
 
 const DEVICES: usize = 200;
 const CONNECTIONS: usize = 20_000;
-/// Descriptors of a process for other things.
+/// File descriptors that a process needs for other purposes.
 const RESERVE: u64 = 200;
-/// Names the server's address to a process of this binary that is to be one.
+/// Environment variable with the address for a process of this binary that acts as the server.
 const SERVER: &str = "FAIRWEIR_TEST_TRICKLE";
-/// Between two rounds of packets; of 200 ms each connection has one in a tick.
+/// Interval between rounds of packets; with ticks of 200 ms, each connection has a packet in every tick.
 const ROUND: Duration = Duration::from_millis(150);
 const WATCHED: Duration = Duration::from_secs(10);
 const TICKS: u32 = 50;
 
-/// As many connections as there may be descriptors, at most [`CONNECTIONS`].
+/// As many connections as the limit of file descriptors allows, at most [`CONNECTIONS`].
 fn connections() -> usize {
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
     setrlimit(Resource::RLIMIT_NOFILE, most, most).unwrap();
     CONNECTIONS.min((most - RESERVE) as usize)
 }
 
-/// A server that sends a byte to all, for ever.
+/// A server that sends a byte to every connection, again and again.
 fn serve(address: &str) {
     let count = connections();
     let listener = TcpListener::bind(address).unwrap();
@@ -63,7 +63,7 @@ impl Drop for Server {
     }
 }
 
-/// Bytes of a daemon: resident with the pages of its binary, its own, and the kernel's for its tables.
+/// A daemon's memory in bytes: resident (with its binary's pages), anonymous, and the kernel's for its tables.
 fn memory(daemon: &Daemon) -> [u64; 3] {
     [daemon.memory("VmRSS"), daemon.memory("RssAnon"), process::bpf_maps(daemon.pid())]
 }
@@ -71,7 +71,7 @@ fn memory(daemon: &Daemon) -> [u64; 3] {
 #[test]
 #[ignore = "long: 25 s; the bounds are those of a release build"]
 fn many_devices_and_connections_cost_little() {
-    // It starts itself as the server, in a process that has descriptors of its own.
+    // The test starts itself as the server, in a process with its own file descriptors.
     if let Ok(address) = std::env::var(SERVER) {
         return serve(&address);
     }
@@ -146,7 +146,7 @@ fn many_devices_and_connections_cost_little() {
     ));
     assert!(own + tables <= 24.0, "{own} MB and {tables} MB of tables");
     assert!(tick <= Duration::from_millis(100), "{tick:?} of a tick's 200 ms");
-    // All that a control looks at in a tick.
+    // The maximum that a control examines in a tick.
     assert_eq!(seen[seen.len() / 2], 4_096, "{seen:?}");
     drop((streams, server));
 }

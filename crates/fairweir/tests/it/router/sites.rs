@@ -1,4 +1,4 @@
-//! Groups of sites within devices: `web:` rules on real packets that pass the router.
+//! Groups of sites within devices: `web:` rules for real packets that pass the router.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ const VIDEO: &str = "cdn.video.example.com";
 const BULK: &str = "bulk.example.net";
 const TLS: Protocol = Protocol::Tls(9_000);
 
-/// The tv tells two sites apart; the desk has the names of one of them in a group of another pattern.
+/// The tv has a group for each of two sites; the desk has one site's names in a group of another pattern.
 fn configuration(home: &Home, video: &str) -> String {
     let [tv, desk, _] = &home.devices;
     format!(
@@ -50,7 +50,7 @@ fn each_device_tells_sites_apart_as_it_wants() {
     }
     let home = Home::new();
     let web = Web::new(&home.stage, &[VIDEO, BULK]);
-    // The first `web:` rules come with a reload.
+    // The first `web:` rules are added by a reload.
     let text = home.configuration().replace("[router]\n", "[router]\nupload = true\n");
     home.stage.configure(&text);
     let daemon = home.stage.start_router(&[]);
@@ -67,7 +67,7 @@ fn each_device_tells_sites_apart_as_it_wants() {
         get(desk, Protocol::Quic, SERVER6, VIDEO),
         get(desk, TLS, SERVERS[0], BULK),
     ];
-    // The server speaks first; the tv has asked the router for its address.
+    // The server sends first; the tv has asked the router for the server's address.
     let names = home.stage.at_home(|| NameServer::new("192.168.7.254"));
     names.answer(tv.netns(), VIDEO, [198, 51, 100, 1]);
     let _named = tv.download(home.far.address());
@@ -76,7 +76,7 @@ fn each_device_tells_sites_apart_as_it_wants() {
         let sites = &status["sites"];
         sites["by_sni"] == 5
             && sites["by_host"] == 1
-            // Until the tv speaks.
+            // Undecided until the tv sends.
             && sites["undecided"] == 1
             && connections(status, "tv/video") == 3
             && connections(status, "tv/bulk") == 1
@@ -112,7 +112,7 @@ fn each_device_tells_sites_apart_as_it_wants() {
     assert_holds_in_flood(&daemon, home.devices[2].netns(), Duration::from_secs(1));
 }
 
-/// As `groups_share_within_their_device`, by sites.
+/// As `groups_share_within_their_device`, with groups of sites.
 fn sites_share() {
     let home = Home::new();
     let web = Web::new(&home.stage, &[VIDEO, BULK]);

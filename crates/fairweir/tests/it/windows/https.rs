@@ -16,14 +16,14 @@ use super::*;
 use crate::common::far::Far;
 use crate::common::stage::LINK_MBIT;
 
-/// Of the web server, beside which another one has a long download.
+/// Address of the web server; another server serves a long download beside it.
 const WEB: &str = "10.8.0.1";
 const NAME: &str = "web.example.com";
-/// One of the sizes that the server has.
+/// Path of an object of one of the sizes that the server offers.
 const OBJECT: &str = "/object/86497";
 const CLIENTS: usize = 8;
 
-/// As `ab -c 8` over HTTPS: eight clients, each of which opens a new connection for each request.
+/// Like `ab -c 8` over HTTPS: eight clients, each of which opens a new connection for each request.
 #[test]
 #[ignore = "long: 3 min"]
 fn short_https_connections_beside_a_download_leave_nothing_unused() {
@@ -38,13 +38,13 @@ fn short_https_connections_beside_a_download_leave_nothing_unused() {
     }
 }
 
-/// What 20 s of it were like.
+/// Results over 20 s.
 struct Beside {
-    /// Of the link.
+    /// Used fraction of the link.
     used: f64,
-    /// Per second.
+    /// Requests per second.
     requests: f64,
-    /// Of the download.
+    /// Payload rate of the download, in Mbit/s.
     bulk_mbit: f64,
 }
 
@@ -112,7 +112,7 @@ fn short_beside_bulk([web_weight, bulk_weight]: [u32; 2], controlled: bool) -> B
     beside
 }
 
-/// One request on a connection of its own.
+/// Sends one request on a new connection.
 fn fetch(config: &Arc<ClientConfig>) {
     let stream = TcpStream::connect((WEB, 443)).unwrap();
     let session = ClientConnection::new(Arc::clone(config), NAME.try_into().unwrap()).unwrap();

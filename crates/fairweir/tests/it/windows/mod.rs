@@ -1,6 +1,6 @@
-//! The daemon and receive windows: that bounds are set, and that no end of the daemon leaves any.
+//! The daemon and receive windows: bounds are set, and no bound remains, however the daemon ends.
 //!
-//! Whether a socket is bounded is told by `fairweir off`, which lifts what it finds and says of how
+//! `fairweir off` shows whether a socket is bounded: it lifts the bounds that it finds, and reports on how
 //! many connections.
 
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const LEFT_PROGRAM: &str = "programs of killed daemons at the root cgroup";
 const LIFTED: &str = "the bounds of 1 receive windows";
 
-/// Starts at nine tenths of 20 Mbit/s, which is half of what the link carries.
+/// Starts at nine tenths of 20 Mbit/s, which is half of the link's capacity.
 fn configuration(enforce: &str) -> String {
     format!(
         "version = 1\n[host]\ncontrol = \"fairweir\"\ncapacity = \"20mbit\"\n\
@@ -25,7 +25,7 @@ fn configuration(enforce: &str) -> String {
     )
 }
 
-/// A daemon with the capabilities that the service has, and no others.
+/// A daemon with exactly the capabilities of the service.
 fn start_with_few_powers(stage: &Stage) -> Daemon {
     let four = "-all,+net_admin,+net_raw,+bpf,+perfmon";
     let (bounding, inheritable) = (format!("--bounding-set={four}"), format!("--inh-caps={four}"));
@@ -43,12 +43,12 @@ fn bounded() -> (Stage, Daemon, Download) {
         s["bounded_connections"] == 1 && s["groups"][0]["bounded_connections"] == 1
     });
     assert_eq!(daemon.status()["enforcing"], true);
-    // At first the kernel's autotuning still moves the bound, and is put right within a tick.
+    // At first the kernel's autotuning still changes the bound; the daemon corrects it within a tick.
     std::thread::sleep(Duration::from_secs(2));
     (stage, daemon, download)
 }
 
-/// What `fairweir off` says.
+/// The output of `fairweir off`.
 fn off(stage: &Stage) -> String {
     let output = stage.fairweir("off --dev wan");
     assert!(output.status.success(), "{output:?}");
@@ -60,7 +60,7 @@ fn said_nothing(said: &str) -> bool {
     !said.contains("receive windows") && !said.contains("program")
 }
 
-/// The guard's process.
+/// The guard's process id.
 fn guard_of(daemon: &Daemon) -> Pid {
     let pid = daemon.pid();
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
@@ -72,7 +72,7 @@ fn guard_of(daemon: &Daemon) -> Pid {
 fn wait_for_end(process: Pid) {
     let deadline = Instant::now() + PATIENCE;
     while kill(process, None).is_ok() {
-        // An orphan stays a zombie until its new parent reaps it; a zombie does nothing any more.
+        // An orphan stays a zombie until its new parent reaps it; a zombie no longer does anything.
         let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
         if stat.contains(") Z ") {
             return;
@@ -106,7 +106,7 @@ fn kill_both(daemon: Daemon) {
     wait_for_end(guard);
 }
 
-/// How fast a connection is then again is shown in `crates/linux/tests/it/windows.rs`.
+/// `crates/linux/tests/it/windows.rs` shows how fast a connection is after its bound expires.
 #[test]
 fn bounds_expire_when_daemon_and_guard_are_killed_together() {
     if !privileged() {
@@ -128,7 +128,7 @@ fn a_program_that_a_killed_daemon_left_does_not_disturb_the_next() {
     }
     let (stage, daemon, download) = bounded();
     kill_both(daemon);
-    // Without CAP_SYS_ADMIN this one cannot remove what the first left.
+    // Without CAP_SYS_ADMIN this daemon cannot remove what the first one left.
     let daemon = start_with_few_powers(&stage);
     daemon.wait_for("bounding a window", PATIENCE, |s| s["bounded_connections"] == 1);
     std::thread::sleep(Duration::from_secs(3));
@@ -187,7 +187,7 @@ fn the_end_and_other_controls_lift_all_bounds() {
     assert_eq!(stage.at_home(|| fairweir_linux::lift().unwrap()), 0, "by the end");
 }
 
-/// Before, the running controller kept the old latency: the file said one thing, the queue another.
+/// Previously the running controller kept the old latency, so that the queue did not follow the file.
 #[test]
 fn a_reload_takes_over_another_latency_and_keeps_the_capacity() {
     if privileged() {
@@ -204,16 +204,16 @@ fn another_latency_is_taken_over() {
     let daemon = stage.start(&[]);
     let _downloads = [stage.download(SERVERS[0]), stage.download(SERVERS[1])];
     let capacity = |s: &serde_json::Value| s["capacity_bps"].as_u64().unwrap_or(0);
-    // It starts at 18 Mbit/s: only what it has learned of the link is near 40.
+    // The capacity starts at 18 Mbit/s: only learning brings it near 40.
     daemon.wait_for("learning", Duration::from_secs(40), |s| capacity(s) > 34_000_000);
     let learned = daemon.status();
     assert_eq!(learned["latency_ms"], 10.0);
     stage.configure(&with_latency("40ms"));
     daemon.wait_for("the new latency", PATIENCE, |s| s["latency_ms"] == 40.0);
     let after = daemon.status();
-    // A new controller would begin at nine tenths of it.
+    // A new controller would start at nine tenths of the capacity.
     assert!(capacity(&after) * 100 > capacity(&learned) * 95, "{learned} then {after}");
-    // The queue at the ISP follows. TBF holds 50 ms, so it has room.
+    // The queue at the ISP follows. TBF can hold 50 ms, so there is room for it.
     daemon.wait_for("a longer queue", Duration::from_secs(20), |s| {
         s["delay"]["mean_ms"].as_f64().is_some_and(|ms| ms > 20.0)
     });
@@ -234,7 +234,7 @@ fn a_dry_run_bounds_nothing() {
     assert_eq!(stage.at_home(|| fairweir_linux::lift().unwrap()), 0);
 }
 
-/// Before, the queue that stood when the daemon started was taken for the path: three of four such
+/// Previously the queue that existed when the daemon started was taken for the path's delay: three of four such
 /// daemons enforced nothing within 30 s.
 #[test]
 fn downloads_that_began_before_the_daemon_are_shared_soon() {
@@ -243,7 +243,7 @@ fn downloads_that_began_before_the_daemon_are_shared_soon() {
     }
 }
 
-/// Two downloads that have filled the link for a while, in groups of these weights.
+/// Two downloads that have filled the link for a while, in groups with these weights.
 fn earlier_downloads(weights: [u32; 2]) -> (Stage, [Download; 2]) {
     let stage = Stage::new();
     let group = |i: usize| {
@@ -261,13 +261,13 @@ fn earlier_downloads_are_shared() {
     let (stage, downloads) = earlier_downloads([4, 1]);
     let daemon = stage.start(&[]);
     daemon.wait_for("enforcing", Duration::from_secs(4), |s| s["enforcing"] == true);
-    // Payload of 40 Mbit/s at the link, four fifths of it and one.
+    // Payload rates on a link of 40 Mbit/s: four fifths and one fifth.
     downloads[0].wait_for_rate(28.5..32.5, Duration::from_secs(8));
     downloads[1].wait_for_rate(6.5..9.0, Duration::from_secs(8));
 }
 
-/// The sender of large windows waits for room for a burst and leaves a third of them free, that of three
-/// segments does not.
+/// A sender with large windows waits for room for a burst, and so leaves a third of its window free; a sender with
+/// windows of three segments does not.
 #[test]
 #[ignore = "long: 2 min"]
 fn senders_nearby_share_by_weight() {
@@ -279,8 +279,8 @@ fn senders_nearby_share_by_weight() {
     assert!(ratios.iter().all(|ratio| (0.17..0.23).contains(ratio)), "{ratios:.3?}");
 }
 
-/// What the group of weight 1 has of what that of weight 5 has, from 8 s after the daemon's start on. Both
-/// downloads began before.
+/// The rate of the group with weight 1 divided by that of the group with weight 5, from 8 s after the daemon's
+/// start on. Both downloads began before the daemon.
 fn ratio_nearby() -> f64 {
     let (stage, downloads) = earlier_downloads([1, 5]);
     let _daemon = stage.start(&[]);

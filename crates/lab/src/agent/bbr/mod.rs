@@ -1,11 +1,11 @@
-//! BBR for quinn: sends at the rate that the path was seen to deliver.
+//! BBR for quinn: sends at the rate that the path has been observed to deliver.
 //!
-//! Problem: quinn's own `bbr` takes packets that are acknowledged at one instant for the path's
-//! rate, and so never slows down. Method: the state machine [`Model`], which knows neither quinn nor
-//! a clock; here is only what puts it into quinn.
+//! Problem: quinn's own `bbr` mistakes the rate at which packets are acknowledged at one instant for the
+//! path's rate, and so never slows down. Method: the state machine [`Model`] knows neither quinn nor a
+//! clock; this module only connects it to quinn.
 //!
-//! quinn paces at 1.25 windows per smoothed RTT, whatever a controller wants. So the window does the
-//! pacing: it grows with time, at the pacing rate, and is full again by what is sent.
+//! quinn paces at 1.25 windows per smoothed RTT, whatever the controller wants. So the window itself does
+//! the pacing: it grows with time at the pacing rate, and sent packets use it up.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use model::Model;
 
 /// Makes a controller for each connection.
 pub(super) struct BbrConfig {
-    /// Of the random phase in which a connection begins to probe.
+    /// Seed for the random phase in which a connection starts its gain cycle.
     pub(super) seed: u64,
 }
 
@@ -34,7 +34,7 @@ impl ControllerFactory for BbrConfig {
 
 #[derive(Clone)]
 struct Bbr {
-    /// When the model's clock showed zero.
+    /// The instant at which the model's clock is zero.
     epoch: Instant,
     model: Model,
 }
@@ -69,7 +69,7 @@ impl Controller for Bbr {
     }
 
     fn window(&self) -> u64 {
-        // quinn sends only what leaves the window not quite full.
+        // quinn sends only what leaves the window not completely full, hence one more byte.
         self.model.window().as_u64() + 1
     }
 

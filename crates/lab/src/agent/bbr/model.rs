@@ -1,18 +1,18 @@
-//! The state machine: what the path can do, and how much may be in flight.
+//! The state machine: estimates what the path can carry, and how much may be in flight.
 //!
 //! The largest delivery rate of the last ten rounds and the smallest RTT of the last ten seconds
-//! give the pacing rate and, times two, the congestion window. STARTUP doubles the rate until it
-//! brings no more (three rounds below 25 %), DRAIN empties the queue of that, PROBE_BW lets a cycle
-//! of gains probe for more and drain it again, and PROBE_RTT goes down to four packets for 200 ms if
-//! no smaller RTT was seen for ten seconds.
+//! give the pacing rate and, times two, the congestion window. STARTUP doubles the rate until that gains
+//! nothing more (three rounds below 25 %), DRAIN empties the queue that STARTUP built up, PROBE_BW cycles
+//! through gains that probe for more and drain it again, and PROBE_RTT goes down to four packets for
+//! 200 ms if no smaller RTT was seen for ten seconds.
 //!
-//! The caller sees one [`window`](Model::window): what is in flight and, on top, the *credit*,
-//! which each ACK fills by the pacing rate times the time since the last one, and each packet
-//! empties. So the path's own clock, the ACKs, spaces the packets, and the queue grows and shrinks
-//! as if they were paced. In STARTUP the congestion window alone counts.
+//! The caller sees one [`window`](Model::window): the bytes in flight plus the *credit*. Each ACK adds to
+//! the credit the pacing rate times the time since the last ACK; each packet sent uses it up. So the ACKs
+//! space the packets at the path's pace, and the queue grows and shrinks as if they were paced. In STARTUP
+//! only the congestion window counts.
 //!
-//! Invariant: with the window full, at most a congestion window is in flight, and never less than
-//! four packets may be. Source: draft-cardwell-iccrg-bbr-congestion-control-00; the margin of 1 %
+//! Invariant: when the window is full, at most a congestion window is in flight; at least four packets
+//! may always be. Source: draft-cardwell-iccrg-bbr-congestion-control-00; the margin of 1 %
 //! below the estimate is Linux's.
 
 use fairweir_core::units::{Bytes, Span, Time};
@@ -25,7 +25,7 @@ use super::sampler::{Sample, Sampler};
 enum Mode {
     Startup,
     Drain,
-    /// With the phase of the gain cycle.
+    /// Contains the phase of the gain cycle.
     ProbeBw(usize),
     ProbeRtt,
 }
@@ -38,25 +38,25 @@ pub(super) struct Model {
     phase_start: Time,
     sampler: Sampler,
     in_flight: Bytes,
-    /// Delivery rates in bytes/s.
+    /// Maximum of recent delivery rates, in bytes/s.
     rates: MaxFilter,
     round: u32,
-    /// The round ends when what was sent after this much was delivered is acknowledged.
+    /// The round ends when a packet is acknowledged that was sent after this number of bytes was delivered.
     round_end: Bytes,
     is_new_round: bool,
     rtt_min: Option<Span>,
     rtt_min_at: Time,
-    /// When PROBE_RTT has lasted, once it has few enough packets in flight.
+    /// When PROBE_RTT ends; set once few enough packets are in flight.
     probe_rtt_end: Option<Time>,
     pipe: Pipe,
     cwnd: Bytes,
-    /// The congestion window before recovery or PROBE_RTT.
+    /// The congestion window before recovery or PROBE_RTT began.
     cwnd_before: Bytes,
-    /// Since when a loss is repaired; what was sent later ends that.
+    /// When recovery began; it ends when a packet that was sent later is acknowledged.
     recovery_start: Option<Time>,
-    /// What may be sent besides what is in flight, in bytes; a probe may overdraw it.
+    /// What may be sent in addition to the bytes in flight, in bytes; negative if a probe overdraws it.
     credit: f64,
-    /// Until when the credit is filled.
+    /// The time up to which credit has been added.
     credit_until: Time,
     random: SplitMix64,
 }
@@ -88,7 +88,7 @@ impl Model {
         }
     }
 
-    /// How much may be in flight.
+    /// How many bytes may be in flight.
     pub(super) fn window(&self) -> Bytes {
         let window = match self.mode {
             Mode::Startup => self.cwnd,
@@ -109,7 +109,7 @@ impl Model {
         self.packet = packet;
     }
 
-    /// A packet of `size` goes.
+    /// A packet of `size` was sent.
     pub(super) fn handle_sent(&mut self, now: Time, size: Bytes) {
         let is_idle = self.in_flight == Bytes::ZERO;
         self.sampler.handle_sent(now, is_idle);
@@ -120,13 +120,13 @@ impl Model {
         self.credit -= size.as_u64() as f64;
     }
 
-    /// The present ACK acknowledges a packet.
+    /// The current ACK acknowledges a packet.
     pub(super) fn handle_packet_acked(&mut self, sent_at: Time, size: Bytes) {
         self.sampler.handle_packet_acked(sent_at, size);
     }
 
-    /// The present ACK is complete, and leaves `in_flight`; with `is_dry`, the application
-    /// had nothing more to send.
+    /// The current ACK has been processed and leaves `in_flight` bytes. `is_dry` means that the
+    /// application had nothing more to send.
     pub(super) fn handle_acks_end(&mut self, now: Time, in_flight: Bytes, is_dry: bool) {
         let before = self.in_flight;
         self.in_flight = in_flight;
@@ -141,9 +141,9 @@ impl Model {
         self.update_credit(now);
     }
 
-    /// Packets were lost, the newest of which was sent at `sent_at`: the window shrinks by them, and
-    /// for a round a packet goes for each delivered. After `is_persistent` nothing is known of what
-    /// the path holds.
+    /// Packets were lost, the newest of which was sent at `sent_at`. The window shrinks by them, and for one
+    /// round each delivered packet allows one new packet. After a persistent loss the rate estimate of the
+    /// pipe is forgotten.
     pub(super) fn handle_lost(
         &mut self,
         now: Time,
@@ -178,8 +178,8 @@ impl Model {
         }
     }
 
-    /// Goes on in the gain cycle: after an RTT; when probing for more, only once it was tried, or
-    /// was too much; when draining, as soon as the queue is gone.
+    /// Moves to the next phase of the gain cycle: after an RTT; when probing, only after the higher amount
+    /// was in flight or caused a loss; when draining, also as soon as the queue is empty.
     fn update_phase(&mut self, now: Time, in_flight_before: Bytes) {
         let Mode::ProbeBw(phase) = self.mode else { return };
         let gain = CYCLE[phase];
@@ -197,7 +197,7 @@ impl Model {
         }
     }
 
-    /// Begins with any phase but the one that drains, since there is nothing to drain.
+    /// Starts the cycle in a random phase other than the draining one, since there is nothing to drain.
     fn begin_cycle(&mut self, now: Time) {
         let draw = self.random.below(CYCLE.len() as u64 - 1) as usize;
         self.mode = Mode::ProbeBw(if draw >= DRAIN_PHASE { draw + 1 } else { draw });
@@ -286,7 +286,7 @@ impl Model {
         self.cwnd = self.cwnd.max(self.window_min());
     }
 
-    /// What was not sent in time is not caught up with, but for what a late process explains.
+    /// Packets that were not sent in time are not made up for, except for the delay of a late process.
     fn update_credit(&mut self, now: Time) {
         let rate = self.rates.max() * PACING_MARGIN * self.pacing_gain();
         let kept_max = (rate * LATE_MAX.as_secs_f64()).max((self.packet * 2).as_u64() as f64);
@@ -295,7 +295,7 @@ impl Model {
         self.credit_until = self.credit_until.max(now);
     }
 
-    /// Gives what passes in a round at once, because no ACKs come that could do it bit by bit; quinn
+    /// Grants the credit of a whole round at once, because no ACKs arrive that could add it gradually; quinn
     /// spreads it over the round.
     fn grant_round(&mut self, now: Time) {
         let round = self.bdp(1.0) as f64 - self.in_flight.as_u64() as f64;
@@ -312,13 +312,13 @@ impl Model {
         }
     }
 
-    /// `gain` times what is in flight at the estimated rate without a queue, in bytes.
+    /// `gain` times the bytes in flight at the estimated rate without a queue (the BDP).
     fn bdp(&self, gain: f64) -> u64 {
         let rtt_s = self.rtt_min.map_or(0.0, Span::as_secs_f64);
         (self.rates.max() * rtt_s * gain) as u64
     }
 
-    /// The same with room for three bursts: the sender's, the receiver's and the queue's.
+    /// As [`Model::bdp`], plus room for three bursts: at the sender, the receiver and the queue.
     fn target(&self, gain: f64) -> Bytes {
         let burst = (self.rates.max() * BURST.as_secs_f64()) as u64;
         let burst = Bytes::new(burst).max(self.packet * 2);
@@ -342,9 +342,9 @@ const RTT_MIN_WINDOW: Span = Span::secs(10);
 const PROBE_RTT: Span = Span::millis(200);
 /// RFC 9002 §7.2, in packets.
 const WINDOW_INITIAL: u64 = 10;
-/// The window of PROBE_RTT, and the smallest of all, in packets.
+/// The window in PROBE_RTT, and the minimum window in all modes, in packets.
 const WINDOW_MIN: u64 = 4;
-/// What is sent at once: as much as passes in this time, or two packets (§4.2.2).
+/// A burst: the bytes that pass in this time, but at least two packets (§4.2.2).
 const BURST: Span = Span::millis(1);
-/// By how much a process that is not alone on its core may be late.
+/// Maximum delay of a process that shares its core with others.
 const LATE_MAX: Span = Span::millis(2);

@@ -1,53 +1,53 @@
-//! Delivery-rate samples, in bytes, for a sender that is told when an acknowledged packet was sent.
+//! Delivery-rate samples, in bytes, for a sender that knows when each acknowledged packet was sent.
 //!
-//! When a packet goes, it is noted how much had been delivered. When it is acknowledged, what was
-//! delivered since, over the longer of the times that it took to send and to acknowledge it, is a
-//! sample: ACKs may come in lumps, but nothing is delivered faster than it was sent. Packets that go
-//! at one instant share a note. Source: draft-cheng-iccrg-delivery-rate-estimation-02.
+//! When a packet is sent, the bytes delivered so far are noted. When it is acknowledged, a sample is the bytes
+//! delivered since then, divided by the longer of the times it took to send and to acknowledge them: ACKs
+//! may come in batches, but nothing is delivered faster than it was sent. Packets sent at the same instant
+//! share a note. Source: draft-cheng-iccrg-delivery-rate-estimation-02.
 
 use std::collections::VecDeque;
 
 use fairweir_core::units::{Bytes, Span, Time};
 
-/// What one ACK says.
+/// The information in one ACK.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sample {
     pub(super) acked: Bytes,
-    /// When the newest packet that it acknowledges was sent.
+    /// When the newest acknowledged packet was sent.
     pub(super) sent_at: Time,
-    /// Of that packet, with what is known of when it was sent; if it is not older than one that was
-    /// acknowledged before.
+    /// About that packet, including the note of when it was sent; `None` if a newer packet was acknowledged
+    /// before.
     pub(super) of_newest: Option<OfNewest>,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OfNewest {
     pub(super) rtt: Span,
-    /// What had been delivered when it was sent.
+    /// Bytes that had been delivered when the packet was sent.
     pub(super) delivered_before: Bytes,
-    /// In bytes/s, unless the interval was too short to mean anything.
+    /// Delivery rate in bytes/s; `None` if the interval was too short to be meaningful.
     pub(super) rate: Option<f64>,
-    /// The application ran dry, so that the path can do more than `rate`.
+    /// The application ran out of data, so the path may be able to do more than `rate`.
     pub(super) is_app_limited: bool,
 }
 
-/// Counts what is sent and delivered, and remembers what was known when.
+/// Counts sent and delivered bytes, and remembers the state at the time of each packet.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Sampler {
     delivered: Bytes,
     delivered_at: Time,
-    /// When the packet was sent that was acknowledged last.
+    /// When the newest acknowledged packet was sent.
     first_sent_at: Time,
     /// Samples are app-limited until more than this is delivered.
     app_limited_until: Option<Bytes>,
-    /// From the oldest to the newest, none older than the newest that was acknowledged.
+    /// Notes from oldest to newest; those older than the newest acknowledged packet are dropped.
     notes: VecDeque<Note>,
-    /// Of the packets that the present ACK acknowledges.
+    /// Bytes that the current ACK acknowledges.
     acked: Bytes,
     newest_at: Time,
 }
 
-/// What was known when packets were sent.
+/// The state at the time when packets were sent.
 #[derive(Clone, Copy, Debug)]
 struct Note {
     at: Time,
@@ -62,7 +62,7 @@ impl Sampler {
         self.delivered
     }
 
-    /// A packet goes; `is_idle`, if none is in flight.
+    /// A packet is sent; `is_idle` means that no packet was in flight.
     pub(super) fn handle_sent(&mut self, now: Time, is_idle: bool) {
         if is_idle {
             self.first_sent_at = now;
@@ -83,13 +83,13 @@ impl Sampler {
         });
     }
 
-    /// The present ACK acknowledges a packet.
+    /// The current ACK acknowledges a packet.
     pub(super) fn handle_packet_acked(&mut self, sent_at: Time, size: Bytes) {
         self.acked += size;
         self.newest_at = self.newest_at.max(sent_at);
     }
 
-    /// The present ACK is complete; with `is_dry`, the application had nothing more to send.
+    /// The current ACK has been processed; `is_dry` means that the application had nothing more to send.
     pub(super) fn handle_acks_end(&mut self, now: Time, in_flight: Bytes, is_dry: bool) -> Sample {
         let acked = std::mem::take(&mut self.acked);
         let sent_at = std::mem::take(&mut self.newest_at);
@@ -122,7 +122,7 @@ impl Sampler {
         }
     }
 
-    /// The note of a packet, if none newer was acknowledged; those of older ones are forgotten.
+    /// The note of a packet, if no newer one was acknowledged; older notes are dropped.
     fn note_of(&mut self, sent_at: Time) -> Option<Note> {
         while self.notes.front().is_some_and(|note| note.at < sent_at) {
             self.notes.pop_front();
@@ -131,7 +131,7 @@ impl Sampler {
     }
 }
 
-/// The most instants at which packets in flight were sent: more than any path of the lab has.
+/// Maximum number of notes: more than any path in the lab needs for its packets in flight.
 const NOTES_MAX: usize = 1 << 16;
-/// The shortest interval of a sample: of a shorter one, the sender's clock and wake-ups are the larger part.
+/// Minimum interval of a sample: in a shorter one, the sender's clock and wake-up delays dominate.
 const INTERVAL_MIN: Span = Span::micros(100);

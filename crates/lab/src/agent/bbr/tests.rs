@@ -1,5 +1,4 @@
-//! The state machine against a path in virtual time: a FIFO with a rate, and ACKs that come back
-//! after an RTT.
+//! The state machine on a path in virtual time: a FIFO with a rate, whose ACKs arrive after an RTT.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -15,7 +14,7 @@ struct Path {
     rate: Rate,
     rtt: Span,
     buffer: Span,
-    /// ACKs come all at once at multiples of it.
+    /// ACKs arrive in batches at multiples of this span.
     lump: Span,
 }
 
@@ -31,13 +30,13 @@ struct World {
     path: Path,
     model: Model,
     now: Time,
-    /// What the application offers; without, always more.
+    /// Rate of the data that the application offers; `None` is unlimited.
     demand: Option<Rate>,
     offered_until: Time,
     number: u64,
-    /// Sent and neither acknowledged nor given up.
+    /// Packets that were sent and neither acknowledged nor given up.
     flight: BTreeMap<u64, Time>,
-    /// When the ACK of which packet comes.
+    /// When the ACK of each packet arrives.
     acks: VecDeque<(Time, u64)>,
     link_free_at: Time,
 }
@@ -78,7 +77,7 @@ impl World {
             let is_dry = self.send(&mut seen);
             let offer = self.demand.filter(|_| is_dry).map(|_| self.offered_until);
             let ack = self.acks.front().map(|ack| ack.0);
-            // Without either, everything was lost, and a timeout must find that out.
+            // Without either, all packets were lost, and a timeout has to detect that.
             let next = ack.into_iter().chain(offer).min();
             self.now = next.unwrap_or(self.now + Span::secs(1)).max(self.now);
             if self.acks.is_empty() && offer.is_none() {
@@ -89,7 +88,7 @@ impl World {
         seen
     }
 
-    /// Sends what the window allows; says whether the application has nothing more.
+    /// Sends what the window allows; returns whether the application has run out of data.
     fn send(&mut self, seen: &mut Seen) -> bool {
         loop {
             if self.demand.is_some() && self.offered_until > self.now {
@@ -126,7 +125,7 @@ impl World {
     fn acknowledge(&mut self, is_dry: bool, seen: &mut Seen) {
         let mut largest = None;
         while let Some((_, number)) = self.acks.pop_front_if(|ack| ack.0 <= self.now) {
-            // What was given up too early may arrive all the same.
+            // A packet that was given up too early may still arrive.
             if let Some(sent_at) = self.flight.remove(&number) {
                 self.model.handle_packet_acked(sent_at, PACKET);
             }
@@ -139,7 +138,7 @@ impl World {
         }
     }
 
-    /// Gives up what was sent before `number`.
+    /// Gives up the packets that were sent before `number`.
     fn lose(&mut self, number: u64, is_persistent: bool) {
         let lost: Vec<_> = self.flight.range(..number).map(|(&n, &at)| (n, at)).collect();
         for (n, _) in &lost {
@@ -189,7 +188,7 @@ fn at_most_two_bdps_and_six_packets_are_in_flight() {
     world.play(START);
     let seen = world.play(LONG);
     let bdp = 30e6 / 8.0 * 0.0405;
-    // One ACK in a hundred measures up to a packet more than passed.
+    // One ACK in a hundred measures up to a packet more than actually passed.
     let allowed = 2.0 * bdp * 1.02 + 3.0 * 3_750.0;
     assert!((seen.in_flight_max.as_u64() as f64) < allowed, "{seen:?} {allowed}");
 }

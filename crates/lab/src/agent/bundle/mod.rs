@@ -1,8 +1,8 @@
-//! Bundles of QUIC connections: quinn's New Reno, whose signals [`fairweir_core::delegate`] answers.
+//! Bundles of QUIC connections: quinn's New Reno, whose congestion signals [`fairweir_core::delegate`] handles.
 //!
-//! All servers of the lab are in one process, so a bundle is one value that its connections share.
-//! quinn's New Reno has no way to set its window: a reduced one is a new New Reno whose first loss
-//! leaves that window.
+//! All servers of the lab are in one process, so the connections of a bundle share one value. quinn's New
+//! Reno has no way to set its window: to reduce it, a new New Reno is created whose first loss leaves
+//! that window.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -21,28 +21,28 @@ use quinn_proto::RttEstimator;
 use crate::clock::Clock;
 use crate::job::{Job, Part, Seat};
 
-/// The bundles of all jobs, by their numbers.
+/// The bundles of all jobs, by bundle number.
 #[derive(Default)]
 pub(super) struct Bundles(BTreeMap<usize, Arc<Played>>);
 
-/// A bundle that is played.
+/// A bundle in use.
 struct Played(Mutex<State>);
 
 struct State {
     core: Bundle,
-    /// The scenario's; known before the first connection.
+    /// The scenario's clock; set before the first connection.
     clock: Option<Clock>,
-    /// What counts as zero without it.
+    /// The instant that counts as zero while there is no clock.
     origin: Instant,
     next_tick: Time,
-    /// Its connections; a free one with the number of its group among those with a target.
+    /// The bundle's connections; for a free connection, the number of its group among the groups with a target.
     members: Vec<(MemberId, Option<usize>)>,
-    /// Without the signals of these.
+    /// Samples without the signals of the current `members`.
     samples: BundleSamples,
 }
 
 impl Bundles {
-    /// What makes the controllers of a job's connections; `None` if they are in no bundle.
+    /// The factory of the controllers for a job's connections; `None` if they are in no bundle.
     pub(super) fn factory(
         &mut self,
         job: &Job,
@@ -62,7 +62,7 @@ impl Bundles {
         self.0.values().for_each(|played| played.lock().clock = Some(clock));
     }
 
-    /// What each did until now.
+    /// The samples of each bundle so far.
     pub(super) fn samples(&self) -> BTreeMap<usize, BundleSamples> {
         self.0.iter().map(|(&nth, played)| (nth, played.lock().samples())).collect()
     }
@@ -123,7 +123,7 @@ fn record_signals(samples: &mut BundleSamples, free_group: Option<usize>, tally:
 struct Factory {
     played: Arc<Played>,
     seat: Seat,
-    /// A full packet, as rates count it.
+    /// Size of a full packet, as counted in rates.
     packet: Bytes,
 }
 
@@ -132,7 +132,7 @@ impl ControllerFactory for Factory {
         let reno = NewReno::new(Arc::new(NewRenoConfig::default()), now, mtu);
         let mut state = self.played.lock();
         let role = self.seat.part.role();
-        // A connection without a place is as it would be without the bundle.
+        // A connection that the bundle does not admit behaves as if there were no bundle.
         let Some(id) = role.and_then(|role| state.core.join(role)) else { return Box::new(reno) };
         state.members.push((id, self.seat.free_group));
         drop(state);
@@ -151,7 +151,7 @@ impl ControllerFactory for Factory {
     }
 }
 
-/// A connection's place in its bundle; it leaves with the last of its controllers.
+/// A connection's membership in its bundle; ends when the last of its controllers is dropped.
 struct Place {
     factory: Arc<Factory>,
     id: MemberId,
@@ -167,18 +167,18 @@ impl Drop for Place {
     }
 }
 
-/// New Reno in a bundle.
+/// New Reno for a connection in a bundle.
 #[derive(Clone)]
 struct Delegated {
     place: Arc<Place>,
     reno: NewReno,
-    /// Bytes of a packet as windows count it.
+    /// Size of a packet in bytes, as counted in windows.
     mtu: u64,
-    /// When its last signal was; what was sent before is of the same.
+    /// Time of the last signal; losses of packets sent before it belong to that signal.
     signal_at: Instant,
     is_recovering: bool,
     acked: u64,
-    /// The round-trip time of the newest packet of the ACKs that are being read.
+    /// Age of the newest packet acknowledged by the ACKs being processed, which is its round-trip time.
     newest: Option<Duration>,
     rtt: Span,
     rtts: Span,
@@ -221,7 +221,7 @@ impl Delegated {
         self.rtt = span(rtt);
     }
 
-    /// Reduces the window to `packets`; what was sent until `since` does not make the window grow.
+    /// Reduces the window to `packets`; packets sent up to `since` do not make it grow.
     fn go_down_to(&mut self, packets: u32, since: Instant, is_persistent: bool) {
         let window = (u64::from(packets) * self.mtu).min(self.reno.window());
         let mut config = NewRenoConfig::default();
@@ -299,7 +299,7 @@ impl Controller for Delegated {
 }
 
 impl Part {
-    /// As the bundle has it; `None` if the target is no trace, which a scenario has checked before.
+    /// The role in the bundle; `None` if the target is not a valid trace, which the scenario has checked.
     fn role(&self) -> Option<Role> {
         Some(match self {
             Part::Trace(points) => {

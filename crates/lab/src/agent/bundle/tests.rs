@@ -7,7 +7,7 @@ use super::*;
 const MTU: u16 = 1_000;
 
 /// A bundle of one free connection, which delegates all its signals, and one stunt; and the instant at
-/// which both were made.
+/// which both were created.
 fn two() -> (Bundles, [Delegated; 2], Instant) {
     let spec = BundleSpec { algorithm: Algorithm::OnOff, reverse: Reverse::Exact };
     let target = Part::Trace(vec![(Time::ZERO, Rate::mbit(900))]);
@@ -48,7 +48,7 @@ fn a_stunt_gives_up_at_its_next_ack_what_the_free_connection_keeps() {
     let lose = |controller: &mut Delegated, at: u64| {
         controller.on_congestion_event(ms(begin, at), ms(begin, at - 50), false, u64::from(MTU));
     };
-    // Both leave slow start by losses that they answer themselves: no connection may answer for others yet.
+    // Both leave slow start by losses that they handle themselves: no other connection may handle them yet.
     for (controller, bytes) in [(&mut free, 38_000), (&mut stunt, 1_990_000)] {
         ack(controller, 200, bytes);
         let before = controller.window();
@@ -57,7 +57,7 @@ fn a_stunt_gives_up_at_its_next_ack_what_the_free_connection_keeps() {
         lose(controller, 251);
         assert_eq!(controller.window(), before / 2 / 1_000 * 1_000, "once in a round-trip time");
     }
-    // An interval later the controller delegates all.
+    // One interval later the controller delegates all signals.
     let later = Time::ZERO + Span::secs(1);
     for nth in 0..2 {
         ack(&mut free, 400 + nth, 1);
@@ -72,7 +72,7 @@ fn a_stunt_gives_up_at_its_next_ack_what_the_free_connection_keeps() {
     let half = free.window() / 1_000 - free.window() / 2_000;
     let given = windows[1] / 1_000 - stunt.window() / 1_000;
     assert_eq!(given, half, "the stunt gives up what it would have");
-    // Lost packets over a long time: no other connection answers that.
+    // Packets lost over a long time: no other connection handles such a signal.
     free.on_congestion_event(ms(begin, 900), ms(begin, 800), true, 1_000);
     assert_eq!(free.window(), 2_000);
     let samples = bundles.samples();

@@ -1,9 +1,9 @@
-//! Plays an application with real sockets in real time.
+//! Runs an application with real sockets in real time.
 //!
-//! The application is the simulator's, a state machine that says what it wants of connections by
-//! their slots. Here a slot is a TCP connection, and a request is a packet that says how much the
-//! server has to write. One thread does it all: it waits for sockets or for the application's next
-//! deadline, whichever comes first, tells the application what happened, and does what it wants.
+//! The application is the simulator's: a state machine that states what it wants from connections,
+//! by slot. Here a slot is a TCP connection, and a request is a packet that states how much the
+//! server has to write. One thread waits for sockets or for the application's next deadline,
+//! whichever comes first, tells the application what happened, and does what it wants.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{TcpStream, UdpSocket};
@@ -29,7 +29,7 @@ pub(super) struct Driver<'j> {
     app: App,
     /// Connections by the application's slots.
     slots: Vec<Option<Connection>>,
-    /// How many connections there ever were.
+    /// Number of connections ever opened.
     opened: u64,
     datagrams: Option<UdpSocket>,
     buffer: Vec<u8>,
@@ -37,7 +37,7 @@ pub(super) struct Driver<'j> {
 
 struct Connection {
     stream: TcpStream,
-    /// Which one it is of all that ever had its slot.
+    /// Serial number of the connection among all that were ever opened.
     serial: u64,
     is_open: bool,
     received: Bytes,
@@ -56,7 +56,7 @@ impl Driver<'_> {
         }
     }
 
-    /// Plays from now on until the flow stops.
+    /// Runs from now on until the flow stops.
     pub(super) fn play(mut self) -> io::Result<Outcome> {
         let stop = self.job.stop();
         self.app.handle_start(self.clock.now());
@@ -84,7 +84,7 @@ impl Driver<'_> {
         Ok(self.app.outcome())
     }
 
-    /// Waits until a socket is ready or it is `due`.
+    /// Waits until a socket is ready or the time is `due`.
     fn wait(&self, due: Time) -> io::Result<Vec<Ready>> {
         let mut sources = Vec::new();
         let mut fds = Vec::new();
@@ -118,7 +118,7 @@ impl Driver<'_> {
                 Want::Fetch { slot, volume } => {
                     let connection = self.slots[slot as usize].as_mut();
                     let connection = connection.ok_or_else(|| io::Error::other("no connection"))?;
-                    // It is small and nothing is before it, so the kernel takes it whole.
+                    // It is small and first in the send buffer, so the kernel takes it all.
                     connection.stream.write_all(&request::written(volume))?;
                 }
                 Want::Ping { id } => self.ask(id)?,
@@ -150,7 +150,7 @@ impl Driver<'_> {
     }
 
     fn handle_ready(&mut self, slot: u32, serial: u64) -> io::Result<()> {
-        // What happened before may have closed it, and opened its slot anew.
+        // An earlier event may have closed the connection and reopened its slot.
         let connection = self.slots[slot as usize].as_mut();
         let Some(connection) = connection.filter(|c| c.serial == serial) else { return Ok(()) };
         if !connection.is_open {
@@ -203,14 +203,14 @@ impl Driver<'_> {
     }
 }
 
-/// A socket at which something happened.
+/// A socket that is ready.
 #[derive(Clone, Copy)]
 enum Ready {
     Answers,
     Connection { slot: u32, serial: u64 },
 }
 
-/// However far the next deadline is.
+/// Maximum wait, even if the next deadline is later.
 const WAIT_MAX: Span = Span::secs(1);
 
 fn is_temporary(e: &io::Error) -> bool {
@@ -237,7 +237,7 @@ mod tests {
         let job = Job::new(&flow, listener.local_addr().unwrap(), 1_500, 1);
         let clock = Clock::starting_in(Span::ZERO);
         let of_server = job.clone();
-        // It serves until the test's process ends.
+        // The server runs until the test's process ends.
         thread::spawn(move || {
             while let Ok((stream, _)) = listener.accept() {
                 let job = of_server.clone();
@@ -245,7 +245,7 @@ mod tests {
             }
         });
         let Outcome::Short(played) = Driver::new(&job, clock).play().unwrap() else { panic!() };
-        // The same downloads, each there at once.
+        // The same downloads, each finished at once.
         let mut app = job.app();
         app.handle_start(Time::ZERO);
         let (mut arrived, mut volume) = (0, Bytes::ZERO);

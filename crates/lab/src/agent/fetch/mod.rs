@@ -1,4 +1,4 @@
-//! The receiving side: one flow, in a process of its own.
+//! The receiving side: each flow in its own process.
 
 use std::io::{self, ErrorKind, Read};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, UdpSocket};
@@ -23,9 +23,9 @@ pub(super) use quic::receive as receive_quic;
 const BUFFER: usize = 256 * 1024;
 /// How long a read may block before the receiver looks at the clock again.
 const READ_TIMEOUT: Duration = Duration::from_millis(50);
-/// The server closes at the stop by its own reading of the clock.
+/// How much earlier than the flow's stop the server may close, since it reads the clock itself.
 const CLOSE_EARLY_MAX: Span = Span::millis(50);
-/// How often a receiver of datagrams says that it is there, until it hears of the server.
+/// Interval at which a receiver of datagrams announces itself, until it hears from the server.
 const HELLO_INTERVAL: Span = Span::millis(500);
 
 pub(super) fn main() -> io::Result<()> {
@@ -69,7 +69,7 @@ fn receive_all(job: &Job, clock: Clock) -> io::Result<()> {
     Ok(())
 }
 
-/// Receives one connection until the flow stops; closing then tells the sender.
+/// Receives on one connection until the flow stops; closing it then tells the sender.
 fn receive(job: &Job, clock: Clock) -> io::Result<()> {
     let mut stream = TcpStream::connect(job.server)?;
     stream.set_read_timeout(Some(READ_TIMEOUT))?;
@@ -86,7 +86,7 @@ fn receive(job: &Job, clock: Clock) -> io::Result<()> {
     Ok(())
 }
 
-/// Says that it is there, and receives datagrams until the flow stops.
+/// Announces itself, and receives datagrams until the flow stops.
 fn receive_datagrams(job: &Job, clock: Clock) -> io::Result<()> {
     let socket = udp_socket(job.server)?;
     socket.set_read_timeout(Some(READ_TIMEOUT))?;
@@ -106,14 +106,14 @@ fn receive_datagrams(job: &Job, clock: Clock) -> io::Result<()> {
     Ok(())
 }
 
-/// A socket for datagrams with one server.
+/// A UDP socket for datagrams from one server.
 fn udp_socket(server: SocketAddr) -> io::Result<UdpSocket> {
     let socket = UdpSocket::bind(any(server))?;
     socket.connect(server)?;
     Ok(socket)
 }
 
-/// The address that stands for all of a host in the family of `server`.
+/// The unspecified address in the family of `server`.
 fn any(server: SocketAddr) -> SocketAddr {
     match server {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),

@@ -1,4 +1,4 @@
-//! A download over QUIC, with as many connections as the flow has.
+//! A download over QUIC, with the flow's number of connections.
 
 use std::io;
 use std::net::UdpSocket;
@@ -14,7 +14,7 @@ use super::{BUFFER, READ_TIMEOUT, any};
 use crate::clock::Clock;
 use crate::job::Job;
 
-/// How long the farewell may take, after which the server stops by its own clock anyway.
+/// Time for the closing messages; after that the server stops by its own clock anyway.
 const FAREWELL_MAX: Duration = Duration::from_millis(100);
 
 /// Receives until the flow stops; closing then tells the sender.
@@ -31,7 +31,7 @@ pub(in super::super) fn receive(job: &Job, clock: Clock) -> io::Result<()> {
             result = result.and(ended.map_err(io::Error::other)?);
         }
         endpoint.close(0u32.into(), b"");
-        // Nothing depends on whether the farewell arrived.
+        // Nothing depends on whether the closing messages arrived.
         let _ = tokio::time::timeout(FAREWELL_MAX, endpoint.wait_idle()).await;
         result
     })
@@ -64,16 +64,16 @@ async fn download(endpoint: Endpoint, job: Job, clock: Clock) -> io::Result<()> 
             match receive.read(&mut buffer).await {
                 Ok(Some(_)) => {}
                 Ok(None) => return Err(io::Error::other("the server ended the stream too early")),
-                // Its reason says more than that it is lost.
+                // The reason says more than the fact that the connection is lost.
                 Err(ReadError::ConnectionLost(reason)) => return Err(io::Error::other(reason)),
                 Err(e) => return Err(e.into()),
             }
         }
     };
     match tokio::time::timeout(until_stop(clock.now()), receive).await {
-        // The flow has stopped, as it should.
+        // The flow has stopped as planned.
         Err(_) => Ok(()),
-        // The server stops by the same clock, and may have been heard first.
+        // The server stops by the same clock, and its close may arrive first.
         Ok(_) if until_stop(clock.now()) <= READ_TIMEOUT => Ok(()),
         Ok(ended) => ended,
     }

@@ -1,4 +1,4 @@
-//! Servers that send by their own clock, as the simulator's application of their flow says.
+//! Servers that send on their own schedule, as decided by the simulator's application of the flow.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -14,7 +14,7 @@ use super::{CHUNK, PAYLOAD, unsent_max, write};
 use crate::clock::Clock;
 use crate::job::Job;
 
-/// Sends datagrams to the first client that sends one, until the flow stops.
+/// Sends datagrams, until the flow stops, to the first client that sends a datagram.
 pub(super) fn datagrams(socket: &UdpSocket, job: &Job, clock: Clock) -> io::Result<()> {
     let (_, client): (usize, SocketAddr) = socket.recv_from(&mut [0; 64])?;
     let mut app = job.app();
@@ -32,7 +32,7 @@ pub(super) fn datagrams(socket: &UdpSocket, job: &Job, clock: Clock) -> io::Resu
     }
 }
 
-/// Plays an on-off source on the one connection that it has, until the flow stops.
+/// Runs an on-off source on its single connection until the flow stops.
 pub(super) fn on_off(listener: &TcpListener, job: &Job, clock: Clock) -> io::Result<()> {
     clock.sleep_until(job.start());
     listener.set_nonblocking(true)?;
@@ -45,7 +45,7 @@ pub(super) fn on_off(listener: &TcpListener, job: &Job, clock: Clock) -> io::Res
         owed: Bytes::ZERO,
     };
     server.app.handle_start(clock.now());
-    // The receiver ends a flow by closing, so an error while sending is the normal end.
+    // The receiver ends a flow by closing, so an error while sending is normal.
     while clock.now() < job.stop() {
         server.serve();
         if server.accept(clock.now())? {
@@ -67,34 +67,34 @@ struct OnOff<'l> {
     app: App,
     listener: &'l TcpListener,
     stream: Option<TcpStream>,
-    /// What the kernel takes and has not sent.
+    /// Maximum unsent bytes in the kernel.
     unsent_max: Bytes,
     is_endless: bool,
-    /// What the application wrote and the kernel did not take yet.
+    /// Bytes that the application wrote and the kernel has not taken yet.
     owed: Bytes,
 }
 
 impl OnOff<'_> {
-    /// Does what the application wants of the server.
+    /// Carries out what the application wants of the server.
     fn serve(&mut self) {
         while let Some(want) = self.app.poll_want() {
             match want {
                 Want::Fetch { .. } => self.is_endless = true,
                 Want::Withdraw { .. } => self.is_endless = false,
                 Want::Write { volume, unsent_max, .. } => {
-                    // What the kernel holds counts in full: while something is owed, it is full.
+                    // While bytes are owed the kernel's buffer is full, so it counts in full.
                     if self.owed + self.unsent_max + volume <= unsent_max {
                         self.owed += volume;
                     }
                 }
-                // The client opens and closes; the others are for flows of other kinds.
+                // Only the client opens and closes; other wants belong to other kinds of flow.
                 Want::Open { .. } | Want::Close { .. } => {}
                 Want::Datagram { .. } | Want::Ping { .. } => {}
             }
         }
     }
 
-    /// Whether the client has just connected.
+    /// Returns whether the client has just connected.
     fn accept(&mut self, now: Time) -> io::Result<bool> {
         if self.stream.is_some() {
             return Ok(false);
@@ -116,7 +116,7 @@ impl OnOff<'_> {
         self.is_endless || self.owed > Bytes::ZERO
     }
 
-    /// Writes what there is and the kernel takes.
+    /// Writes as much of the owed bytes as the kernel takes.
     fn write(&mut self) -> io::Result<()> {
         while self.has_more() {
             let Some(stream) = &mut self.stream else { return Ok(()) };
@@ -131,7 +131,7 @@ impl OnOff<'_> {
         Ok(())
     }
 
-    /// Waits until it is `due`, the client comes, or the kernel takes more.
+    /// Waits until the time is `due`, the client connects, or the kernel takes more.
     fn wait(&self, clock: Clock, due: Time) -> io::Result<()> {
         let fd = match &self.stream {
             None => Some(PollFd::new(self.listener.as_fd(), PollFlags::POLLIN)),
@@ -148,5 +148,5 @@ impl OnOff<'_> {
     }
 }
 
-/// The longest wait, even if the next deadline is later.
+/// Maximum wait, even if the next deadline is later.
 const WAIT_MAX: Span = Span::secs(1);

@@ -2,9 +2,9 @@
 //!
 //! | module | the flows that it serves |
 //! |---|---|
-//! | here | `bulk`: sends without being asked; `ping`: sends back |
-//! | `respond` | `video`, `web`, `short`: writes what it is asked for |
-//! | `app` | `on-off`, `udp`: the simulator's application says when to send |
+//! | here | `bulk`: sends without a request; `ping`: echoes |
+//! | `respond` | `video`, `web`, `short`: writes what is requested |
+//! | `app` | `on-off`, `udp`: the simulator's application decides when to send |
 //! | `quic` | `quic` |
 //! | `source` | flows with a demand |
 
@@ -35,12 +35,12 @@ pub(super) use quic::serve as serve_quic;
 pub(super) use respond::respond;
 use source::{Allowance, Source, owed_max};
 
-/// Bytes that a sender hands to the kernel at a time.
+/// Bytes handed to the kernel per write.
 const CHUNK: usize = 64 * 1024;
 static PAYLOAD: [u8; CHUNK] = [0x5a; CHUNK];
-/// The most unsent payload in the kernel, so that a demand that falls has an effect at once.
+/// Maximum unsent payload in the kernel, in bytes, so that a falling demand takes effect at once.
 const UNSENT_MAX: u32 = 128 * 1024;
-/// The time that a write may block before the sender looks at the clock again.
+/// How long a write may block before the sender looks at the clock again.
 const WRITE_TIMEOUT: Duration = Duration::from_millis(50);
 const BACKLOG: i32 = 512;
 
@@ -78,7 +78,7 @@ pub(super) fn main() -> io::Result<()> {
         io::stdout().flush()?;
     }
     if threads.is_empty() {
-        // The end of standard input ends it.
+        // The end of standard input ends the process.
         loop {
             thread::park();
         }
@@ -100,7 +100,7 @@ enum Server {
 }
 
 impl Server {
-    /// Opens the port of a job.
+    /// Opens the port for a job.
     fn new(job: &Job) -> io::Result<Server> {
         Ok(match job.flow.kind {
             Kind::Ping { .. } => Server::Echo(UdpSocket::bind(job.server)?),
@@ -128,7 +128,7 @@ impl Server {
 
 fn listen(job: &Job) -> io::Result<TcpListener> {
     let socket = Socket::new(Domain::for_address(job.server), Type::STREAM, None)?;
-    // Accepted sockets inherit the options.
+    // Accepted sockets inherit these options.
     socket.set_tcp_congestion(job.flow.congestion_control.name().as_bytes())?;
     socket.set_tcp_notsent_lowat(unsent_max(job))?;
     if job.flow.paced {
@@ -139,7 +139,7 @@ fn listen(job: &Job) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
-/// A source with a demand must not fill the kernel's buffer with what it may not send later.
+/// Maximum unsent bytes in the kernel: less for a source whose demand may fall.
 fn unsent_max(job: &Job) -> u32 {
     let lowest = job.goodputs().iter().filter_map(|(_, goodput)| *goodput).min();
     let bytes = lowest.map_or(u64::MAX, |goodput| owed_max(goodput, job.segment()));
@@ -154,7 +154,7 @@ fn echo(socket: &UdpSocket) -> io::Result<()> {
     }
 }
 
-/// Serves each connection in a thread of its own.
+/// Serves each connection in a separate thread.
 fn accept(
     listener: &TcpListener,
     job: &Arc<Job>,
@@ -164,7 +164,7 @@ fn accept(
     loop {
         let (stream, _) = listener.accept()?;
         let job = Arc::clone(job);
-        // The receiver ends a flow by closing, so an error while sending is the normal end.
+        // The receiver ends a flow by closing, so an error while sending is normal.
         thread::spawn(move || serve(stream, &job, clock));
     }
 }
@@ -188,7 +188,7 @@ fn send(mut stream: TcpStream, job: &Job, clock: Clock) -> io::Result<()> {
     }
 }
 
-/// Writes what the kernel takes in time.
+/// Writes as much as the kernel takes within the write timeout.
 fn write(stream: &mut TcpStream, payload: &[u8]) -> io::Result<u64> {
     match stream.write(payload) {
         Ok(0) => Err(ErrorKind::WriteZero.into()),

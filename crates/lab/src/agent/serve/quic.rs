@@ -16,8 +16,8 @@ use super::{Allowance, CHUNK, PAYLOAD, Source, unsent_max};
 use crate::clock::Clock;
 use crate::job::Job;
 
-/// Bytes that a segment leaves free in a packet, so that it always fits into one: quinn keeps 8 bytes for a
-/// length, and the packet number may take 3 more.
+/// Bytes that a segment leaves free in a packet, so that it always fits: quinn reserves 8 bytes for a length,
+/// and the packet number may take 3 more bytes.
 const SPARE: u64 = 8 + 3;
 
 /// The server's identity: a key that never leaves the process, and a self-signed certificate.
@@ -29,7 +29,7 @@ impl Identity {
         rcgen::generate_simple_self_signed(names).map(Identity).map_err(io::Error::other)
     }
 
-    /// As DER.
+    /// The certificate as DER.
     pub(in super::super) fn certificate(&self) -> Vec<u8> {
         self.0.cert.der().to_vec()
     }
@@ -47,7 +47,7 @@ impl Identity {
     }
 }
 
-/// What all flows over QUIC share.
+/// State shared by all flows over QUIC.
 pub(super) struct Quic {
     /// `None` if no flow is over QUIC.
     identity: Option<Identity>,
@@ -61,12 +61,12 @@ impl Quic {
         Ok(Quic { identity, bundles: Bundles::default() })
     }
 
-    /// As DER, if a flow needs one.
+    /// The certificate as DER, if a flow needs one.
     pub(super) fn certificate(&self) -> Option<Vec<u8>> {
         self.identity.as_ref().map(Identity::certificate)
     }
 
-    /// For the server of a flow over QUIC.
+    /// The configuration of the server for a flow over QUIC.
     pub(super) fn config(&mut self, job: &Job) -> io::Result<ServerConfig> {
         let identity = self.identity.as_ref().ok_or_else(|| io::Error::other("no certificate"))?;
         identity.server_config(job, self.bundles.factory(job))
@@ -85,14 +85,14 @@ pub(in super::super) fn serve(
         let (endpoint, runtime) = (quic::endpoint_config(job)?, Arc::new(TokioRuntime));
         let endpoint = Endpoint::new(endpoint, Some(config), socket, runtime)?;
         while let Some(incoming) = endpoint.accept().await {
-            // The receiver ends a flow by closing, so an error while sending is the normal end.
+            // The receiver ends a flow by closing, so an error while sending is normal.
             tokio::spawn(send(incoming, Arc::clone(job), clock));
         }
         Ok(())
     })
 }
 
-/// Sends what the demand allows, until the flow stops.
+/// Sends as much as the demand allows, until the flow stops.
 async fn send(incoming: Incoming, job: Arc<Job>, clock: Clock) -> io::Result<()> {
     let connection = incoming.await?;
     let (mut send, mut receive) = connection.accept_bi().await?;
@@ -101,7 +101,7 @@ async fn send(incoming: Incoming, job: Arc<Job>, clock: Clock) -> io::Result<()>
     while clock.now() < job.stop() {
         match source.allowance(clock.now()) {
             Allowance::Bytes(bytes) => {
-                // As with TCP's `TCP_NOTSENT_LOWAT`, so that a demand that falls falls at once.
+                // As with TCP's `TCP_NOTSENT_LOWAT`: little is buffered, so that a falling demand takes effect at once.
                 let window = connection.stats().path.cwnd;
                 connection.set_send_window(window + u64::from(unsent_max(&job)));
                 let length = (bytes as usize).min(CHUNK);

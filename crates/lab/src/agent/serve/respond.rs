@@ -1,4 +1,4 @@
-//! A server that writes what it is asked for, on each connection one request after the other.
+//! A server that writes the requested amounts, one request after the other on each connection.
 
 use std::io::{self, Write};
 use std::net::TcpStream;
@@ -9,7 +9,7 @@ use crate::clock::Clock;
 use crate::job::Job;
 
 pub(in super::super) fn respond(mut stream: TcpStream, _: &Job, _: Clock) -> io::Result<()> {
-    // The end of an answer must not wait for the ACK of what is before it.
+    // The end of an answer must not wait for the ACK of earlier data.
     stream.set_nodelay(true)?;
     loop {
         let mut left = request::read(&mut stream)?;

@@ -5,33 +5,33 @@ use fairweir_core::units::{Span, Time};
 use super::CHUNK;
 use crate::job::Job;
 
-/// The time of the demand that is sent later if it could not be sent: a paced source that was delayed catches
-/// up with no more.
+/// Demand that could not be sent is sent later, up to the demand of this time: a paced source that was delayed
+/// does not catch up with more.
 const OWED_MAX: Span = Span::millis(20);
 
 /// A source with a demand that changes in steps: a token bucket of payload bytes.
 pub(super) struct Source {
-    /// Payload per second from each instant on; `None` is unlimited.
+    /// Payload bytes per second from each instant on; `None` is unlimited.
     goodputs: Vec<(Time, Option<u64>)>,
     segment: u64,
     at: Time,
-    /// In bytes · 10⁻⁹, so that nothing is lost to rounding.
+    /// Tokens in 10⁻⁹ bytes, so that rounding loses nothing.
     nanotokens: u128,
 }
 
-/// What a source may do now.
+/// How much a source may send now.
 pub(super) enum Allowance {
     Bytes(u64),
     NothingUntil(Time),
 }
 
 impl Source {
-    /// A source that has sent nothing yet; what it may send it may in whole `segment`s.
+    /// A source that has sent nothing yet, and that sends whole `segment`s.
     pub(super) fn new(job: &Job, now: Time, segment: u64) -> Source {
         Source { goodputs: job.goodputs(), segment, at: now, nanotokens: 0 }
     }
 
-    /// What may be sent at `now`, in whole segments.
+    /// How much may be sent at `now`, in whole segments.
     pub(super) fn allowance(&mut self, now: Time) -> Allowance {
         let holds = self.goodputs.iter().rev().find(|(at, _)| *at <= now);
         let goodput = holds.or(self.goodputs.first()).and_then(|(_, goodput)| *goodput);
@@ -60,7 +60,7 @@ impl Source {
 
 const NANO: u128 = 1_000_000_000;
 
-/// Payload that a paced source may be behind.
+/// Maximum payload, in bytes, by which a paced source may be behind.
 pub(super) fn owed_max(goodput: u64, segment: u64) -> u64 {
     const SEGMENTS_MIN: u64 = 4;
     let owed = u128::from(goodput) * u128::from(OWED_MAX.as_nanos()) / 1_000_000_000;
@@ -71,7 +71,7 @@ pub(super) fn owed_max(goodput: u64, segment: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Plays a source that can send whenever it may, but not between `held_from` and `held_to`.
+    /// Bytes sent by a source that can send at any time except between `held_from` and `held_to` (`held`, in ms).
     fn sent_in_ten_seconds(goodputs: Vec<(Time, Option<u64>)>, held: std::ops::Range<u64>) -> u64 {
         let mut source = Source { goodputs, segment: 1448, at: Time::ZERO, nanotokens: 0 };
         let mut sent = 0;

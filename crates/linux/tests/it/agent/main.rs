@@ -1,5 +1,5 @@
-//! A process that the tests start under other names: `agent VERB ADDRESS` waits for a line, does it, says
-//! what it made, and ends with its input.
+//! A process that the tests start under other names: `agent VERB ADDRESS` waits for a line, acts,
+//! prints what it created, and ends when its input ends.
 #![allow(clippy::unwrap_used, reason = "it is part of a test")]
 
 use std::io::{BufRead, Read};
@@ -16,13 +16,13 @@ use fairweir_linux::{Attached, Host, HostSpec, Mode};
 mod specs;
 use specs::{allocation, police, policy};
 
-/// To which the verb `bound` bounds all connections.
+/// The bound that the verb `bound` gives to all connections.
 const BOUND_BYTES: u64 = 50_000;
 
 fn main() {
     let args: Vec<String> = std::env::args().collect();
     std::io::stdin().lock().read_line(&mut String::new()).unwrap();
-    // The parent's end of the pipe closes however the parent ends.
+    // The parent's end of the pipe closes in whatever way the parent ends.
     thread::spawn(|| {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(0);

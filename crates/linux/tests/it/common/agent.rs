@@ -1,4 +1,4 @@
-//! A process of its own with an executable of any name: the program `agent`, linked under that name.
+//! A separate process whose executable may have any name: the program `agent`, linked under that name.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -27,7 +27,7 @@ impl Agent {
         })
     }
 
-    /// The same for an unprivileged user with just these capabilities, as setpriv(1) names them.
+    /// As [`Agent::start`], for an unprivileged user with only these capabilities, named as in setpriv(1).
     pub(crate) fn start_with(
         netns: &Netns,
         name: &str,
@@ -73,7 +73,7 @@ impl Agent {
         Agent { input: child.stdin.take(), output, child, link }
     }
 
-    /// Lets it make its socket and returns what it says about it.
+    /// Lets the agent create its socket, and returns its line about it.
     pub(crate) fn go(&mut self) -> String {
         self.input.as_mut().unwrap().write_all(b"go\n").unwrap();
         let mut line = String::new();

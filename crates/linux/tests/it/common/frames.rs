@@ -11,7 +11,7 @@ pub(crate) struct Wire {
     pub(crate) source: IpAddr,
     pub(crate) destination: IpAddr,
     pub(crate) protocol: u8,
-    /// Source and destination.
+    /// The ports: source and destination.
     pub(crate) ports: (u16, u16),
     pub(crate) dscp: u8,
     pub(crate) ecn: u8,
@@ -19,13 +19,13 @@ pub(crate) struct Wire {
     pub(crate) tags: Vec<(u16, u16)>,
     pub(crate) is_pppoe: bool,
     pub(crate) has_ethernet: bool,
-    /// IPv4: flags and offset. IPv6: the fragment header's, if not zero.
+    /// IPv4: flags and offset. IPv6: those of the fragment header, if not zero.
     pub(crate) fragment: u16,
     /// IPv4: bytes of options, a multiple of four.
     pub(crate) options: usize,
-    /// IPv6: headers before the transport's: type, and content without its first byte.
+    /// IPv6: headers before the transport's, as type, and content without its first byte.
     pub(crate) extensions: Vec<(u8, Vec<u8>)>,
-    /// From the device's first header on.
+    /// Bytes from the device's first header on.
     pub(crate) length: usize,
 }
 
@@ -114,7 +114,7 @@ impl Wire {
     }
 }
 
-/// The Internet checksum of a header: 0 if the header has the right one.
+/// The Internet checksum over a header: 0 if the header's checksum is right.
 pub(crate) fn checksum(header: &[u8]) -> u16 {
     let words = header.chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1]));
     let sum: u32 = words.sum();
@@ -133,12 +133,12 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// Below `end`.
+    /// A random number below `end`.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }
 
-    /// One in `n`.
+    /// True with a probability of 1 in `n`.
     pub(crate) fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }

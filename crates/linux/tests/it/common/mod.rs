@@ -1,4 +1,4 @@
-//! What the tests on the real kernel share.
+//! Helpers of the tests on the real kernel.
 
 pub(crate) mod agent;
 pub(crate) mod frames;
@@ -36,7 +36,7 @@ impl Pair {
         pair
     }
 
-    /// A host at `wan`.
+    /// A host that controls `wan`.
     pub(crate) fn host(&self, policy: &Policy, mode: Mode) -> Host {
         let spec = HostSpec {
             dev: "wan".into(),
@@ -71,7 +71,7 @@ impl Pair {
         stream
     }
 
-    /// A server at `address` that sends to one client as fast as it can until that closes.
+    /// A server at `address` that sends to one client as fast as it can until the client closes.
     pub(crate) fn serve(&self, address: &str) -> SocketAddr {
         let listener = self.internet.run(|| TcpListener::bind((address, 0)).unwrap());
         let server = listener.local_addr().unwrap();
@@ -107,7 +107,7 @@ pub(crate) fn set_congestion_control(stream: &TcpStream, name: &str) {
     assert_eq!(set, 0, "no congestion control {name}");
 }
 
-/// Reads for `span` and returns the bytes that came.
+/// Reads for `span` and returns the number of received bytes.
 pub(crate) fn read_for(stream: &mut TcpStream, span: Duration) -> u64 {
     let end = Instant::now() + span;
     let mut buffer = vec![0; 1 << 18];

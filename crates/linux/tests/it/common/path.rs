@@ -1,5 +1,5 @@
-//! A long way between two namespaces: a thread that carries Ethernet frames between two devices,
-//! with a delay in each direction and, if wanted, a bottleneck with a queue in the download.
+//! A long path between two namespaces: a thread carries Ethernet frames between two devices, with a
+//! delay in each direction and, if wanted, a bottleneck with a queue in the download.
 
 use std::collections::VecDeque;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -15,25 +15,25 @@ use nix::unistd::{Pid, gettid};
 
 use super::{Pair, prepare};
 
-/// What the way is like.
+/// The properties of the path.
 #[derive(Clone, Copy)]
 pub(crate) struct PathSpec {
-    /// Of the empty way, there and back.
+    /// Round-trip time of the empty path.
     pub(crate) rtt: Duration,
-    /// Of the download.
+    /// Rate of the bottleneck in the download.
     pub(crate) rate: Rate,
-    /// What waits at most in front of the bottleneck.
+    /// Maximum bytes that wait in front of the bottleneck.
     pub(crate) queue_bytes: u64,
 }
 
-/// Of the packets that arrived at the bottleneck.
+/// Waiting times of the packets that arrived at the bottleneck.
 #[derive(Default)]
 struct Waits {
     sum_ns: AtomicU64,
     count: AtomicU64,
 }
 
-/// As [`Pair`], but with a long way between the two.
+/// As [`Pair`], with a long path between the two.
 pub(crate) struct Path {
     pub(crate) pair: Pair,
     _middle: Netns,
@@ -77,14 +77,14 @@ impl Path {
         Path { pair, _middle: middle, stop, waits, thread: Some(thread), thread_id }
     }
 
-    /// Everything arrives on this CPU from now on.
+    /// Makes everything arrive on this CPU from now on.
     pub(crate) fn pin(&self, cpu: usize) {
         let mut set = CpuSet::new();
         set.set(cpu).unwrap();
         sched_setaffinity(self.thread_id, &set).unwrap();
     }
 
-    /// How long what arrived at the bottleneck since the last call has to wait there, on average.
+    /// Average waiting time at the bottleneck of the packets that arrived since the last call.
     pub(crate) fn take_queue(&self) -> Duration {
         let sum = self.waits.sum_ns.swap(0, Ordering::Relaxed);
         let count = self.waits.count.swap(0, Ordering::Relaxed);
@@ -100,7 +100,7 @@ impl Drop for Path {
     }
 }
 
-/// Ends are the home's and the Internet's.
+/// Carries frames between `ends`: the home's, then the Internet's.
 fn carry(ends: &[OwnedFd], spec: PathSpec, stop: &AtomicBool, waits: &Waits) {
     let mut ways: [VecDeque<(Instant, Vec<u8>)>; 2] = Default::default();
     let mut free_at = Instant::now();
@@ -159,7 +159,7 @@ fn send(end: &OwnedFd, bytes: &[u8]) {
     unsafe { libc::send(end.as_raw_fd(), bytes.as_ptr().cast(), bytes.len(), 0) };
 }
 
-/// Hears and says what passes the device `index` of the calling thread's namespace.
+/// A packet socket at the device `index` of the calling thread's namespace, both ways.
 pub(crate) fn packet_socket(index: u32) -> OwnedFd {
     let every = (libc::ETH_P_ALL as u16).to_be();
     // SAFETY: the descriptor is new; the address and the options outlive the calls.

@@ -1,4 +1,4 @@
-//! Policies, plans and policers that the tests and their agent make.
+//! Policies, plans and policers for the tests and their agent.
 
 use fairweir_core::phantom::{Plan, PlanSpec, Share, Signal};
 use fairweir_core::policy::{Group, Policy};
@@ -9,7 +9,7 @@ use fairweir_linux::police::{
     Algorithm, Direction, Hook, PlanId, Police, PoliceSpec, SubscriberSpec,
 };
 
-/// A policer in the calling thread's namespace that keeps downloads to 192.0.2.1 and 2001:db8::1
+/// A policer in the calling thread's namespace that limits downloads to 192.0.2.1 and 2001:db8::1
 /// together to 10 Mbit/s, at the ingress of `device`.
 pub(crate) fn police(device: &str, hook: Hook) -> Police {
     let mut police = Police::load(&PoliceSpec::default()).unwrap();

@@ -1,20 +1,20 @@
-//! What clients saw, and whether the database at the end agrees with it (pure).
+//! Checks (purely) whether the final database agrees with what clients observed.
 //!
-//! Properties, each over any number of servers and clients, whatever was killed or cut off:
-//! - A bid that was acknowledged is what its gateway spent in that slot, unless a later bid replaced it. A bid
-//!   that was refused is nowhere, and none is in the log twice.
-//! - What returned before something else began is before it in the log.
+//! Properties, for any number of servers and clients, whatever was killed or cut off:
+//! - An acknowledged bid is what its gateway spent in that slot, unless a later bid replaced it. A refused bid
+//!   is nowhere in the log, and no bid is in it twice.
+//! - If a call returned before another one began, its event comes first in the log.
 //! - Slots are closed in order, each once, and by at most one client. All servers report the same division.
-//! - Credits are conserved by each slot, and each opens with what the one before left.
+//! - Each slot conserves credits and opens with the balances that the previous one left.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-/// A call of a client.
+/// A client's call and its outcome.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
-    /// Instants of one clock that all clients share.
+    /// When the call began, on a clock that all clients share.
     pub(super) invoked: u64,
     pub(super) returned: u64,
     pub(super) call: Call,
@@ -30,7 +30,7 @@ pub(super) enum Call {
     Read,
 }
 
-/// A bid; those of one history have different sequences and different spends.
+/// A bid. All bids of a history have different sequence numbers and spends.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Bid {
     pub(super) gateway: String,
@@ -41,13 +41,13 @@ pub(super) struct Bid {
 
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Outcome {
-    /// Acknowledged.
+    /// The server acknowledged the call.
     Done,
-    /// Acknowledged that it was not done, and will not be.
+    /// The server answered that the call was not carried out, and will not be.
     Refused,
-    /// No answer.
+    /// The client received no answer.
     Unknown,
-    /// What a read returned; `None` before the first close.
+    /// The result of a read; `None` before the first close.
     Seen(Option<Division>),
 }
 
@@ -56,7 +56,7 @@ pub(super) enum Outcome {
 pub(super) struct Division {
     pub(super) slot: u64,
     pub(super) root: String,
-    /// By seat.
+    /// The statements by seat.
     pub(super) statements: Vec<Row>,
 }
 
@@ -71,15 +71,15 @@ pub(super) struct Row {
     pub(super) closing: i64,
 }
 
-/// What the tables have when all has ended.
+/// The contents of the tables after everything has ended.
 #[derive(Clone, Debug, Default)]
 pub(super) struct End {
-    /// Numbers and bodies.
+    /// Event numbers and bodies.
     pub(super) events: Vec<(i64, Value)>,
     pub(super) divisions: Vec<Division>,
 }
 
-/// All that is wrong with a history; `credits` is the sum of all balances in micro-credits.
+/// All violations in a history; `credits` is the sum of all balances in micro-credits.
 pub(super) fn check(history: &[Entry], end: &End, credits: i64) -> Vec<String> {
     let mut wrong = Vec::new();
     let log = Log::read(end, &mut wrong);
@@ -90,7 +90,7 @@ pub(super) fn check(history: &[Entry], end: &End, credits: i64) -> Vec<String> {
     wrong
 }
 
-/// Bids and closes of the log, with their event's number.
+/// The bids and closes in the log, with their event numbers.
 struct Log {
     bids: BTreeMap<Bid, i64>,
     closes: BTreeMap<u64, i64>,
@@ -128,7 +128,7 @@ impl Log {
     }
 }
 
-/// What the clients know of each bid: acknowledged if any of its calls was, unknown if one may have been done.
+/// Outcome of each bid as clients know it: acknowledged if any call was, unknown if a call may have succeeded.
 fn known(history: &[Entry]) -> BTreeMap<&Bid, &Outcome> {
     let mut known = BTreeMap::new();
     for Entry { call, outcome, .. } in history {
@@ -218,7 +218,7 @@ fn check_closes(history: &[Entry], end: &End, log: &Log, wrong: &mut Vec<String>
                 {
                     wrong.push(format!("a server reported another division of slot {}", seen.slot));
                 }
-                // A close that was acknowledged before is known to all servers.
+                // All servers know of a close that was acknowledged earlier.
                 let is_before =
                     |entry: &&Entry| entry.returned < *invoked && entry.outcome == Outcome::Done;
                 let before =
@@ -311,7 +311,7 @@ mod tests {
         let read = entry(9, Call::Read, Outcome::Seen(Some(division(4))));
         let history = [done(0, 3), unknown.clone(), refused, close(5), read];
         assert_eq!(check(&history, &end(&[3, 4], 4), 20), [""; 0]);
-        // The one without an answer may not have been done.
+        // The bid without an answer may not have been placed.
         assert_eq!(check(&[done(0, 3), unknown, close(5)], &end(&[3], 3), 20), [""; 0]);
     }
 

@@ -1,4 +1,4 @@
-//! Ways in which a connection to a database fails, and stores that are broken on purpose.
+//! Faults of a connection to a database, and deliberately broken stores.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::super::rows::{Dialect, Failed, Rows, Value};
 
-/// Random numbers of a seed (SplitMix64).
+/// Random numbers from a seed (SplitMix64).
 #[derive(Clone, Debug)]
 pub(super) struct Dice(pub(super) u64);
 
@@ -25,27 +25,27 @@ impl Dice {
     }
 }
 
-/// What happens to the connections of one server, one after the other.
+/// The faults of one server's successive connections.
 pub(super) struct Fate {
     pub(super) is_on: AtomicBool,
     pub(super) dice: Mutex<Dice>,
     pub(super) broken: Option<Broken>,
 }
 
-/// A defect of a store.
+/// A deliberate defect of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Broken {
-    /// Answers before it commits: a server that ends then has lost what it acknowledged.
+    /// Acknowledges before it commits: a server that ends in between loses what it has acknowledged.
     AcknowledgesBeforeCommit,
-    /// Does not write the last event of a batch.
+    /// Omits the last event of a batch.
     LosesEvents,
     /// Writes an event twice.
     RepeatsEvents,
-    /// Closes a slot that is closed.
+    /// Closes a slot that is already closed.
     ClosesTwice,
-    /// Gives a gateway a micro-credit.
+    /// Gives a gateway an extra micro-credit.
     MakesCredits,
-    /// Does not wait for other writers, and takes their numbers.
+    /// Does not wait for other writers, and reuses their event numbers.
     OverwritesOthers,
 }
 
@@ -60,8 +60,8 @@ impl Broken {
     ];
 }
 
-/// A connection that a fate happens to: before or after any statement it may be lost, as when the server was
-/// killed there, or be slow.
+/// A connection with faults: before or after any statement it may break, as if the server were killed there,
+/// or be slow.
 pub(super) struct Faulty {
     rows: Box<dyn Rows>,
     fate: Arc<Fate>,

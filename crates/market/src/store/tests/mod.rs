@@ -1,5 +1,5 @@
-//! Histories of concurrent clients at two servers of one database, while connections are lost and slow, the
-//! database is held by others and the network is cut; each is checked ([`check`]).
+//! Histories of concurrent clients at two servers of one database, while connections break or are slow, other
+//! programs lock the database and the network is cut. Each history is checked ([`check`]).
 //!
 //! `cargo test -p fairweir-market --features postgres --lib two_hundred_histories -- --ignored --nocapture`
 
@@ -27,23 +27,23 @@ use check::{Bid, Call, Division, End, Entry, Outcome, Row, check};
 use faults::{Broken, Dice, Fate, Faulty};
 
 const GATEWAYS: usize = 3;
-/// Threads that bid and read, several for each gateway.
+/// Number of threads that bid and read, several for each gateway.
 const CLIENTS: usize = 6;
-/// Calls of each.
+/// Number of calls of each client.
 const CALLS: usize = 40;
-/// A client gives up after as many calls in a row without an answer: the store cannot be read any more.
+/// A client gives up after this number of consecutive calls without an answer: the store is then unreadable.
 const UNANSWERED_MAX: usize = 8;
 const CREDITS: i64 = 10_000_000 * GATEWAYS as i64;
-/// How long a step of the database may take here: cuts are longer now and then.
+/// Time limit of a step of the database in these tests: some cuts last longer.
 const PATIENCE: Duration = Duration::from_millis(250);
 
 type Open = Arc<dyn Fn() -> Result<Box<dyn Rows>, super::Failed> + Send + Sync>;
 
-/// A database of its own, and how two servers reach it.
+/// A separate database, and how two servers reach it.
 struct Place {
     database: Database,
     servers: [Open; 2],
-    /// Keeps one server, or both, from the database for a while.
+    /// Cuts one server, or both, off from the database for a while.
     disturb: Box<dyn Fn(&mut Dice) + Send + Sync>,
     _dir: Option<TempDir>,
 }
@@ -64,7 +64,7 @@ impl Place {
     }
 }
 
-/// Another program has the file locked.
+/// Locks the file as another program would.
 fn lock(path: &Path, dice: &mut Dice) {
     let other = rusqlite::Connection::open(path).unwrap();
     if other.execute_batch("begin immediate").is_ok() {
@@ -73,7 +73,7 @@ fn lock(path: &Path, dice: &mut Dice) {
     }
 }
 
-/// One server for all histories, each of which has a schema.
+/// One PostgreSQL server for all histories; each history has its own schema.
 #[cfg(feature = "postgres")]
 struct Server {
     server: fairweir_testing::Postgres,
@@ -97,7 +97,7 @@ impl Server {
         let servers = relays.clone().map(|relay| -> Open {
             let url = format!("postgres://market@{}/postgres?{options}", relay.address);
             Arc::new(move || {
-                // Not used, but it lives as long as the server.
+                // The relay is not used here, but must live as long as the server.
                 let _relay = &relay;
                 let rows: Box<dyn Rows> = Box::new(Postgres::connect(&url, PATIENCE)?);
                 Ok(rows)
@@ -113,7 +113,7 @@ impl Server {
     }
 }
 
-/// Plays a history of a seed, and returns it with what the database has at the end.
+/// Plays the history of a seed, and returns it with the database's final contents.
 fn play(place: &Place, seed: u64, broken: Option<Broken>) -> (Vec<Entry>, End) {
     let mut dice = Dice(seed);
     let fates = [0, 1].map(|_| {
@@ -127,7 +127,7 @@ fn play(place: &Place, seed: u64, broken: Option<Broken>) -> (Vec<Entry>, End) {
             let rows = open().map_err(|failed| failed_to("open the database", failed))?;
             Store::over(Box::new(Faulty::new(rows, Arc::clone(&fate)))).read()
         };
-        // The network may be slow on a busy machine; a server is started until it runs.
+        // The network may be slow on a busy machine, so starting a server is retried.
         let mut tries = 0;
         loop {
             tries += 1;
@@ -186,7 +186,7 @@ fn play(place: &Place, seed: u64, broken: Option<Broken>) -> (Vec<Entry>, End) {
         ended.into_iter().for_each(|ended| ended.unwrap());
     });
     fates.iter().for_each(|fate| fate.is_on.store(false, Ordering::Relaxed));
-    // What is bid ahead comes into statements too, if the store can still be read.
+    // Bids placed ahead also enter statements, if the store can still be read.
     for (keeper, thread) in servers {
         drop(keeper);
         thread.join().unwrap();
@@ -234,17 +234,17 @@ impl Recorder {
     }
 }
 
-/// One that bids for a gateway, as others do at the same time.
+/// A client that bids for a gateway, concurrently with other clients of it.
 struct Client<'a> {
     keepers: [&'a Keeper; 2],
     recorder: &'a Recorder,
     sequences: &'a AtomicU64,
     gateway: String,
     dice: Dice,
-    /// The first open slot, as it was heard last.
+    /// The first open slot according to the latest answer.
     open: u64,
     unanswered: Vec<Bid>,
-    /// Calls in a row without an answer.
+    /// Number of consecutive calls without an answer.
     silence: usize,
 }
 
@@ -265,7 +265,7 @@ impl Client<'_> {
             (_, Some(bid)) => self.bid(keeper, bid),
             _ => {
                 let sequence = self.sequences.fetch_add(1, Ordering::SeqCst);
-                // Less than any balance, and no two the same.
+                // Less than any balance, and unique.
                 let spend = 1_000 + sequence as i64;
                 let slot = self.open + self.dice.below(3);
                 self.bid(keeper, Bid { gateway: self.gateway.clone(), slot, sequence, spend })
@@ -297,7 +297,7 @@ impl Client<'_> {
     }
 }
 
-/// Closes the first open slot, as a server does that has looked at the book a moment before.
+/// Closes the first open slot, as a server does that has read the book a moment before.
 fn close(keeper: &Keeper, recorder: &Recorder) {
     let Ok(slot) = keeper.ask(|session| session.book().open_slot()) else { return };
     recorder.record(Call::Close(slot), || {
@@ -327,7 +327,7 @@ fn last(session: &Session<'_>) -> Option<Division> {
     Some(Division { slot, root, statements: statements.into_iter().map(row).collect() })
 }
 
-/// What the tables have; nothing is computed.
+/// The contents of the tables, without computing anything.
 fn end(database: &Database) -> End {
     let mut store = Store::connect(database, true).unwrap();
     let mut query = |sql| store.query("read", sql, &[]).unwrap();
@@ -359,7 +359,7 @@ fn end(database: &Database) -> End {
     }
 }
 
-/// What histories came to.
+/// Totals over all histories.
 #[derive(Debug, Default)]
 struct Sum {
     histories: usize,
@@ -369,7 +369,7 @@ struct Sum {
     slots: usize,
 }
 
-/// Plays histories and checks them, some at a time.
+/// Plays and checks histories, several at a time.
 fn all_hold(name: &str, seeds: std::ops::Range<u64>, place: impl Fn() -> Place + Sync) {
     let (next, sum) = (AtomicU64::new(seeds.start), Mutex::new(Sum::default()));
     let begun = Instant::now();
@@ -400,14 +400,14 @@ fn all_hold(name: &str, seeds: std::ops::Range<u64>, place: impl Fn() -> Place +
     });
     let sum = sum.into_inner().unwrap();
     eprintln!("{name}: {sum:?} in {:.1} s, nothing wrong", begun.elapsed().as_secs_f64());
-    // Faults have happened, and have not kept all from being done.
+    // Faults have happened, but most of the work was still done.
     assert!(sum.unknown >= sum.histories && sum.slots >= sum.histories, "{sum:?}");
 }
 
-/// Histories that are played at the same time.
+/// Number of histories played at the same time.
 const AT_A_TIME: usize = 3;
 
-/// Each defect is found in one of some histories.
+/// Checks that each defect is detected in at least one of several histories.
 fn each_defect_is_found(place: impl Fn() -> Place) {
     for broken in Broken::ALL {
         let found = (0..20).find_map(|seed| {

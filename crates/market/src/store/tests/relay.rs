@@ -1,4 +1,4 @@
-//! A network between a server and PostgreSQL that can be cut.
+//! A network between a server and PostgreSQL that the test can cut.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// Forwards connections to a Unix socket, and stops doing so when it is cut: a network that is partitioned.
-/// What is sent meanwhile arrives when it is whole again.
+/// Forwards connections to a Unix socket, and stops while it is cut, like a partitioned network. Data sent in
+/// the meantime arrive when the network is restored.
 pub(super) struct Relay {
     pub(super) address: SocketAddr,
     state: Arc<RelayState>,
@@ -58,7 +58,7 @@ impl Drop for Relay {
     fn drop(&mut self) {
         self.cut(false);
         self.state.has_ended.store(true, Ordering::Relaxed);
-        // Wakes the listener.
+        // Wakes the listening thread.
         let _ = TcpStream::connect(self.address);
     }
 }
@@ -67,7 +67,7 @@ fn forward(mut from: impl Read, mut to: impl Write, state: &RelayState) {
     let mut bytes = [0; 16 << 10];
     loop {
         let read = from.read(&mut bytes);
-        // The end of a connection does not pass either.
+        // The end of a connection is not forwarded either.
         while state.is_cut.load(Ordering::Relaxed) {
             thread::sleep(Duration::from_millis(1));
         }

@@ -1,17 +1,17 @@
-//! Requests that must change nothing, as many as the API answers.
+//! Sends all kinds of requests that must be refused and must change nothing.
 
 use std::collections::BTreeMap;
 
 use super::*;
 
-/// Sent before their answers are read.
+/// Number of requests sent before their answers are read.
 const BATCH: usize = 50;
 
 /// A status, and what the answer said.
 type Answer = (u16, Value);
 
-/// What an attacker sends, and the error that it gets. Gateway 1 has bid 5 with the sequence 5 for the
-/// slot 1, the slot 0 is closed, and the certificate is of gateway 2 where nothing else is said.
+/// What an attacker sends, and the error that it gets. Gateway 1 has bid 5 with sequence number 5 for slot 1,
+/// slot 0 is closed, and the certificate is that of gateway 2 unless stated otherwise.
 fn attack(i: usize) -> (Request, u16) {
     let bid = |name: &str, slot: u64, spend: &str, sequence: u64| {
         let body = json!({ "spend": spend, "sequence": sequence }).to_string();
@@ -36,8 +36,8 @@ fn attack(i: usize) -> (Request, u16) {
     (Request { method: method.to_owned(), path, body: body.into_bytes(), certificate }, wanted)
 }
 
-/// Has threads send all requests in batches, of which each is a function from the number of a batch to pairs
-/// of the error that is wanted and the answer. Gateway 3 bids meanwhile; nothing else may change.
+/// Sends all requests in batches from several threads. Each function takes a batch number and returns pairs of
+/// expected error and answer. Meanwhile gateway 3 bids; nothing else may change.
 fn flood<Send: FnMut(usize) -> Vec<(u16, Answer)>>(
     market: &Market,
     requests: usize,
@@ -82,7 +82,7 @@ fn flood<Send: FnMut(usize) -> Vec<(u16, Answer)>>(
         });
         let attacks: Vec<_> = attackers.into_iter().map(|attacker| attacker.join()).collect();
         let seconds = begun.elapsed().as_secs_f64();
-        // Before a failed attack is told, which waits for the gateway.
+        // Set before a failed attack is reported, because reporting waits for the gateway.
         done.store(true, Ordering::Relaxed);
         let mut statuses: BTreeMap<u16, usize> = BTreeMap::new();
         for (status, count) in attacks.into_iter().flat_map(Result::unwrap) {
@@ -110,7 +110,7 @@ fn honest_bid(sequence: u64) -> Value {
 
 /// `cargo test -p fairweir-market --test it -- --nocapture thousand_requests`
 ///
-/// Requests go to the API without TLS, by as many threads as the server has connections for.
+/// Calls the API without TLS, from as many threads as the server has connections for.
 #[test]
 fn a_hundred_thousand_requests_have_one_clear_error_each_and_change_nothing() {
     let market = Market::start();
@@ -144,11 +144,11 @@ fn a_hundred_thousand_requests_have_one_clear_error_each_and_change_nothing() {
     flood(&market, 100_000, CONNECTIONS_MAX, sender, honest);
 }
 
-/// Requests of a client, each batch on a connection of its own.
+/// An attacking client; it sends each batch on a separate connection.
 struct Attacker<'a> {
     market: &'a Market,
     identity: &'a Identity,
-    /// Which of every twelve attacks a client with this certificate sends.
+    /// Indices, out of every twelve attacks, that a client with this certificate sends.
     attacks: &'static [usize],
 }
 
@@ -176,7 +176,7 @@ fn as_text(request: &Request) -> Vec<u8> {
 
 /// `cargo test -p fairweir-market --test it -- --nocapture thousand_requests`
 ///
-/// The same over mutual TLS, several requests on a connection before the first answer is read.
+/// The same attacks over mutual TLS, with several requests on a connection before the first answer is read.
 #[test]
 fn twenty_thousand_requests_by_tls_change_nothing_either() {
     let market = Market::start();

@@ -1,5 +1,5 @@
-//! Requests that the API's description does not allow, generated from it: each is answered by one clear
-//! error, and nothing changes.
+//! Requests generated from the API's description so that they violate it: each gets one clear error, and
+//! nothing changes.
 
 use std::fs;
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ fn book(market: &Market) -> Book {
     market.keeper.ask(|session| session.book().clone()).unwrap()
 }
 
-/// What no part of a request may be.
+/// Values that are invalid for every part of a request.
 fn absurd() -> Vec<Value> {
     let deep = "[".repeat(500) + &"]".repeat(500);
     let mut all: Vec<Value> =
@@ -62,7 +62,7 @@ fn example(schema: &Value, schemas: &Value) -> Value {
     }
 }
 
-/// The value with each part of it replaced by something absurd, left out, or joined by another.
+/// Variants of the value, with each part replaced by an absurd value, removed, or joined by an extra part.
 fn wrong(value: &Value) -> Vec<Value> {
     let mut all = absurd();
     if let Value::Object(map) = value {
@@ -143,8 +143,8 @@ fn what_the_description_does_not_allow_is_one_clear_error_and_changes_nothing() 
 /// `pip install schemathesis`, then
 /// `cargo test -p fairweir-market --test it -- --ignored --nocapture schemathesis`
 ///
-/// First what the description does not allow, which changes nothing; then what it allows, which never is an
-/// error of the server.
+/// First sends requests that the description forbids, which must change nothing; then requests that it allows,
+/// which must never cause a server error.
 #[test]
 #[ignore = "long: some minutes; needs schemathesis"]
 fn schemathesis_finds_nothing() {
@@ -179,7 +179,7 @@ fn schemathesis_finds_nothing() {
             &path("key.pem"),
         ]);
         command.args(["--tls-verify", &path("authority"), "--mode", mode, "--checks", checks]);
-        // Who leaves cannot go on.
+        // A gateway that leaves cannot continue, so `leave` is excluded.
         command.args(["--exclude-operation-id", "leave", "--max-examples", "100", "--seed", "1"]);
         command.args(["--phases", "examples,coverage,fuzzing"]);
         let done = command.status().unwrap();
@@ -192,7 +192,7 @@ fn schemathesis_finds_nothing() {
     }
 }
 
-/// Hexadecimal digits of DER as PEM.
+/// Converts hexadecimal digits of DER to PEM.
 fn pem(digits: &str) -> String {
     const WORDS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let byte = |i: usize| u32::from_str_radix(&digits[i..i + 2], 16).unwrap();

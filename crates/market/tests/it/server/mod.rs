@@ -1,5 +1,5 @@
-//! A market on loopback: gateways enrol, bid and read over mutual TLS, and others try what they must
-//! not do.
+//! A market on loopback: gateways enrol, bid and read over mutual TLS, and other clients try what they
+//! must not be able to do.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -81,7 +81,7 @@ impl Market {
         (identity, name)
     }
 
-    /// A connection on which anything can be sent.
+    /// A connection on which a test can send arbitrary bytes.
     fn connect(&self, identity: &Identity) -> Raw {
         let tls = identity.client_config(&self.authority).unwrap();
         let stream = TcpStream::connect(self.server.address()).unwrap();
@@ -104,7 +104,7 @@ impl Market {
     }
 }
 
-/// Bytes over mutual TLS, as no client of ours sends them.
+/// Arbitrary bytes over mutual TLS, which our own client would never send.
 struct Raw(BufReader<StreamOwned<ClientConnection, TcpStream>>);
 
 impl Raw {
@@ -112,7 +112,7 @@ impl Raw {
         self.0.get_mut().write_all(bytes).unwrap();
     }
 
-    /// The status and the body of the next answer.
+    /// The status and body of the next answer.
     fn receive(&mut self) -> (u16, Vec<u8>) {
         let (mut status, mut length) = (None, 0);
         for line in (&mut self.0).lines().map(Result::unwrap).take_while(|line| !line.is_empty()) {
@@ -157,7 +157,7 @@ fn who_joins_in_a_slot_has_the_floor_at_once_and_the_link_carries_all_leases() {
     let lease = |(client, name): &(Client, String)| {
         client.ask("GET", &format!("/v1/gateways/{name}/lease"), None).unwrap()["rate_bps"].clone()
     };
-    // 4 of 40 Mbit/s are divided evenly: 2 for each of two, then 1 for each of four.
+    // 4 of the 40 Mbit/s are divided evenly: 2 for each of two, then 1 for each of four.
     let rates: Vec<Value> = homes.iter().map(lease).collect();
     assert_eq!(rates, [37_000_000, 1_000_000, 1_000_000, 1_000_000]);
 }
@@ -170,11 +170,11 @@ fn gateways_enrol_bid_and_read_what_it_came_to() {
     for ((client, name), spend) in homes.iter().zip(spends) {
         let body = json!({ "spend": Credits::whole(spend), "sequence": 1 });
         assert_eq!(bid(client, name, 0, &body), 200);
-        // Once more is no other bid.
+        // A repeated bid has no further effect.
         assert_eq!(bid(client, name, 0, &body), 200);
     }
     market.close();
-    // The worked numbers.
+    // The numbers of the worked example.
     let after = ["2000001", "10000000", "15333333", "12666666"];
     for ((client, name), balance) in homes.iter().zip(after) {
         let path = format!("/v1/gateways/{name}/statements");
@@ -182,7 +182,7 @@ fn gateways_enrol_bid_and_read_what_it_came_to() {
         assert_eq!(statements["balance"], balance);
         assert_eq!(statements["statements"][0]["statement"]["closing"], balance);
     }
-    // 4 Mbit/s evenly, 36 by 10 : 4 : 0 : 2.
+    // 4 Mbit/s are divided evenly, and 36 in the ratio 10 : 4 : 0 : 2.
     let lease = |i: usize| {
         let (client, name) = &homes[i];
         client.ask("GET", &format!("/v1/gateways/{name}/lease"), None).unwrap()["rate_bps"]
@@ -193,7 +193,7 @@ fn gateways_enrol_bid_and_read_what_it_came_to() {
         [lease(0), lease(1), lease(2), lease(3)],
         [23_500_000, 10_000_000, 1_000_000, 5_500_000]
     );
-    // A late bid is told which slot is open.
+    // The answer to a late bid names the open slot.
     let late = homes[0].0.ask(
         "PUT",
         &format!("/v1/gateways/{}/bids/0", homes[0].1),
@@ -201,17 +201,17 @@ fn gateways_enrol_bid_and_read_what_it_came_to() {
     );
     assert_eq!(status(late), 409);
     assert_eq!(homes[0].0.ask("GET", "/v1/clock", None).unwrap()["open_slot"], 1);
-    // Prices of a small market would tell what one did.
+    // In a small market prices would reveal what a single household did.
     assert_eq!(homes[0].0.ask("GET", "/v1/prices", None).unwrap()["slots"], json!([]));
-    // Who leaves is known no more, and the others hold their credits.
+    // A gateway that leaves is forgotten, and the others hold its credits.
     assert_eq!(status(homes[3].0.ask("POST", "/v1/leave", None)), 200);
     assert_eq!(status(homes[3].0.ask("POST", "/v1/leave", None)), 403);
     assert_eq!(market.credits(), 30_000_000);
     assert!(market.dir.path().join("state/market.db").exists());
 }
 
-/// A household that never bids has its part of the floor in each slot, whatever others spend; who leaves and
-/// comes back in the middle of the day, with much or with little, has no more than who stays.
+/// A household that never bids gets its part of the floor in each slot, whatever others spend. A household that
+/// leaves and comes back during the day, with a high or a low balance, has no more than one that stays.
 #[test]
 fn who_never_bids_has_the_floor_and_who_leaves_and_comes_back_gains_nothing() {
     let market = Market::start();
@@ -230,12 +230,12 @@ fn who_never_bids_has_the_floor_and_who_leaves_and_comes_back_gains_nothing() {
             assert_eq!(bid(&homes[i].0, &homes[i].1, slot, &body), 200);
         }
         market.close();
-        // 10 % of 40 Mbit/s for four.
+        // 10 % of 40 Mbit/s, divided by four.
         let (client, name) = &homes[3];
         let lease = client.ask("GET", &format!("/v1/gateways/{name}/lease"), None).unwrap();
         assert_eq!(lease["rate_bps"], 1_000_000, "slot {slot}");
         if slot % 3 == 2 {
-            // The one that has spent all it had, and the one that saves.
+            // The household that has spent everything, and the one that saves.
             for (j, i) in [0, 2].into_iter().enumerate() {
                 let had = balance(&homes[i].1);
                 assert_eq!(status(homes[i].0.ask("POST", "/v1/leave", None)), 200);
@@ -249,7 +249,7 @@ fn who_never_bids_has_the_floor_and_who_leaves_and_comes_back_gains_nothing() {
     }
     eprintln!("most that was gained by leaving and coming back: {gained:?} micro-credits");
     assert!(gained.iter().all(|gain| *gain <= 0), "{gained:?}");
-    // What is kept has no address of a gateway, and no word of what it is used for.
+    // The stored files contain no address of a gateway, and nothing about what the link is used for.
     for file in ["market.db", "market.db-wal"] {
         let bytes = std::fs::read(market.dir.path().join("state").join(file)).unwrap_or_default();
         for word in ["127.0.0", "streaming", "film"] {
@@ -269,18 +269,18 @@ fn strangers_others_and_absurd_bids_change_nothing() {
     let body = json!({ "spend": "1000000", "sequence": 5 });
     assert_eq!(bid(&client, &name, 0, &body), 200);
     let before = market.keeper.ask(|session| session.book().clone()).unwrap();
-    // Another gateway's name; no certificate.
+    // A request for another gateway's name; then one without a certificate.
     assert_eq!(bid(&other, &name, 0, &body), 403);
     let nobody = market.client(&Identity::generate().unwrap());
     assert_eq!(bid(&nobody, &name, 0, &body), 401);
     assert_eq!(status(nobody.ask("GET", "/v1/prices", None)), 401);
-    // A certificate of another market does not get through TLS.
+    // A certificate of another market is refused by TLS.
     let foreign = Market::start();
     let mut identity = Identity::generate().unwrap();
     foreign.client(&identity).enrol(&mut identity, &foreign.code("c")).unwrap();
     let answer = market.client(&identity).ask("GET", "/v1/prices", None);
     assert!(matches!(answer, Err(ClientError::Io(_))), "{answer:?}");
-    // A code works once, and a wrong one not at all.
+    // A code works once; a wrong code never works.
     let code = market.code("e");
     let mut third = Identity::generate().unwrap();
     let enrol = |body: Value| status(nobody.ask("POST", "/v1/enrolments", Some(&body)));
@@ -291,22 +291,22 @@ fn strangers_others_and_absurd_bids_change_nothing() {
     let newer = market.code("f");
     market.client(&third).enrol(&mut third, &newer).unwrap();
     assert_eq!(enrol(json!({ "code": newer, "public_key": third.public_key() })), 403);
-    // No point of the curve: the code is still good after it.
+    // The key is not a point on the curve; the code stays usable after this request.
     let code = market.code("h");
     for point in ["04".to_owned() + &"00".repeat(64), "04".to_owned() + &"ff".repeat(64)] {
         assert_eq!(enrol(json!({ "code": code, "public_key": point })), 422);
     }
     let mut fourth = Identity::generate().unwrap();
     market.client(&fourth).enrol(&mut fourth, &code).unwrap();
-    // A code that was lost, or revoked, is worth nothing once another one is used.
+    // Lost and revoked codes are void once another code of the contract is used.
     let (lost, used) = (market.code("g"), market.code("g"));
     let mut owner = Identity::generate().unwrap();
     market.client(&owner).enrol(&mut owner, &used).unwrap();
     assert_eq!(enrol(json!({ "code": lost, "public_key": third.public_key() })), 403);
     assert_eq!(status(market.client(&owner).ask("GET", "/v1/prices", None)), 200);
-    // The gateway that the contract had before.
+    // The gateway that the contract had before is no longer accepted.
     assert_eq!(status(replaced.ask("GET", "/v1/prices", None)), 403);
-    // Bids.
+    // Invalid bids.
     for (slot, body, wanted) in [
         (0, json!({ "spend": "999", "sequence": 4 }), 409),
         (0, json!({ "spend": "999", "sequence": 5 }), 409),
@@ -327,7 +327,7 @@ fn strangers_others_and_absurd_bids_change_nothing() {
     ] {
         assert_eq!(bid(&client, &name, slot, &body), wanted, "{slot} {body}");
     }
-    // Several bids are placed all or none.
+    // Several bids are placed together or not at all.
     let bids = |list: Value| {
         let path = format!("/v1/gateways/{name}/bids");
         status(client.ask("PUT", &path, Some(&json!({ "bids": list }))))
@@ -373,13 +373,13 @@ fn a_gateway_that_bids_without_end_is_stopped_until_the_next_slot() {
     };
     assert!((1..=10).all(|sequence| all(sequence) == 200));
     assert_eq!(bid(&client, &name, 7, &json!({ "spend": "1", "sequence": 11 })), 429);
-    // What stands may be said again.
+    // Repeating a bid that is in place is allowed.
     assert_eq!(bid(&client, &name, 7, &json!({ "spend": "10", "sequence": 10 })), 200);
     market.close();
     assert_eq!(bid(&client, &name, 7, &json!({ "spend": "1", "sequence": 11 })), 200);
 }
 
-/// Connects from an address of this host.
+/// Connects from a given local address.
 fn connect_from(address: &str, market: &Market) -> TcpStream {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     let from: SocketAddr = format!("{address}:0").parse().unwrap();
@@ -388,8 +388,8 @@ fn connect_from(address: &str, market: &Market) -> TcpStream {
     socket.into()
 }
 
-/// Connections of one address without a pause for 2 s, each with what is no TLS: as many as there can be.
-/// A gateway's bids are taken meanwhile, and nothing else changes.
+/// Opens connections from one address for 2 s without a pause, as many as possible, and sends data on each that
+/// are not TLS. Meanwhile a gateway's bids are accepted, and nothing else changes.
 #[test]
 fn a_flood_of_one_address_does_not_keep_a_gateway_from_bidding() {
     let market = Market::start();
@@ -426,7 +426,7 @@ fn a_flood_of_one_address_does_not_keep_a_gateway_from_bidding() {
     assert_eq!((bids, market.credits()), (1, 10_000_000));
 }
 
-/// A certificate of the market's own authority that has expired.
+/// A certificate of the market's own authority that has expired is refused.
 #[test]
 fn an_expired_certificate_does_not_get_through_tls() {
     let market = Market::start();
@@ -457,13 +457,13 @@ fn an_expired_certificate_does_not_get_through_tls() {
             None,
         )
     };
-    // One that is valid gets through TLS, and is of no gateway.
+    // A valid certificate passes TLS, but belongs to no gateway.
     assert_eq!(status(ask(2_200)), 403);
     let expired = ask(2_002);
     assert!(matches!(expired, Err(ClientError::Io(_))), "{expired:?}");
 }
 
-/// A byte at a time, from the first of the head or of the body on.
+/// Clients send a byte at a time, from the start of the head or of the body on.
 #[test]
 fn clients_that_are_slow_are_cut_off() {
     let market = Market::start();
@@ -508,17 +508,17 @@ fn clients_that_send_too_much_or_nothing_do_not_keep_others_out() {
     ] {
         let (status, body) = market.connect(&identity).exchange(text.as_bytes());
         assert_eq!(status, wanted, "{}", &text[..text.len().min(80)]);
-        // What is not HTTP is answered by a status alone.
+        // A request that is not HTTP is answered by a status alone.
         assert!(body.is_empty() || serde_json::from_slice::<Value>(&body).is_ok());
     }
-    // Connections that say nothing end soon.
+    // Connections on which nothing is sent end soon.
     let mut silent = TcpStream::connect(market.server.address()).unwrap();
     let begun = Instant::now();
     silent.set_read_timeout(Some(PATIENCE)).unwrap();
     client.ask("GET", "/v1/clock", None).unwrap();
     assert_eq!(silent.read(&mut [0]).unwrap(), 0);
     assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
-    // What is no TLS is cut off.
+    // A connection that does not use TLS is closed.
     let mut plain = TcpStream::connect(market.server.address()).unwrap();
     plain.write_all(b"GET /v1/clock HTTP/1.1\r\n\r\n").unwrap();
     plain.set_read_timeout(Some(Duration::from_secs(15))).unwrap();
@@ -527,7 +527,7 @@ fn clients_that_send_too_much_or_nothing_do_not_keep_others_out() {
     assert!(!answer.starts_with(b"HTTP"));
 }
 
-/// 64 addresses open connections that say nothing; a gateway in the same /24 is always served, and a
+/// 64 addresses open connections and send nothing. A gateway in the same /24 is always served, and a new
 /// household can enrol.
 #[test]
 fn silent_connections_of_64_addresses_keep_no_neighbour_out() {
@@ -549,7 +549,7 @@ fn silent_connections_of_64_addresses_keep_no_neighbour_out() {
         while opened.load(Ordering::Relaxed) < 2 * CONNECTIONS_MAX as u64 {
             std::thread::sleep(Duration::from_millis(10));
         }
-        // A household whose address is not known may have to try again.
+        // A household whose address is not known may have to retry.
         let begun = Instant::now();
         let (client, name) = loop {
             let mut identity = Identity::generate().unwrap();

@@ -1,4 +1,4 @@
-//! A thousand agents of households, one server and its database, for a simulated week.
+//! A simulated week with the agents of a thousand households, one server and its database.
 
 use std::time::Instant;
 
@@ -21,7 +21,7 @@ struct Agent {
 }
 
 impl Agent {
-    /// Films for two hours, at an hour of its own from 16 on.
+    /// The household watches films for two hours, starting at its own hour from 16:00 on.
     fn new(number: usize, name: String, certificate: String) -> Agent {
         let from = 16 * 60 + (number % 12) as u16 * 30;
         let film = Time {
@@ -49,7 +49,7 @@ impl Agent {
         serde_json::from_value(body).unwrap()
     }
 
-    /// What the agent's daemon does when a slot was closed.
+    /// Does what the agent's daemon does after a slot was closed.
     fn turn(&mut self, market: &Served) -> usize {
         let path = |what: &str| format!("/v1/gateways/{}/{what}", self.name);
         let lease = self.ask(market, "GET", &path("lease"), Vec::new());
@@ -78,7 +78,7 @@ struct Served {
 
 /// `cargo test -p fairweir-market --test it -- --ignored --nocapture a_thousand_agents`
 ///
-/// Requests go to the API without TLS; slots are closed as soon as all have bid for them.
+/// Calls the API without TLS; each slot is closed as soon as all agents have bid for it.
 #[test]
 #[ignore = "long: some minutes"]
 fn a_thousand_agents_bid_for_a_week() {
@@ -92,7 +92,7 @@ fn a_thousand_agents_bid_for_a_week() {
         cap: Credits::whole(32),
         slot_s: 1_800,
         close_before_s: 30,
-        // In days, so that slots begin with a day; so far ahead that no bid is late.
+        // Whole days, so that slots align with days; far enough ahead that no bid is late.
         epoch_s: (now_s() / 86_400 + 10) * 86_400,
     };
     let apply = |event: Event| keeper.ask(|session| session.apply(event)).unwrap().unwrap();
@@ -122,7 +122,7 @@ fn a_thousand_agents_bid_for_a_week() {
             assert_eq!(session.book().credits(), 10_000_000 * AGENTS as u64);
             session.book().leases().unwrap()
         });
-        // After two days all have learned what evenings cost.
+        // After two days all agents have learned the prices of evenings.
         let minute = slot % 48 * 30;
         for (i, lease) in leases.unwrap().rates.iter().enumerate().filter(|_| slot >= 96) {
             let from = 16 * 60 + (i as u64 % 12) * 30;

@@ -16,7 +16,7 @@ fn mbit(rate: &str) -> Rate {
     rate.parse().unwrap()
 }
 
-/// Goodput of a demand: payload of a full packet by its L2 size.
+/// Goodput of a demand: the demand times a full packet's payload divided by its L2 size.
 fn payload(demand: Rate, seconds: u64) -> f64 {
     demand.as_bps() as f64 / 8.0 * 1448.0 / 1514.0 * seconds as f64
 }
@@ -28,7 +28,7 @@ fn is_near(value: f64, expected: f64, percent: f64) -> bool {
 // ------------------------------------------------------------------------------------------------
 // Endless pages
 
-/// What a page asks of a connection, in order.
+/// The volumes that a page asks of a connection, in order.
 fn asked(world: &World, of: u32) -> Vec<Bytes> {
     let sizes = world.wants.iter().filter_map(|(_, want)| match want {
         Want::Fetch { slot, volume } if *slot == of => *volume,
@@ -43,7 +43,7 @@ fn an_endless_page_asks_for_the_next_object_when_one_is_there() {
         let keys = format!("site = \"a.example\"\nhosts = 1\nhttp = {http}");
         play("browser", &keys, 1, Rate::mbit(20), 20).0
     };
-    // A connection for each download: as many as are there, and one that is under way.
+    // Each download has a connection: one request per complete object, and one that is under way.
     let world = page(1);
     for (slot, size) in crate::Browser::OBJECTS.into_iter().enumerate() {
         let objects = world.received_by_slot[slot] / size.as_u64() + 1;
@@ -73,7 +73,7 @@ fn a_paced_source_delivers_its_demand_and_no_more() {
     for (demand, connections) in [("300kbit", 1), ("8mbit", 1), ("8mbit", 7), ("200mbit", 3)] {
         let keys = format!("demand = \"{demand}\"\nconnections = {connections}");
         let (world, _) = play("bulk", &keys, 1, Rate::mbit(500), 60);
-        // Nothing is written before the handshake is over, and nothing of the last RTT is there.
+        // Nothing is written before the handshake is over, and the last RTT's data has not arrived.
         let expected = payload(mbit(demand), 60) * (60.0 - 0.06) / 60.0;
         assert!(is_near(world.received as f64, expected, 0.5), "{demand}: {}", world.received);
         let of_slots = &world.received_by_slot[..connections];
@@ -89,7 +89,7 @@ fn a_paced_source_does_not_owe_what_it_could_not_send() {
     let (world, _) = world.play(s(10));
     let expected = payload(Rate::mbit(8), 6);
     assert!(world.received as f64 > expected * 0.99, "{}", world.received);
-    // It may be behind by 40 ms.
+    // The server may be behind by 40 ms.
     assert!((world.received as f64) < expected * (6.045 / 6.0), "{}", world.received);
 }
 
@@ -104,7 +104,7 @@ fn a_demand_changes_in_steps_to_and_from_without_end() {
         payload(Rate::mbit(8), 10),
         payload(Rate::mbit(2), 10),
         50e6 / 8.0 * 10.0,
-        // What the kernel had taken still goes out: four packets, because of the 2 Mbit/s.
+        // Data that the kernel had taken still goes out: four packets, because of the 2 Mbit/s.
         payload(Rate::mbit(4), 10) + 4.0 * 1_448.0,
     ];
     for (i, expected) in expected.into_iter().enumerate() {
@@ -121,12 +121,12 @@ fn an_on_off_source_rests_between_its_periods() {
     let (world, _) = play("on-off", keys, 3, Rate::mbit(100), 3_600);
     let opened = world.wants.iter().filter(|(_, w)| matches!(w, Want::Open { .. })).count();
     assert_eq!(opened, 1, "one connection is kept");
-    // A quarter of the time; sums of Pareto times converge slowly.
+    // It sends for a quarter of the time; sums of Pareto times converge slowly.
     let quarter = payload(Rate::mbit(8), 900);
     assert!(is_near(world.received as f64, quarter, 20.0), "{}", world.received as f64 / quarter);
     let writes: Vec<Time> = times(&world, |want| matches!(want, Want::Write { .. }));
     let long_rests = writes.windows(2).filter(|w| w[1].since(w[0]) >= Span::millis(300)).count();
-    // One off period for each 1.2 s, none below a third of the mean.
+    // There is one off period in each 1.2 s; no off period is below a third of the mean.
     assert!((2_600..3_400).contains(&long_rests), "{long_rests}");
 }
 
@@ -142,7 +142,7 @@ fn the_demand_of_an_on_off_source_changes_in_steps_while_it_is_on_and_while_it_i
     }
     let interval = |rate: Rate| rate.time_to_send(Bytes::new(1_514));
     assert_eq!((early, shortest), (interval(Rate::mbit(8)), interval(Rate::mbit(2))));
-    // A quarter of half the time each; sums of Pareto times converge slowly.
+    // Each demand applies for a quarter of half the time; sums of Pareto times converge slowly.
     let expected = payload(Rate::mbit(8), 450) + payload(Rate::mbit(2), 450);
     assert!(is_near(world.received as f64, expected, 25.0), "{}", world.received as f64 / expected);
 }
@@ -155,7 +155,7 @@ fn an_on_off_source_without_a_demand_takes_all_and_then_withdraws_it() {
     assert!(asked.len() > 50 && asked.len().abs_diff(withdrawn.len()) <= 1);
     let on: f64 = asked.iter().zip(&withdrawn).map(|(a, w)| w.since(*a).as_secs_f64()).sum();
     let carried = world.received as f64 * 8.0 / 10e6;
-    // Behind the end of each period 128 KiB more go out.
+    // After the end of each period 128 KiB more go out.
     let more = withdrawn.len() as f64 * 131_072.0 * 8.0 / 10e6;
     assert!(is_near(carried, on + more, 4.0), "{carried} {on} {more}");
 }
@@ -188,7 +188,7 @@ fn a_ping_asks_ten_times_a_second_and_measures_the_rtt() {
     let Outcome::Ping(samples) = outcome else { panic!("{outcome:?}") };
     assert_eq!(world.wants.len(), 72_001);
     assert!(samples.rtts.iter().all(|&rtt| rtt == Span::millis(30)));
-    // The request of the last instant has no answer, and no time for one.
+    // The request of the last instant has no answer, and no time to get one.
     assert_eq!((samples.sent, samples.rtts.len()), (72_000, 72_000));
 }
 
@@ -202,7 +202,7 @@ fn film(keys: &str, rate: Rate, seconds: u64) -> (Vec<(Time, u64)>, crate::repor
         Want::Fetch { volume: Some(volume), .. } => Some((*at, volume.as_u64() * 2)),
         _ => None,
     };
-    // Four seconds of a chunk: its volume times two is kbit/s.
+    // A chunk plays for four seconds: its volume in kB times two is its rate in kbit/s.
     let chunks = world.wants.iter().filter_map(chunk).collect();
     (chunks, samples)
 }
@@ -212,10 +212,10 @@ fn a_film_alone_on_30_mbit_reaches_the_top_and_goes_on_and_off() {
     let (chunks, samples) = film("", Rate::mbit(30), 300);
     let late: Vec<_> = chunks.iter().filter(|(at, _)| *at > s(120)).collect();
     assert!(late.iter().all(|(_, bps)| *bps == 25_000_000), "{late:?}");
-    // With a full buffer the chunks follow each other as they are played, not as they arrive.
+    // With a full buffer the chunks follow each other at the pace at which they are played.
     assert!(late.windows(2).all(|w| w[1].0.since(w[0].0) == player::CHUNK), "{late:?}");
     assert_eq!((samples.stalls, samples.stalled), (0, Span::ZERO));
-    // Handshake, request, 150 kB.
+    // Startup takes a handshake, a request and 150 kB.
     let startup = samples.startup.unwrap().as_millis_f64();
     assert!((80.0..130.0).contains(&startup), "{startup}");
     let climbs = chunks.windows(2).filter(|w| w[0].1 != w[1].1).count() as u64;
@@ -236,7 +236,7 @@ fn a_film_on_6_mbit_settles_at_5_without_stalls() {
 fn a_film_stalls_if_even_the_lowest_quality_is_too_much() {
     let (_, samples) = film("", Rate::kbit(200), 600);
     assert!(samples.stalls > 50, "{}", samples.stalls);
-    // A third of the time there is nothing to play.
+    // For a third of the time there is nothing to play.
     let part = samples.stalled.as_secs_f64() / 600.0;
     assert!((0.3..0.36).contains(&part), "{part}");
 }
@@ -281,7 +281,7 @@ proptest! {
         player.handle_start(start);
         let mut now = start;
         for (kbit, idle) in rates.into_iter().zip(idles) {
-            // Asking for the state at any time changes nothing.
+            // Reading the state at any time changes nothing.
             now = now + Span::millis(idle);
             let Some(volume) = player.poll_request(now) else {
                 prop_assert!(player.next_timeout().unwrap() >= now);
@@ -312,8 +312,8 @@ fn browse(keys: &str, seed: u64, rate: Rate, seconds: u64) -> (World, crate::rep
 #[test]
 fn a_page_takes_an_rtt_for_each_level_and_one_for_the_handshake() {
     let rtt = Span::millis(50);
-    // Without transmission times: what must follow each other is all that there is. Six objects of
-    // a wave have one connection that is there and five that are not, or six that are.
+    // Without transmission times a load consists only of steps that must follow each other. The six
+    // objects of a wave have one open connection and five new ones, or six open ones.
     for (objects, rtts) in [(1, 2), (2, 3), (3, 4), (13, 5)] {
         let keys = format!("rtt = \"50ms\"\nobjects = [{objects}, {objects}]");
         let (_, samples) = browse(&keys, 1, Rate::MAX, 600);
@@ -373,10 +373,10 @@ fn short_downloads_arrive_as_a_poisson_process() {
     }
     let mean = per_second.iter().sum::<f64>() / 1e3;
     let variance = per_second.iter().map(|n| (n - mean) * (n - mean)).sum::<f64>() / 1e3;
-    // Standard error 0.14 of the mean, 0.045 of the dispersion.
+    // The standard error is 0.14 for the mean and 0.045 for the dispersion.
     assert!((19.5..20.5).contains(&mean), "{mean}");
     assert!((0.85..1.15).contains(&(variance / mean)), "{}", variance / mean);
-    // Handshake, request, transmission.
+    // A completion consists of handshake, request and transmission.
     let near = Span::millis(80)..Span::millis(82);
     assert!(samples.completions.iter().all(|t| near.contains(t)));
     assert!(samples.unfinished < 10, "{}", samples.unfinished);

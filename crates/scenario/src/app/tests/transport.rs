@@ -9,7 +9,7 @@ use fairweir_core::units::{Rate, Span};
 
 pub(super) const SEGMENT: Bytes = Bytes::new(1448);
 
-/// A flow in the making: `keys` are those of the scenario file.
+/// A flow that is being built: `keys` are those of the scenario file.
 pub(super) fn flow(kind: &str, keys: &str) -> Flow {
     let text = format!(
         "version = 1\nname = \"x\"\nduration = \"2h\"\n[link]\nrate = \"1gbit\"\n\
@@ -24,20 +24,20 @@ pub(super) fn s(seconds: u64) -> Time {
 
 enum Event {
     Opened(u32),
-    /// The request is at the server.
+    /// The request has arrived at the server.
     Asked(u32, Option<Bytes>),
     Received(u32, Bytes),
     Pong(u64),
-    /// The link is free.
+    /// The link has become free.
     Free,
 }
 
 #[derive(Default)]
 struct Connection {
     is_open: bool,
-    /// Of the connections that this slot has had, which one.
+    /// Counts the connections that this slot has had.
     generation: u32,
-    /// What the server has written and not sent.
+    /// Bytes that the server has written and not sent.
     pending: u64,
     received: u64,
 }
@@ -45,13 +45,13 @@ struct Connection {
 pub(super) struct World {
     app: App,
     rtt: Span,
-    /// Payload that the link carries.
+    /// Rate of the link, in payload.
     rate: Rate,
-    /// While the link carries nothing.
+    /// Period in which the link carries nothing.
     pub(super) held: std::ops::Range<Time>,
     now: Time,
     events: BTreeMap<(Time, u64), (u32, Event)>,
-    /// How many events there were, to keep those of one instant in order.
+    /// Number of events so far; it keeps events of the same instant in order.
     scheduled: u64,
     connections: Vec<Connection>,
     turn: usize,
@@ -62,7 +62,7 @@ pub(super) struct World {
     pub(super) received_by_slot: Vec<u64>,
 }
 
-/// As good as without end.
+/// Large enough to count as without end.
 const ENDLESS: u64 = 1 << 50;
 
 impl World {

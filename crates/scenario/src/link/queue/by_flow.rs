@@ -1,13 +1,13 @@
-//! Flow queues (FQ-CoDel): flows are hashed to lanes, lanes are served in rounds by bytes, those
-//! that were empty first, and each has a CoDel of its own.
+//! Flow queues (FQ-CoDel): flows are hashed to lanes; lanes are served in rounds by bytes, first
+//! those that were empty before, and each has a CoDel of its own.
 //!
-//! A lane that something comes into joins the *new* lanes with a quantum of credit. New lanes are
-//! served before *old* ones; one without credit gets another quantum and goes to the end of the old
-//! ones. A new lane that runs empty passes through the old ones first, so that a flow of single
-//! packets cannot always be first. When the buffer is full half of the packets of the lane with the
-//! most bytes go, from its head, but no more than [`BATCH_MAX`].
+//! An idle lane that gets a packet joins the *new* lanes with a quantum of credit. New lanes are
+//! served before *old* ones; a lane without credit gets another quantum and goes to the end of the
+//! old ones. A new lane that becomes empty passes through the old ones first, so that a flow of
+//! single packets cannot always be first. When the buffer is full, half of the packets of the lane
+//! with the most bytes are dropped from its head, but at most [`BATCH_MAX`].
 //!
-//! Source: RFC 8290 §4; O(1) per packet but for the search of the fullest lane, once a batch.
+//! Source: RFC 8290 §4; O(1) per packet except for the search for the fullest lane, once a batch.
 
 use std::collections::VecDeque;
 
@@ -18,16 +18,16 @@ use crate::link::Dropped;
 use crate::link::codel::Codel;
 use crate::random::SplitMix64;
 
-/// How many lanes there are. Source: RFC 8290 §5.2.4.
+/// Number of lanes. Source: RFC 8290 §5.2.4.
 pub(super) const LANES: usize = 1_024;
-/// What a lane may send per round. Source: RFC 8290 §5.2.3.
+/// Bytes that a lane may send per round. Source: RFC 8290 §5.2.3.
 const QUANTUM: i64 = 1_514;
-/// The most that goes at once when the buffer is full. Source: RFC 8290 §4.1.
+/// The most packets dropped at once when the buffer is full. Source: RFC 8290 §4.1.
 pub(super) const BATCH_MAX: usize = 64;
 
-/// Which lane a flow has, and in which order lanes are served.
+/// The lane of each flow, and the order in which lanes are served.
 ///
-/// Invariant: a lane is listed at most once; every lane in which something waits is listed.
+/// Invariant: a lane is listed at most once; every lane in which a packet waits is listed.
 #[derive(Clone, Debug)]
 pub(super) struct ByFlow {
     perturbation: u64,
@@ -54,7 +54,7 @@ impl ByFlow {
         SplitMix64::new(flow ^ self.perturbation).below(LANES as u64) as usize
     }
 
-    /// Something comes into a lane.
+    /// A packet comes into a lane.
     pub(super) fn wake(&mut self, i: usize) {
         let state = &mut self.states[i];
         if !state.is_listed {
@@ -63,7 +63,7 @@ impl ByFlow {
         }
     }
 
-    /// Takes out the packet that is served next, and those that go before it.
+    /// Takes out the packet that is served next, and drops those before it that CoDel drops.
     pub(super) fn pop<T>(
         &mut self,
         now: Time,

@@ -1,11 +1,11 @@
 //! Start-time fair queueing: the packet is served whose service would have begun first.
 //!
-//! Virtual time is counted in bytes per unit of weight: the head of a lane starts at the virtual
-//! time at which the lane's last packet was finished, or now if the lane was empty, where now is
-//! the start of the packet that was served last. When nothing is left to serve, now goes on to the
-//! last finish, so that no lane pays for what it got while others did not want it. Of heads that start together the lane with the
-//! smallest index is served. O(log n) per packet, for n lanes in which something waits.
-//! Source: Goyal, Vin and Cheng, SIGCOMM 1996.
+//! Virtual time is counted in bytes per unit of weight. The head of a lane starts at the virtual
+//! time at which the lane's last packet was finished, or *now* if the lane was empty; *now* is the
+//! start of the packet that was served last. When nothing is left to serve, *now* moves on to the
+//! last finish, so that no lane pays for service that it got while others did not want it. Of heads
+//! that start together the lane with the smallest index is served. O(log n) per packet, for n lanes
+//! in which packets wait. Source: Goyal, Vin and Cheng, SIGCOMM 1996.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -17,23 +17,23 @@ use super::Lane;
 
 /// The lanes in the order in which they are served.
 ///
-/// Invariant: a lane is listed at most once, with its start; every lane in which something waits is
-/// listed. One that was emptied by a drop stays listed until it is its turn: its start is not
-/// before now, so a packet that comes in meanwhile starts there too.
+/// Invariant: a lane is listed at most once, with its start; every lane in which a packet waits is
+/// listed. A lane that was emptied by a drop stays listed until its turn: its start is not before
+/// now, so a packet that comes in meanwhile starts there too.
 #[derive(Clone, Debug)]
 pub(super) struct ByStart {
     classes: Vec<Class>,
     listed: BinaryHeap<Reverse<(u128, u32)>>,
     /// Start of the packet that was served last.
     virtual_now: u128,
-    /// The latest finish of what was served.
+    /// The latest finish of the packets that were served.
     finish_max: u128,
 }
 
 #[derive(Clone, Debug)]
 struct Class {
     weight: u64,
-    /// Virtual start of the head; while nothing waits, virtual finish of the last one.
+    /// Virtual start of the head; while the lane is empty, virtual finish of its last packet.
     start: u128,
     is_listed: bool,
 }
@@ -53,7 +53,7 @@ impl ByStart {
         }
     }
 
-    /// Something comes into an empty lane.
+    /// A packet comes into an empty lane.
     pub(super) fn wake(&mut self, i: usize) {
         let class = &mut self.classes[i];
         class.start = class.start.max(self.virtual_now);

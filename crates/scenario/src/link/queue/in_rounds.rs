@@ -1,9 +1,9 @@
 //! Deficit round robin: lane after lane may send its quantum, and keeps what it could not use.
 //!
-//! A lane's quantum is a full packet times its weight by the lightest weight, so that every lane
-//! sends at least one full packet a round and a packet costs O(1) whatever the number of lanes.
-//! A lane that sends its last packet loses what it has kept. Lanes are served in the order in which something
-//! came into them. Source: Shreedhar and Varghese, SIGCOMM 1995.
+//! A lane's quantum is a full packet times its weight divided by the lightest weight, so that every
+//! lane sends at least one full packet a round and a packet costs O(1) whatever the number of
+//! lanes. A lane that sends its last packet loses what it has kept. Lanes are served in the order
+//! in which they became busy. Source: Shreedhar and Varghese, SIGCOMM 1995.
 
 use std::collections::VecDeque;
 
@@ -11,18 +11,18 @@ use fairweir_core::share::Weight;
 
 use super::Lane;
 
-/// The round.
+/// State of the rounds.
 ///
-/// Invariant: a lane is listed at most once; every lane in which something waits is listed. One
-/// that was emptied by a drop stays listed until it is its turn. Only the first of the list has
-/// more left than a packet.
+/// Invariant: a lane is listed at most once; every lane in which a packet waits is listed. A lane
+/// that was emptied by a drop stays listed until its turn. Only the first lane of the list has more
+/// credit left than a packet.
 #[derive(Clone, Debug)]
 pub(super) struct InRounds {
     classes: Vec<Class>,
     listed: VecDeque<u32>,
     /// Whether the first lane has got its quantum.
     is_granted: bool,
-    /// The lightest weight: deficits count in bytes by it, so that no quantum is rounded.
+    /// The lightest weight: deficits are in bytes times this, so that no quantum is rounded.
     weight_min: u64,
 }
 
@@ -33,7 +33,7 @@ struct Class {
     is_listed: bool,
 }
 
-/// What the lightest lane may send per round: a full packet of 1500 bytes on Ethernet.
+/// Bytes that the lightest lane may send per round: a full packet of 1500 bytes on Ethernet.
 const QUANTUM: u64 = 1_514;
 
 impl InRounds {
@@ -51,7 +51,7 @@ impl InRounds {
         }
     }
 
-    /// Something comes into an empty lane.
+    /// A packet comes into an empty lane.
     pub(super) fn wake(&mut self, i: usize) {
         let class = &mut self.classes[i];
         if !class.is_listed {

@@ -1,4 +1,4 @@
-//! What waits at a link, and in which order it is served.
+//! The packets that wait at a link, and the order in which they are served.
 
 use std::collections::VecDeque;
 
@@ -17,8 +17,8 @@ use by_flow::{BATCH_MAX, ByFlow, LANES};
 use by_start::ByStart;
 use in_rounds::InRounds;
 
-/// Lanes of waiting packets: one for all if the first is served first, else one per class or hash
-/// of flows.
+/// Lanes of waiting packets: a single lane if service is first in, first out; otherwise one per
+/// class or per hash of flows.
 #[derive(Clone, Debug)]
 pub(super) struct Queue<T> {
     lanes: Vec<Lane<T>>,
@@ -38,7 +38,7 @@ enum Order {
 }
 
 impl<T> Queue<T> {
-    /// An empty queue; `seed` says which flows share a lane where flows have lanes.
+    /// An empty queue. Where flows have lanes, `seed` determines which flows share a lane.
     pub(super) fn new(discipline: Discipline, weights: &[Weight], seed: u64) -> Queue<T> {
         let one = &[Weight::ONE][..];
         let (order, weights) = match discipline {
@@ -82,7 +82,7 @@ impl<T> Queue<T> {
         lane.push(waiting);
     }
 
-    /// Takes out the packet that is served next, and those that are dropped before it.
+    /// Takes out the packet that is served next, and drops those before it that have to go.
     pub(super) fn pop(
         &mut self,
         now: Time,
@@ -103,9 +103,9 @@ impl<T> Queue<T> {
         waiting
     }
 
-    /// Takes out what goes when the buffer is full: the last packet of the lane with the most
-    /// backlog per weight, of equals the last; where flows have lanes a batch from its head. Looks
-    /// at every lane, but only when one drops.
+    /// Drops packets when the buffer is full: the last packet of the lane with the most backlog per
+    /// weight (of equal lanes the last one), or, where flows have lanes, a batch from its head.
+    /// Looks at every lane, but only when it drops.
     pub(super) fn drop_some(&mut self, mut drop: impl FnMut(Packet<T>)) {
         let lanes = self.lanes.iter_mut();
         let fullest = lanes.max_by(|a, b| {
@@ -138,7 +138,7 @@ mod tests {
 
     use super::*;
 
-    /// Start-time fair queueing as it is defined, looking at every lane each time.
+    /// Start-time fair queueing by its definition; it looks at every lane each time.
     struct Plain {
         weights: Vec<u64>,
         lanes: Vec<VecDeque<(usize, u64)>>,
@@ -200,7 +200,7 @@ mod tests {
     proptest! {
         #[test]
         fn wfq_serves_and_drops_as_it_is_defined(
-            // Weights that divide exactly, so that ties are ties in floating point too.
+            // Weights that divide exactly, so that ties in the code are ties in floating point too.
             weights in proptest::collection::vec((0u32..4).prop_map(|p| 1 << p), 1..8),
             steps in proptest::collection::vec((0u8..9, 0usize..8, 1u64..40), 1..500),
         ) {

@@ -53,7 +53,7 @@ fn an_hour_at_30_mbit_is_exact() {
 #[test]
 fn a_packet_in_transmission_is_finished_at_the_new_rate() {
     let mut link = Link::new(LinkSpec::fifo(falling(), Buffer::Packets(10)));
-    // 2000 B take 2 ms at 8 Mbit/s: half is out at the step, the rest takes 2 ms more.
+    // 2000 B take 2 ms at 8 Mbit/s: half is sent at the step, the rest takes 2 ms more.
     link.enqueue(Time::ZERO, packet(0, 2_000, ()));
     link.enqueue(Time::ZERO, packet(0, 1_000, ()));
     assert_eq!(link.poll_departure(FOR_EVER).unwrap().at, ms(3));
@@ -71,7 +71,7 @@ fn a_buffer_in_time_follows_the_rate_and_keeps_what_waits() {
         std::iter::from_fn(|| link.poll_drop()).map(|d| d.packet.body).collect::<Vec<_>>()
     };
     assert_eq!(dropped(&mut link), [11, 12, 13, 14]);
-    // At half the rate there is room for five: nine stay, and what comes goes.
+    // At half the rate there is room for five: nine stay, and a new packet is dropped.
     link.enqueue(ms(2), packet(0, 1_000, 99));
     assert_eq!(dropped(&mut link), [99]);
     assert_eq!(link.backlog(), Bytes::kb(9));
@@ -91,12 +91,12 @@ fn buffers_in_bytes_and_packets_hold_what_they_say() {
 #[test]
 fn a_full_wfq_buffer_drops_the_last_of_the_largest_backlog_per_weight() {
     let mut link = Link::new(spec(Rate::mbit(8), Buffer::Packets(4), Discipline::Wfq, &[3, 1]));
-    // The first goes into transmission; then class 0 has 2 waiting, class 1 has 2.
+    // The first packet goes into transmission; then class 0 has 2 waiting, and class 1 has 2.
     for (i, class) in [0, 0, 0, 1, 1].into_iter().enumerate() {
         link.enqueue(Time::ZERO, packet(class, 1_000, i));
     }
     link.enqueue(Time::ZERO, packet(0, 1_000, 5));
-    // 3 of weight 3 against 2 of weight 1: the last of class 1 makes room.
+    // 3 packets of weight 3 against 2 of weight 1: the last packet of class 1 makes room.
     assert_eq!(link.poll_drop().unwrap().packet.body, 4);
     assert_eq!(link.poll_drop(), None);
 }
@@ -136,7 +136,7 @@ fn random_loss_is_what_was_asked_for_and_the_same_each_time() {
 fn red_drops_before_the_buffer_is_full_and_forgets_while_it_rests() {
     let red = Discipline::Red(Red::default());
     let mut link = Link::new(spec(Rate::mbit(8), Buffer::Packets(100), red, &[1]));
-    // Packets of 1 ms, a tenth more of them than the link carries.
+    // Packets take 1 ms each, and a tenth more of them arrive than the link carries.
     let (mut drops, mut longest) = (0, Bytes::ZERO);
     for i in 0..20_000 {
         link.enqueue(Time::ZERO + Span::micros(900) * i, packet(0, 1_000, i));
@@ -146,12 +146,12 @@ fn red_drops_before_the_buffer_is_full_and_forgets_while_it_rests() {
     }
     assert!((1_900..2_100).contains(&drops), "{drops}");
     assert!(longest < Bytes::kb(80), "{longest}");
-    // With half of the buffer full on average, one of ten packets would go.
+    // With half of the buffer full on average, one of ten packets would be dropped.
     (0..20).for_each(|i| link.enqueue(ms(60_000), packet(0, 1_000, i)));
     assert_eq!(link.poll_drop(), None);
 }
 
-/// What came out of a link that was driven as a relay drives it, now and then.
+/// The output of a link that was driven as a relay drives it, at irregular times.
 struct Played {
     departures: Vec<Departure<usize>>,
     drops: Vec<Dropped<usize>>,
@@ -192,7 +192,7 @@ fn queue() -> impl Strategy<Value = Discipline> {
     ]
 }
 
-/// Plain with steps, shaped, or by opportunities.
+/// A capacity that is plain with steps, shaped, or a trace.
 fn capacity() -> impl Strategy<Value = Capacity> {
     let steps = (1u64..50, 1u64..50).prop_map(|(first, second)| {
         let step = |(at, mbit): (u64, u64)| RateStep { at: ms(at), rate: Rate::mbit(mbit) };
@@ -245,7 +245,7 @@ proptest! {
             let takes = rate.time_to_send(d.packet.size);
             let arrived = arrivals[..=d.packet.body].iter().map(|a| a.0).sum::<u64>();
             let begin = free_at.max(Time::ZERO + Span::micros(arrived));
-            // It begins when the link is free and the packet there, to the rounding of two ends.
+            // It begins when the link is free and the packet is there, except for two rounded ends.
             prop_assert!(d.at <= begin + takes + Span::nanos(1), "{:?} {:?}", d, begin);
             prop_assert!(d.at + Span::nanos(1) >= begin + takes);
             free_at = d.at;
@@ -294,7 +294,7 @@ proptest! {
             for j in 0..i {
                 let packets = 1_514.0 / f64::from(weights[i]) + 1_514.0 / f64::from(weights[j]);
                 let bound = packets + quantum_per_weight;
-                // The very first packet went out before the others were there.
+                // The very first packet was sent before the others were there.
                 let first = sizes[0] as f64 / f64::from(weights[0]);
                 let off = (per_weight(i) - per_weight(j)).abs();
                 prop_assert!(off <= bound + first + 1e-3, "{served:?} {weights:?}");
@@ -309,7 +309,7 @@ fn a_step_up_is_announced_before_the_packet_that_it_hastens_leaves() {
     let steps = steps.map(|(at, rate)| RateStep { at: ms(at), rate });
     let mut link = Link::new(LinkSpec::fifo(Capacity::Steps(steps.into()), Buffer::Packets(10)));
     link.enqueue(Time::ZERO, packet(0, 1_500, ()));
-    // It would take a second, of which a tenth is over; the rest takes a thousandth.
+    // The packet would take a second, of which a tenth has passed; the rest takes a thousandth.
     let mut looked_at = Vec::new();
     while let Some(at) = link.next_departure() {
         looked_at.push(at);

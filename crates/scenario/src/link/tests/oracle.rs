@@ -1,9 +1,9 @@
-//! The link against what theory says that it does.
+//! Compares the link with what theory says about it.
 
 use super::*;
 
-/// Generalised processor sharing: every class with something waiting is served at once, at rates
-/// by weight. Source: Parekh and Gallager, IEEE/ACM ToN 1(3), 1993.
+/// Generalised processor sharing: every class with waiting packets is served at once, at rates by
+/// weight. Source: Parekh and Gallager, IEEE/ACM ToN 1(3), 1993.
 struct Fluid {
     weights: Vec<f64>,
     bytes_per_ns: f64,
@@ -43,7 +43,7 @@ impl Fluid {
     }
 }
 
-/// How far each class falls behind the fluid at most and how far it gets ahead, in bytes.
+/// How far each class falls behind the fluid and how far it gets ahead at most, in bytes.
 fn off_the_fluid(
     queue: Discipline,
     rate: Rate,
@@ -68,7 +68,7 @@ fn off_the_fluid(
             coming = next.next();
         }
         fluid.advance(d.at);
-        // Furthest behind just before the packet counts, furthest ahead just after it.
+        // A class is furthest behind just before a packet counts, and furthest ahead just after it.
         for (i, off) in off.iter_mut().enumerate() {
             off.0 = off.0.max(fluid.served[i] - served[i]);
         }
@@ -81,7 +81,7 @@ fn off_the_fluid(
 
 const FULL: f64 = 1_514.0;
 
-/// What a class may send per round under DRR, in bytes.
+/// Bytes that a class may send per round under DRR.
 fn quantum(weights: &[u32], i: usize) -> f64 {
     let lightest = weights.iter().min().unwrap();
     FULL * f64::from(weights[i]) / f64::from(*lightest)
@@ -123,9 +123,9 @@ proptest! {
         }
     }
 
-    /// A class with weight w has w / Σ weights of the rate for itself, whatever the others do, but
-    /// for a delay. Of start-time fair queueing it is a full packet of each other class and its own
-    /// one at the link's rate (Goyal, Vin and Cheng, theorem 4); of DRR, (3 F - 2 φ) / rate with
+    /// A class of weight w gets w / Σ weights of the rate, whatever others do, except for a delay.
+    /// For start-time fair queueing this is a full packet of each other class and its own packet at
+    /// the link's rate (Goyal, Vin and Cheng, theorem 4); for DRR it is (3 F - 2 φ) / rate with
     /// quanta φ that sum to F (Stiliadis and Varma, IEEE/ACM ToN 6(5), 1998).
     #[test]
     fn every_packet_leaves_when_its_share_of_the_rate_promises(
@@ -141,7 +141,7 @@ proptest! {
             for d in &played.departures {
                 left_ns[d.packet.body] = d.at.as_nanos() as f64;
             }
-            // When a link of the class's own would begin to send, and when it is free again.
+            // When a link of the class's own would begin to send, and when it would be free again.
             let (mut now_ns, mut free_ns) = (0.0, vec![0f64; CLASSES]);
             for (&(gap, class, size), left_ns) in arrivals.iter().zip(left_ns) {
                 now_ns += gap as f64 * 1e3;
@@ -176,7 +176,7 @@ proptest! {
                 let span = last.at.since(first.at);
                 let allowed = burst + (rate * span).as_u64() + 1_514;
                 prop_assert!(volume <= allowed, "{volume} {allowed}");
-                // Nor more than the line carries, and never less than the rate while it is busy.
+                // Never more than the line carries, and never less than the rate while it is busy.
                 prop_assert!(volume <= (line_rate * span).as_u64() + 1_514);
             }
         }
@@ -239,17 +239,17 @@ fn a_burst_leaves_at_the_rate_of_the_line_until_the_tokens_are_gone() {
         let out = std::iter::from_fn(|| link.poll_departure(link.next_departure()?));
         out.map(|d| d.at.since(ms(0)).as_nanos() / 1_000).collect()
     };
-    // 0.1 ms each while there are tokens: 15 kB, and 1 kB more each ms. So 17 kB have left at 2 ms.
+    // 0.1 ms each while tokens last: 15 kB, and 1 kB more each ms. So 17 kB have left at 2 ms.
     let out = left_at(ms(0), 20);
     assert_eq!(out[..16], (1..=16).map(|i| i * 100).collect::<Vec<_>>());
     assert_eq!(out[16..], [2_000, 3_000, 4_000, 5_000]);
-    // By 10 ms 5 kB have come in.
+    // By 10 ms tokens for 5 kB have come in.
     let out = left_at(ms(10), 10);
     assert_eq!(
         out,
         [10_100, 10_200, 10_300, 10_400, 10_500, 11_000, 12_000, 13_000, 14_000, 15_000]
     );
-    // From the step on they come in half as fast: 5 kB by 20 ms and 5 kB more by 30 ms.
+    // From the step on tokens come in half as fast: 5 kB by 20 ms and 5 kB more by 30 ms.
     let out = left_at(ms(30), 12);
     assert_eq!(out[..10], (1..=10).map(|i| 30_000 + i * 100).collect::<Vec<_>>());
     assert_eq!(out[10..], [32_000, 34_000]);

@@ -1,9 +1,9 @@
-//! Jain's index in windows of 250 ms, while packets pass.
+//! Jain's index in windows of 250 ms, computed while packets pass.
 
-/// What endless flows passed in the window that is under way, and the indices of those before.
+/// Bytes that endless flows passed in the present window, and the indices of the windows before.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Fairness {
-    /// The connections of each flow, if it counts.
+    /// The number of connections of each flow; `None` if the flow does not count.
     connections: Vec<Option<u32>>,
     window: usize,
     bytes: Vec<u64>,
@@ -16,7 +16,7 @@ impl Fairness {
         Fairness { connections, window: 0, bytes, indices: Vec::new() }
     }
 
-    /// Bytes of a flow passed in a window; windows come in order.
+    /// Adds bytes of a flow that passed in a window; windows come in order.
     pub(super) fn record(&mut self, window: usize, member: usize, bytes: u64) {
         if window != self.window {
             self.indices.extend(self.index());
@@ -26,7 +26,7 @@ impl Fairness {
         self.bytes[member] += bytes;
     }
 
-    /// The indices of all windows in which something passed, including the last.
+    /// The indices of all windows in which bytes passed, including the last window.
     pub(super) fn indices(&self) -> Vec<f64> {
         let mut all = self.indices.clone();
         all.extend(self.index());

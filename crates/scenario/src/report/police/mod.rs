@@ -1,9 +1,9 @@
-//! What passed the policing points, and the judgement on it.
+//! Records of the policing points, and their evaluation.
 //!
-//! Rates are judged over windows of 250 ms, as the paper does, which begin every 50 ms. The time
-//! from an event of the aggregate (one of its flows starts, stops or changes its demand, or the link
-//! its rate) to `settle` after it is *start-up*, what follows is *steady*; a window that touches both
-//! belongs to the start-up. Before its first flow starts nothing is judged.
+//! Rates are computed over windows of 250 ms, as in the paper, which begin every 50 ms. The time from
+//! an event of the aggregate (one of its flows starts, stops or changes its demand, or the link
+//! changes its rate) to `settle` after it is *start-up*; the time that follows is *steady*. A window
+//! that touches both belongs to the start-up. The time before its first flow starts does not count.
 
 use fairweir_core::units::{Bytes, Rate, Span, Time};
 use serde::Serialize;
@@ -15,14 +15,14 @@ mod fairness;
 
 use fairness::Fairness;
 
-/// Resolution of what is recorded.
+/// Resolution of the records.
 const BIN: Span = Span::millis(50);
-/// How many make a window. Source: BC-PQP §6.1.
+/// Number of bins in a window. Source: BC-PQP §6.1.
 const WINDOW_BINS: usize = 5;
 /// Spans of the envelope, in bins: 50 ms to 40 s.
 const ENVELOPE_BINS: [usize; 10] = [1, 2, 5, 10, 20, 40, 100, 200, 400, 800];
 
-/// What passed a policing point; bounded by the length of the run.
+/// Records of a policing point; their size is bounded by the length of the run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PoliceSamples {
     /// Index of the point.
@@ -31,12 +31,12 @@ pub struct PoliceSamples {
     bins: Vec<u64>,
     phases: Vec<Phase>,
     flows: Vec<FlowSamples>,
-    /// Whether the daemon decides, which counts all flows together, as the first one's.
+    /// Whether the daemon decides, which counts all flows together, as if they were the first one.
     is_elsewhere: bool,
     fairness: Fairness,
 }
 
-/// What a daemon counted of a subscriber.
+/// A daemon's counters of a subscriber.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
     /// L2 bytes that passed.
@@ -47,7 +47,7 @@ pub struct Counted {
     pub marked: u64,
 }
 
-/// What a bin belongs to.
+/// The phase to which a bin belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Before,
@@ -55,7 +55,7 @@ enum Phase {
     Steady,
 }
 
-/// What passed of a flow.
+/// Counts of a flow.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct FlowSamples {
     passed: u64,
@@ -66,78 +66,78 @@ struct FlowSamples {
     steady_dropped: u64,
 }
 
-/// How a policing point did.
+/// Results of a policing point.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Policed {
     /// Its name.
     pub name: String,
-    /// What enforced the rate.
+    /// The algorithm that enforced the rate.
     pub algorithm: &'static str,
-    /// What it may let through.
+    /// The rate that it enforces.
     #[serde(rename = "rate_bps")]
     pub rate: Rate,
-    /// What passed in the steady time, by the rate; `None` if there is none.
+    /// Rate that passed in the steady time, divided by the enforced rate; `None` without steady time.
     pub rate_ratio: Option<f64>,
-    /// Windows of 250 ms in the steady time, by the rate.
+    /// Rates in windows of 250 ms in the steady time, divided by the enforced rate.
     pub steady: Option<Windows>,
-    /// The same in start-ups.
+    /// The same for start-ups.
     pub start_up: Option<Windows>,
     /// Packets that passed, marked or not, over the whole run.
     pub passed: u64,
-    /// Those of them that were marked.
+    /// Packets of these that were marked.
     pub marked: u64,
     /// Packets that were dropped, over the whole run.
     pub dropped: u64,
-    /// Dropped by all, over the whole run; `None` without a packet.
+    /// Packets dropped divided by all packets, over the whole run; `None` without a packet.
     pub loss: Option<f64>,
-    /// The same in the steady time.
+    /// The same for the steady time.
     pub loss_steady: Option<f64>,
-    /// Jain's index of the flows' rates in the steady time, each by its connections and while it is
-    /// active, without those that want little by their nature (pings); `None` for less than two.
+    /// Jain's index of the flows' rates per connection in the steady time, each while it is active,
+    /// without flows that want little by nature (pings); `None` for fewer than two flows.
     pub jain: Option<f64>,
-    /// What passed of each flow, in the order of the scenario.
+    /// Results of each flow, in the order of the scenario.
     pub flows: Vec<PolicedFlow>,
-    /// Rates in windows of 250 ms, by the rate, one after the other from the begin of the run; for
-    /// those who draw them, as what follows.
+    /// Rates in consecutive windows of 250 ms from the begin of the run, divided by the enforced
+    /// rate; for pictures, like the fields that follow.
     #[serde(skip)]
     pub over_time: Vec<f64>,
-    /// Which of these are steady.
+    /// Which of these windows are steady.
     #[serde(skip)]
     pub is_steady: Vec<bool>,
     /// Jain's index of the endless flows in each steady window.
     #[serde(skip)]
     pub jains: Vec<f64>,
-    /// The least and the most that passed in any span of the steady time, for several lengths in
-    /// seconds, relative to what the rate carries in it.
+    /// For several spans in seconds: the least and the most that passed in any such span of the
+    /// steady time, relative to what the rate carries in it.
     #[serde(skip)]
     pub envelope: Vec<(f64, f64, f64)>,
 }
 
-/// Rates in windows of 250 ms, by the rate that is enforced.
+/// Rates in windows of 250 ms, divided by the enforced rate.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Windows {
-    /// 99 of 100 had no more.
+    /// 99 of 100 windows had no more than this.
     pub p99: f64,
-    /// The most.
+    /// The highest of all windows.
     pub max: f64,
 }
 
-/// What passed of a flow.
+/// Results of a flow.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PolicedFlow {
     /// Index in the scenario.
     pub flow: usize,
     /// Name of its group.
     pub group: String,
-    /// Mean over the steady time in which it was active; `None` if there is none.
+    /// Mean rate over the steady time in which it was active; `None` if there is none.
     #[serde(rename = "rate_bps")]
     pub rate: Option<Rate>,
-    /// Dropped by all, over the whole run; `None` without a packet.
+    /// Packets dropped divided by all its packets, over the whole run; `None` without a packet.
     pub loss: Option<f64>,
 }
 
 impl PoliceSamples {
-    /// Nothing recorded yet at a point of a scenario.
+    /// The empty records of a point of a scenario.
     pub fn new(scenario: &Scenario, point: usize) -> PoliceSamples {
         let count = (scenario.duration.as_nanos() / BIN.as_nanos()) as usize;
         let flows = vec![FlowSamples::default(); scenario.police[point].flows.len()];
@@ -146,7 +146,7 @@ impl PoliceSamples {
         PoliceSamples { point, bins: vec![0; count], phases, flows, is_elsewhere: false, fairness }
     }
 
-    /// A packet of the point's flow `member` went on; after the end nothing counts.
+    /// A packet of the point's flow `member` went on. Packets after the end are not counted.
     pub fn record_pass(&mut self, at: Time, member: usize, size: Bytes) {
         let bin = (at.as_nanos() / BIN.as_nanos()) as usize;
         let Some(bytes) = self.bins.get_mut(bin) else { return };
@@ -160,7 +160,7 @@ impl PoliceSamples {
         }
     }
 
-    /// A packet arrived, about which the daemon will decide.
+    /// A packet arrived on which the daemon will decide.
     pub fn record_offer(&mut self, at: Time, member: usize) {
         let bin = (at.as_nanos() / BIN.as_nanos()) as usize;
         let Some(phase) = self.phases.get(bin) else { return };
@@ -168,7 +168,7 @@ impl PoliceSamples {
         self.flows[member].steady_passed += u64::from(*phase == Phase::Steady);
     }
 
-    /// What a daemon had counted at some instants, in order.
+    /// Adds a daemon's counters, as read at some instants, in order.
     pub fn record_elsewhere(&mut self, counted: &[(Time, Counted)]) {
         self.is_elsewhere = true;
         let mut all = self.flows.iter().fold(FlowSamples::default(), |sum, flow| FlowSamples {
@@ -178,7 +178,7 @@ impl PoliceSamples {
         });
         for pair in counted.windows(2) {
             let [(from, before), (to, after)] = pair else { continue };
-            // As if all had happened in the middle.
+            // Counts everything between two readings as at the middle.
             let bin = ((from.as_nanos() + to.as_nanos()) / 2 / BIN.as_nanos()) as usize;
             let Some(bytes) = self.bins.get_mut(bin) else { continue };
             let passed = after.passed.saturating_sub(before.passed).as_u64();
@@ -197,13 +197,13 @@ impl PoliceSamples {
         self.flows[0] = all;
     }
 
-    /// It went on with a mark.
+    /// A packet went on with a mark.
     pub fn record_mark(&mut self, at: Time, member: usize, size: Bytes) {
         self.record_pass(at, member, size);
         self.flows[member].marked += 1;
     }
 
-    /// It was dropped.
+    /// A packet was dropped.
     pub fn record_drop(&mut self, at: Time, member: usize, _size: Bytes) {
         let bin = (at.as_nanos() / BIN.as_nanos()) as usize;
         let Some(phase) = self.phases.get(bin) else { return };
@@ -213,7 +213,7 @@ impl PoliceSamples {
         }
     }
 
-    /// Judges what was recorded.
+    /// Evaluates the records.
     pub(super) fn judge(&self, scenario: &Scenario) -> Policed {
         let police = &scenario.police[self.point];
         let rate = police.rate();
@@ -270,7 +270,7 @@ impl PoliceSamples {
         ENVELOPE_BINS.into_iter().filter(|&bins| bins <= steady.len()).map(of).collect()
     }
 
-    /// Windows that lie in one phase, or for the start-up touch it.
+    /// Windows that lie entirely in one phase; for the start-up, windows that touch it.
     fn windows(&self, rate: Rate, phase: Phase) -> Option<Windows> {
         let span = BIN * WINDOW_BINS as u64;
         let phases = self.phases.windows(WINDOW_BINS);
@@ -337,7 +337,7 @@ impl PoliceSamples {
     }
 }
 
-/// What passed in some bins, by the rate.
+/// Rate that passed in some bins, divided by the enforced rate.
 fn by_rate(bins: &[u64], rate: Rate) -> f64 {
     let bytes = Bytes::new(bins.iter().sum());
     Rate::from_volume(bytes, BIN * bins.len() as u64).as_bps() as f64 / rate.as_bps() as f64
@@ -347,7 +347,7 @@ fn is_steady(phases: &[Phase]) -> bool {
     phases.iter().all(|phase| *phase == Phase::Steady)
 }
 
-/// The connections of each flow of a point, if it always has more to send.
+/// The number of connections of each flow of a point; `None` unless it always has more to send.
 fn endless(scenario: &Scenario, point: usize) -> Vec<Option<u32>> {
     let flows = scenario.police[point].flows.iter().map(|&flow| &scenario.flows[flow]);
     flows

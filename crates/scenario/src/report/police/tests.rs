@@ -1,6 +1,6 @@
 use super::*;
 
-/// Two flows, the second from 5 s on, kept to 8 Mbit/s, which are 50 kB in 50 ms; settling 2 s.
+/// Two flows, the second from 5 s on, limited to 8 Mbit/s (50 kB in 50 ms); settling takes 2 s.
 fn scenario() -> Scenario {
     let text = "version = 1\nname = \"x\"\nduration = \"10s\"\nsettle = \"2s\"\n[link]\n\
         rate = \"99mbit\"\n[[group]]\nname = \"a\"\nweight = 1\n[[flow]]\ngroup = \"a\"\n\
@@ -9,7 +9,7 @@ fn scenario() -> Scenario {
     Scenario::parse(text, "x").unwrap()
 }
 
-/// What is judged if the flows pass some bytes in the bin that begins at a time in ms.
+/// The results if the flows pass `bytes` in the bin that begins at a time in ms.
 fn judged(bytes: impl Fn(u64) -> [u64; 2]) -> Policed {
     let scenario = scenario();
     let mut samples = PoliceSamples::new(&scenario, 0);
@@ -33,7 +33,7 @@ fn what_passes_at_the_rate_is_one() {
     assert_eq!(even.steady, Some(Windows { p99: 1.0, max: 1.0 }));
     assert_eq!(even.start_up, Some(Windows { p99: 1.0, max: 1.0 }));
     let rates: Vec<_> = even.flows.iter().map(|flow| flow.rate).collect();
-    // The first is alone for two of its five steady seconds.
+    // The first flow is alone for two of its five steady seconds.
     assert_eq!(rates, [Some(Rate::bps(5_600_000)), Some(Rate::mbit(4))]);
 }
 
@@ -41,7 +41,7 @@ fn what_passes_at_the_rate_is_one() {
 fn windows_and_spans_are_there_for_drawing() {
     let even = judged(|ms| if ms % 100 == 0 { [75_000, 25_000] } else { [0, 0] });
     assert_eq!(even.over_time.len(), 40);
-    // Of five bins two or three have 100 kB, and five of 50 kB are what the rate carries.
+    // Of five bins two or three have 100 kB, and the rate carries 50 kB in each of the five.
     assert_eq!((even.over_time[0], even.over_time[1]), (1.2, 0.8));
     assert_eq!(even.is_steady.iter().filter(|steady| **steady).count(), 8 + 12);
     assert_eq!(even.jains.len(), 20);
@@ -81,7 +81,7 @@ fn losses_are_told_for_the_whole_run_and_for_the_steady_time() {
     let judged = samples.judge(&scenario);
     assert_eq!((judged.passed, judged.marked, judged.dropped), (91, 1, 2));
     assert_eq!(judged.loss, Some(0.021505));
-    // 3 to 5 s and 7 to 10 s are steady.
+    // Steady are 3 to 5 s and 7 to 10 s.
     assert_eq!(judged.loss_steady, Some(rounded(1.0 / 52.0, 6)));
     assert_eq!(judged.flows[1].loss, Some(0.5));
 }

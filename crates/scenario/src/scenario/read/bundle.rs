@@ -1,4 +1,4 @@
-//! From the tables `[[bundle]]` to valid bundles.
+//! Turns the tables `[[bundle]]` into valid bundles.
 
 use fairweir_config::target::target;
 use fairweir_config::{ConfigError, Place, Placed, Table, not_one_of};
@@ -9,7 +9,7 @@ use fairweir_core::units::{Bytes, Rate, Span, Time};
 use super::super::bundle::{BUNDLE_FREE_MAX, Bundle, FreeGroup};
 use super::super::{Access, CongestionControl, ETHERNET_HEADER, Flow, Group, Kind};
 
-/// What the reader knows when it comes to the bundles.
+/// Parts of the scenario that are known when the bundles are read.
 pub(super) struct Context<'s> {
     pub(super) groups: &'s [Group],
     pub(super) flows: &'s [Flow],
@@ -91,7 +91,7 @@ fn bundle(mut table: Table<'_>, context: &Context<'_>) -> Result<Bundle, ConfigE
     Ok(Bundle { name: name.value, delegation, free, stunts, min_rate })
 }
 
-/// The group of that name, if its flows can take part.
+/// The group with that name, if its flows can take part.
 fn member(name: &str, place: &Place<'_>, context: &Context<'_>) -> Result<usize, ConfigError> {
     let names: Vec<&str> = context.groups.iter().map(|g| g.name.as_str()).collect();
     let group = names.iter().position(|other| *other == name);
@@ -113,7 +113,7 @@ fn connections_of(group: usize, context: &Context<'_>) -> u32 {
     context.flows.iter().filter(|flow| flow.group == group).map(|flow| flow.connections).sum()
 }
 
-/// What the stunts have if all connections have the same.
+/// Rate of the stunts if all connections have the same rate.
 fn region(stunts: &[(usize, Weight)], context: &Context<'_>) -> Rate {
     let count: u32 = stunts.iter().map(|(group, _)| connections_of(*group, context)).sum();
     let all: u32 = context.flows.iter().map(|flow| flow.connections).sum();

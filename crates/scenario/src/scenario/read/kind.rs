@@ -1,4 +1,4 @@
-//! What a flow does, from the keys that only some kinds have.
+//! Reads what a flow does, from the keys that only some kinds have.
 
 use fairweir_core::units::{Bytes, Rate, Span};
 
@@ -51,30 +51,30 @@ const KEYS_OF_KINDS: [(&str, &[&str]); 29] = [
 
 const ON: Span = Span::secs(2);
 const OFF: Span = Span::secs(2);
-/// From 240p to 4K at a high frame rate.
+/// Rates from 240p to 4K at a high frame rate.
 const LADDER_KBIT: [u64; 8] = [300, 750, 1_200, 2_500, 5_000, 9_000, 16_000, 25_000];
 const RUNGS_MAX: usize = 32;
 const OBJECTS: (u32, u32) = (30, 80);
 const OBJECTS_MAX: u32 = 1_000;
-/// Median size of an object. With it a page of 55 objects has 2 MB in the mean, which is what pages
-/// have today. Source: Barford and Crovella, SIGMETRICS 1998, body of the file sizes.
+/// Median size of an object. With it, a page of 55 objects has 2 MB on average, as pages have
+/// today. Source: Barford and Crovella, SIGMETRICS 1998, body of the file sizes.
 const OBJECT: Bytes = Bytes::kb(15);
 /// Largest median: with a larger one, more than one object in a thousand would be cut off.
 const OBJECT_MEDIAN_MAX: Bytes = Bytes::kb(100);
-/// No ping is to be a flood.
+/// Shortest interval of a ping, so that it does not become a flood.
 const PING_INTERVAL_MIN: Span = Span::millis(10);
-/// With six connections to each, a flow has slots enough.
+/// The most hosts of a page: with six connections to each host, a flow has enough slots.
 const HOSTS_MAX: u64 = 42;
 /// Mean times of a user who browses. Source: CRAB §5.3.
 const THINK: Span = Span::secs(5);
 const SESSION_GAP: Span = Span::secs(60);
 const PAGES_PER_SESSION: u64 = 10;
 const PAGES_MAX: u64 = 1_000_000;
-/// From how many hosts a site loads.
+/// Default number of hosts from which a site loads.
 const SHARED_HOSTS: u32 = 3;
 const RATE_PER_S_MAX: u32 = 10_000;
 const SIGMA_MAX: u32 = 4;
-/// The most arrivals that a flow may expect; their times are kept.
+/// The largest expected number of arrivals of a flow; their times are stored.
 const SHORTS_MAX: u64 = 1_000_000;
 
 /// The key `kind`: one of [`KINDS`].
@@ -98,7 +98,7 @@ pub(super) fn refuse_keys_of_others(table: &mut Table<'_>, kind: &str) -> Result
     Ok(())
 }
 
-/// Takes the keys of a kind; `active` is how long the flow lasts.
+/// Reads the keys of a kind; `active` is the duration of the flow.
 pub(super) fn kind(
     table: &mut Table<'_>,
     name: &str,
@@ -220,7 +220,7 @@ fn short(table: &mut Table<'_>, active: Span) -> Result<Short, ConfigError> {
     if rate.value == 0 {
         return Err(rate.place.error(format!("found zero, expected {wanted}")));
     }
-    // A thousand million nanoseconds by millionths of an arrival.
+    // 10⁹ nanoseconds, divided by millionths of an arrival per second.
     let interval = Span::nanos(1_000_000_000_000_000 / rate.value);
     let expected = active.as_nanos() / interval.as_nanos();
     if expected > SHORTS_MAX {

@@ -1,4 +1,4 @@
-//! From the text of a scenario file to a valid [`Scenario`].
+//! Turns the text of a scenario file into a valid [`Scenario`].
 
 use std::ops::RangeInclusive;
 
@@ -23,10 +23,10 @@ mod kind;
 mod police;
 
 const SETTLE: Span = Span::secs(6);
-/// Linux's (RFC 7323 allows 1 ms to 1 s).
+/// Linux's tick of TCP timestamps (RFC 7323 allows 1 ms to 1 s).
 const TIMESTAMP_PERIOD: Span = Span::millis(1);
 const RTT: Span = Span::millis(40);
-/// Shorter ticks see single bursts, longer ones are no control.
+/// Shorter ticks would see single bursts; longer ones do not control anything.
 const TICK_RANGE: RangeInclusive<Span> = Span::millis(10)..=Span::secs(10);
 
 pub(super) fn scenario(source: Source<'_>, load: Load<'_>) -> Result<Scenario, ConfigError> {
@@ -192,7 +192,7 @@ fn weight(table: &mut Table<'_>) -> Result<Weight, ConfigError> {
     Ok(Weight::new(weight.value as u32).expect("invariant: the range was checked"))
 }
 
-/// The groups, and which device each is of.
+/// Reads the groups and the device of each.
 fn groups<'t>(
     tables: Vec<Table<'t>>,
     devices: &[Device],
@@ -233,7 +233,7 @@ fn groups<'t>(
     Ok(groups)
 }
 
-/// Refuses a last group with which the list is no policy for the daemon.
+/// Refuses a last group that makes the list an invalid policy for the daemon.
 fn check_policy(groups: &[(Group, Place<'_>)]) -> Result<(), ConfigError> {
     let Some((_, place)) = groups.last() else { return Ok(()) };
     let policy = Policy::new(groups.iter().map(|(group, _)| group.clone()).collect());
@@ -258,7 +258,7 @@ fn flows(
             let what = format!("`ip = 6` needs an MTU of {IPV6_MTU_MIN}; the link has {mtu}");
             return Err(place.error(what));
         }
-        // One address cannot be of both kinds.
+        // One address cannot be used for both IP versions.
         let same = |f: &&Flow| f.server.is_some() && f.server == flow.server;
         if flows.iter().find(same).is_some_and(|f| f.ip != flow.ip) {
             return Err(place.error("flows of one `server` must have one `ip`"));
@@ -271,7 +271,7 @@ fn flows(
     Ok(flows)
 }
 
-/// Refuses a site that cannot be open in one browser with those before it, or load from their servers.
+/// Refuses a site that cannot share one browser, or its servers, with the sites before it.
 fn share_a_browser(before: &[Flow], flow: &Flow, browser: &Browser) -> Result<(), String> {
     for other in before {
         let Kind::Browser(known) = &other.kind else { continue };
@@ -426,7 +426,7 @@ fn demand<'t>(table: &mut Table<'t>) -> Result<Option<Placed<'t, Option<Rate>>>,
     }
 }
 
-/// The key `app`: what can be a file's name.
+/// The key `app`: a text that can be the name of a file.
 fn file_name(table: &mut Table<'_>) -> Result<Option<String>, ConfigError> {
     let Some(Placed { value, place }) = table.text("app")? else { return Ok(None) };
     match format!("app:{value}").parse::<Match>() {

@@ -1,16 +1,16 @@
-//! From the tables `[[police]]` to valid policing points, and the flows of their copies.
+//! Turns the tables `[[police]]` into valid policing points, and makes the flows of their copies.
 
 use fairweir_core::phantom::plan::{Deviation, RATE_MIN};
 use fairweir_core::phantom::{Bundle, BundleSpec, Class, Criterion, Plan, PlanSpec, Share};
 use fairweir_core::units::{Rate, Span, Time};
 
-use super::super::police::{Algorithm, POLICE_COPIES_MAX, Police, PoliceSize, QueueBy};
+use super::super::police::{Algorithm, By, POLICE_COPIES_MAX, Police, PoliceSize, QueueBy};
 use super::super::value::step_time;
 use super::super::{FLOWS_MAX, Flow, Group};
 use fairweir_config::plan::{self, Members};
 use fairweir_config::{ConfigError, Place, Placed, Table, not_one_of};
 
-/// Reads the policing points; where there are to be copies of one, its flows are copied, too.
+/// Reads the policing points; if a point has copies, its flows are copied too.
 pub(super) fn points(
     tables: Vec<Table<'_>>,
     segment: Option<Rate>,
@@ -19,7 +19,7 @@ pub(super) fn points(
     end: Time,
 ) -> Result<Vec<Police>, ConfigError> {
     let mut points: Vec<Police> = Vec::new();
-    // What one point copies does not belong to the next one.
+    // Flows copied for one point do not belong to the next point.
     let in_file = flows.len();
     for table in tables {
         let place = table.place();
@@ -47,7 +47,7 @@ pub(super) fn points(
     Ok(points)
 }
 
-/// Reads `[segment]`: what all points together let through.
+/// Reads `[segment]`: the rate of all points together.
 pub(super) fn segment(mut table: Table<'_>) -> Result<Rate, ConfigError> {
     let rate = table.parsed::<Rate>("rate")?;
     let rate = rate.ok_or_else(|| table.missing("rate", "a rate such as 1gbit"))?;
@@ -58,7 +58,7 @@ pub(super) fn segment(mut table: Table<'_>) -> Result<Rate, ConfigError> {
     Ok(rate.value)
 }
 
-/// When more is guaranteed than there is, if ever.
+/// The time at which more is guaranteed than there is, if ever.
 fn overbooked(points: &[Police], segment: Option<Rate>) -> Option<Time> {
     let mut steps: Vec<(Time, usize, Rate)> = Vec::new();
     for (index, point) in points.iter().enumerate() {
@@ -92,7 +92,7 @@ fn guarantees(table: &mut Table<'_>, end: Time) -> Result<Vec<(Time, Rate)>, Con
     Ok(all)
 }
 
-/// How many there are of a point, and how much later each begins than the one before.
+/// Number of copies of a point, and how much later each copy begins than the one before.
 struct Copies<'t> {
     count: u64,
     stagger: Span,
@@ -126,7 +126,8 @@ fn point<'t>(
     }
     let queue_by = [("flow", QueueBy::Flow), ("hash", QueueBy::Hash), ("one", QueueBy::One)];
     let queue_by = table.word("queue_by", &queue_by)?.map_or(QueueBy::Flow, |p| p.value);
-    let by = table.word("by", &[("model", false), ("daemon", true)])?;
+    let all = [("model", By::Model), ("daemon", By::Daemon), ("agreement", By::Agreement)];
+    let by = table.word("by", &all)?;
     let copies = Copies {
         place: table.find("count").unwrap_or_else(|| table.place()),
         count: table.integer("count", 1, POLICE_COPIES_MAX)?.map_or(1, |p| p.value),
@@ -138,14 +139,14 @@ fn point<'t>(
         Some(chosen) => chosen,
         None => (0..flows.len()).collect(),
     };
-    if let Some(by) = by.as_ref().filter(|by| by.value) {
+    if let Some(by) = by.as_ref().filter(|by| by.value != By::Model) {
         let is_whole = all.len() == flows.len() && copies.count == 1;
         if algorithm != Algorithm::BcPqp || !is_whole {
             let what = "the daemon polices by `bc-pqp`, and in the emulated home all flows or none";
             return Err(by.place.error(what));
         }
     }
-    let by_daemon = by.is_some_and(|by| by.value);
+    let by_daemon = by.as_ref().is_some_and(|by| by.value != By::Model);
     let guarantees = guarantees(&mut table, end)?;
     if segment.is_none() && !guarantees.is_empty() {
         return Err(place.error("a guarantee needs a table [segment] with its `rate`"));
@@ -166,6 +167,10 @@ fn point<'t>(
         let what = format!("`{}` knows weights of single queues only", algorithm.name());
         return Err(place.error(what));
     }
+    let agrees = by.as_ref().filter(|by| by.value == By::Agreement);
+    if let Some(by) = agrees.filter(|_| !matches!(spec.share, Share::Flows(_))) {
+        return Err(by.place.error("the groups are the classes of an agreement"));
+    }
     let plan = Plan::new(&spec).map_err(|e| sharing.error(&e, &rate.place))?;
     if let Some((bundle, place)) = &bundle {
         if algorithm != Algorithm::BcPqp || segment.is_some() {
@@ -185,7 +190,7 @@ fn point<'t>(
         size,
         without: without.map(|p| p.value),
         queue_by,
-        by_daemon,
+        by: by.map_or(By::Model, |by| by.value),
         guarantees,
         flows,
         class_of,
@@ -225,7 +230,7 @@ fn size(table: &mut Table<'_>, algorithm: Algorithm) -> Result<PoliceSize, Confi
     Ok(given.map_or(algorithm.size(), |p| p.value))
 }
 
-/// Which flows belong where; a class is recognised by a DSCP that stands for it.
+/// Assigns flows to classes; a class is recognised by a DSCP that stands for it.
 struct Choosing<'f> {
     groups: &'f [Group],
     flows: &'f [Flow],
@@ -259,8 +264,8 @@ impl Choosing<'_> {
         Ok(Some((0..chosen.len()).filter(|&i| chosen[i]).collect()))
     }
 
-    /// Gives every flow of the aggregate its class. If all of them were named, the last class takes
-    /// what no other does, which is nothing, since a plan needs one that does.
+    /// Gives every flow of the aggregate its class. If all flows were named, the last class takes
+    /// all traffic of no other class: there is none, but a plan needs such a class.
     fn settle(
         &self,
         mut spec: PlanSpec,
@@ -308,7 +313,7 @@ impl Members for Choosing<'_> {
     }
 }
 
-/// Whether all queues share by weight, without classes of several queues.
+/// Whether all queues share by weight and no class has several queues.
 fn is_flat(share: &Share) -> bool {
     match share {
         Share::Flows(_) => true,
@@ -328,7 +333,7 @@ fn undivided<'c>(classes: &'c mut [Class], found: &mut Vec<&'c mut Class>) {
     }
 }
 
-/// The copies of a point but the first, with flows of their own.
+/// The copies of a point except the first, with flows of their own.
 fn copied(
     police: &Police,
     copies: &Copies<'_>,

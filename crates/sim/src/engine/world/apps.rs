@@ -1,4 +1,4 @@
-//! Flows: what their applications want.
+//! Flows: carries out what their applications want.
 
 use fairweir_core::units::Time;
 use fairweir_scenario::app::Want;
@@ -13,7 +13,7 @@ impl World<'_> {
         self.serve(now, flow);
     }
 
-    /// Does what the application of a flow wants.
+    /// Carries out what the application of a flow wants.
     pub(super) fn serve(&mut self, now: Time, flow: usize) {
         while let Some(want) = self.flows[flow].app.poll_want() {
             self.satisfy(now, flow, want);

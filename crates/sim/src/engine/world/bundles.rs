@@ -1,4 +1,4 @@
-//! Bundles of the sending hosts: who answers whose congestion signals.
+//! Bundles of the sending hosts: which connections answer for which congestion signals.
 
 use fairweir_core::delegate::{Answer, Bundle, MemberId, Phase, Sample, Target};
 use fairweir_core::units::{Bytes, Span, Time};
@@ -8,13 +8,13 @@ use super::super::connection::{Connection, Membership};
 use super::{Source, World};
 use crate::tcp::{Ack, Signal, Signals};
 
-/// How often a bundle without delegation is looked at.
+/// Interval at which a bundle without delegation is recorded.
 const TICK: Span = Span::millis(100);
 
 /// A bundle of the scenario, as it is played.
 #[derive(Debug)]
 pub(super) struct PlayedBundle {
-    /// `None` if its connections are to be as they are.
+    /// `None` if its connections are left unchanged.
     core: Option<Bundle>,
     pub(super) samples: BundleSamples,
     source: usize,
@@ -30,7 +30,7 @@ impl World<'_> {
         }
     }
 
-    /// Which place a new connection of a flow has.
+    /// The role of a new connection of a flow.
     pub(super) fn join_bundle(&mut self, flow: usize) -> Option<Membership> {
         let group = self.flows[flow].group;
         let roles = || self.scenario.bundles.iter().map(|bundle| bundle.role_of(group));
@@ -48,7 +48,7 @@ impl World<'_> {
         }
     }
 
-    /// Signals of a connection that is over, or of one that is open at the end.
+    /// Records the signals of a connection that is over, or that is still open at the end.
     fn record_signals(&mut self, Membership { bundle, id, free }: Membership) {
         let PlayedBundle { core, samples, .. } = &mut self.bundles[bundle];
         let Some(core) = core else { return };
@@ -84,7 +84,7 @@ impl World<'_> {
         tell(core, id, connection, packet);
     }
 
-    /// A timer of a server has passed.
+    /// A timer of a server has expired.
     pub(super) fn hear_timeout(&mut self, now: Time, index: u32) {
         let connection = &mut self.connections[index];
         let place = connection.membership;
@@ -127,7 +127,7 @@ fn answer(core: &mut Bundle, now: Time, id: MemberId, signal: Signal) -> Answer 
     }
 }
 
-/// Tells the bundle what a sender knows.
+/// Tells the bundle the state of a sender.
 fn tell(core: &mut Bundle, id: MemberId, connection: &Connection, (segment, packet): (u64, Bytes)) {
     let sender = &connection.sender;
     let (Some((cwnd_cut, phase)), Some(rtt)) = (sender.growth(), sender.srtt()) else { return };

@@ -37,7 +37,7 @@ impl World<'_> {
         self.deadlines.set(DOWNLINK, self.downlink.next_departure());
     }
 
-    /// Takes what the downlink has dropped out of the books.
+    /// Removes packets that the downlink has dropped from the counts of packets under way.
     pub(super) fn account_for_lost_down(&mut self, now: Time) {
         while let Some(dropped) = self.downlink.poll_drop() {
             if !dropped.random {
@@ -89,12 +89,12 @@ impl World<'_> {
         self.deadlines.set(stage.source, stage.next_departure());
     }
 
-    /// Takes a packet that has some hops behind it through the others, to its receiver.
+    /// Takes a packet that has passed `done` hops through the remaining ones, to its receiver.
     fn pass(&mut self, now: Time, mut packet: Packet<Down>, mut done: usize) {
         let group = self.seen_as(now, packet.body);
         self.move_waiting(now, packet.body, group);
         let has_router = self.home.router(group).is_some();
-        // At the link it was counted in the class of its flow.
+        // At the link the packet was counted in the class of its flow.
         let by = self.flows[self.flow_of(packet.body)].group;
         while let Some(Hop { stage, class }) = self.home.hop(group, done) {
             packet.class = class;
@@ -115,9 +115,9 @@ impl World<'_> {
         self.receive(now, packet.body);
     }
 
-    /// Before the first packet of a connection that was decided meanwhile: what waits of it goes into its group.
-    /// A kernel leaves it where it is, so that it is overtaken; here paths keep the order. There is one stage
-    /// where connections are decided late.
+    /// Called before the first packet of a connection that was decided meanwhile: moves its waiting
+    /// packets to its group. A kernel leaves them where they are, so that they are overtaken; here
+    /// paths keep the order. There is only one stage where connections are decided late.
     fn move_waiting(&mut self, now: Time, body: Down, group: usize) {
         let (DownKind::SynAck | DownKind::Data(..)) = body.kind else { return };
         let first = self.flows[self.flow_of(body)].seen_as.first;

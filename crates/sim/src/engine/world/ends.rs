@@ -1,4 +1,4 @@
-//! Both ends of the connections: what they send, their timers, how they begin and end.
+//! Both ends of the connections: their packets, their timers, how they begin and end.
 
 use fairweir_core::units::Time;
 use fairweir_scenario::Flow;
@@ -48,7 +48,7 @@ impl World<'_> {
         self.flows[flow].slots.get(slot as usize).copied().flatten()
     }
 
-    /// Sends what a sender may send now.
+    /// Sends all packets that a sender may send now.
     pub(super) fn transmit(&mut self, now: Time, index: u32) {
         let Connection { flow, .. } = self.connections[index];
         let sizes = self.flows[flow].sizes;
@@ -72,8 +72,8 @@ impl World<'_> {
         }
     }
 
-    /// Makes sure that a timer of the connection that is `due` is heard. A deadline that moved to a
-    /// later time is left where it is: it is put right when it fires, not with every packet.
+    /// Makes sure that a timer of the connection fires when it is `due`. A deadline that moved to a
+    /// later time is left unchanged: it is corrected when it fires, not with every packet.
     pub(super) fn watch(&mut self, index: u32, due: Option<Time>) {
         let Some(due) = due else { return };
         let source = self.connections[index].timer_source;

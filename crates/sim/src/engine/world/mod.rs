@@ -1,17 +1,17 @@
-//! Everything that is there during a run, and what happens when.
+//! The state of a run, and the dispatch of its events.
 //!
 //! | file | its job |
 //! |---|---|
-//! | `setup` | from a scenario to a world at time zero |
+//! | `setup` | makes a world at time zero from a scenario |
 //! | `down` | packets on their way from the servers to the home |
-//! | `police` | what becomes of them at policing points on that way |
+//! | `police` | the fate of these packets at policing points on that way |
 //! | `up` | packets on their way from the home to the servers |
 //! | `resends` | handshakes and requests that were lost and are sent again |
-//! | `ends` | both ends of the connections: what they send, their timers, how they begin and end |
+//! | `ends` | both ends of the connections: their packets, their timers, how they begin and end |
 //! | `bundles` | connections that answer each other's congestion signals |
-//! | `apps` | flows: what their applications want |
+//! | `apps` | flows: carries out what their applications want |
 //! | `probes` | the probe of the access link |
-//! | `windows` | what the receiving hosts see of connections, and how far they open their windows |
+//! | `windows` | the receiving hosts' measurements of connections, and the windows that they open |
 
 use std::net::Ipv6Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -51,7 +51,7 @@ use resends::{Lost, Resends};
 /// How often progress is reported and cancellation is checked.
 const PROGRESS_INTERVAL: Span = Span::secs(1);
 
-/// What a deadline is of.
+/// The event that a deadline stands for.
 #[derive(Clone, Copy, Debug)]
 enum Source {
     Progress,
@@ -61,7 +61,7 @@ enum Source {
     Bundle(usize),
     /// A departure of a shaper among the policing points.
     Shapers,
-    /// What was lost and is sent again.
+    /// A lost packet that is sent again.
     Resend,
     /// Arrivals at the link, from the servers of a path.
     DownLine(usize),
@@ -97,12 +97,12 @@ const SHAPERS: usize = 4;
 struct Flow {
     app: App,
     group: usize,
-    /// As what the home counts its connections.
+    /// The groups in which the home counts its connections.
     seen_as: SeenAs,
     sizes: Sizes,
     /// Payload of a full packet.
     segment: Bytes,
-    /// Where its packets travel.
+    /// Index of the path that its packets take.
     path: usize,
     /// Its connections by the application's slots.
     slots: Vec<Option<u32>>,
@@ -116,8 +116,8 @@ struct Flow {
     seed: u64,
 }
 
-/// From the first byte of a response until the daemon knows for which site it is: the extension
-/// waits no longer for more to tell.
+/// Time from the first byte of a response until the daemon knows to which site it belongs: the
+/// extension waits no longer for further reports.
 const TOLD_WITHIN: Span = Span::millis(20);
 
 impl Flow {
@@ -129,7 +129,7 @@ impl Flow {
         }
     }
 
-    /// The payload of a full packet, and its size.
+    /// The payload of a full packet, and its L2 size.
     fn full_packet(&self) -> (u64, Bytes) {
         let segment = self.segment.as_u64();
         (segment, self.sizes.data(segment as u32))
@@ -145,7 +145,7 @@ struct Path {
     up_source: usize,
 }
 
-/// What became of the packets of one direction; what is sent again counts again.
+/// Counts of the packets of one direction, by fate; a packet that is sent again counts again.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     sent: u64,
@@ -159,7 +159,7 @@ impl Tally {
     }
 }
 
-/// A run: everything that happens before the first deadline has happened.
+/// A run: all events before the first deadline have been processed.
 pub(super) struct World<'s> {
     scenario: &'s Scenario,
     deadlines: Deadlines,
@@ -169,9 +169,9 @@ pub(super) struct World<'s> {
     downlink: Link<Down>,
     uplink: Link<Up>,
     home: Home<Down>,
-    /// One for each stage, if it probes.
+    /// The prober of each stage; `None` if the stage does not probe.
     probers: Vec<Option<HostProber>>,
-    /// One for each stage, if it divides the link with others.
+    /// The peers of each stage; `None` if it does not divide the link with others.
     peers: Vec<Option<Peers>>,
     flows: Vec<Flow>,
     connections: Connections,
@@ -201,8 +201,8 @@ impl<'s> World<'s> {
         let end = self.scenario.end();
         let mut clock = Time::ZERO;
         while let Some((due, source)) = self.deadlines.first().filter(|(at, _)| *at <= end) {
-            // A timer that was set for an instant that has passed fires at once: time does not go
-            // back, or packets would be sent before what caused them.
+            // A timer set for an instant in the past fires at once: time does not go back, as
+            // otherwise packets would be sent before their causes.
             let now = due.max(clock);
             clock = now;
             match self.sources[source] {
@@ -261,7 +261,7 @@ impl<'s> World<'s> {
         Ok(())
     }
 
-    /// What was seen, after the end.
+    /// The records of the run, after its end.
     pub(super) fn ended(mut self) -> Ended {
         self.end_bundles();
         let bundled = self.bundles.into_iter().map(|bundle| bundle.samples).collect();
@@ -290,12 +290,12 @@ impl<'s> World<'s> {
         self.watcher = watcher;
     }
 
-    /// What other hosts say to that of a stage.
+    /// The reports of other hosts to the host of a stage.
     fn beside(&mut self, now: Time, stage: usize) -> Beside {
         self.peers[stage].as_mut().map_or(Beside::Nobody, |peers| peers.handle_tick(now).clone())
     }
 
-    /// The host of a stage says what was decided; the others hear it at once.
+    /// The host of a stage reports its decision; the other hosts receive it at once.
     fn say(&mut self, now: Time, stage: usize) {
         let (decision, link) = self.home.stages[stage].seen();
         let said = self.peers[stage].as_mut().and_then(|peers| peers.say(decision, link, now));

@@ -1,4 +1,4 @@
-//! What becomes of packets at the policing points before the downlink.
+//! The fate of packets at the policing points before the downlink.
 
 use fairweir_core::units::Time;
 use fairweir_scenario::link::Packet;
@@ -7,12 +7,12 @@ use fairweir_scenario::police::Fate;
 use super::super::packet::{Down, DownKind};
 use super::{DOWNLINK, SHAPERS, World};
 
-/// Sets the flows of datagrams and probes apart from those of connections.
+/// Distinguishes the flows of datagrams and probes from those of connections.
 const DATAGRAMS: u64 = 1 << 62;
 const PROBES: u64 = 1 << 63;
 
 impl World<'_> {
-    /// Takes a packet past its policing point, if it has one, to the downlink.
+    /// Takes a packet through its policing point, if it has one, to the downlink.
     pub(super) fn police(&mut self, now: Time, packet: Packet<Down>) {
         let is_probe = matches!(packet.body.kind, DownKind::Echoed { .. });
         if self.police.is_empty() || is_probe {
@@ -33,7 +33,7 @@ impl World<'_> {
         }
     }
 
-    /// Takes what has left a shaper to the downlink.
+    /// Takes packets that have left a shaper to the downlink.
     pub(super) fn leave_shapers(&mut self, now: Time) {
         while let Some((at, packet)) = self.police.poll_departure(now) {
             self.offer(at, packet);
@@ -43,7 +43,7 @@ impl World<'_> {
         self.deadlines.set(DOWNLINK, self.downlink.next_departure());
     }
 
-    /// Hands a packet to the downlink, with the flow that its addresses and ports say.
+    /// Hands a packet to the downlink, with the flow that its addresses and ports imply.
     fn offer(&mut self, now: Time, packet: Packet<Down>) {
         let Down { to, kind } = packet.body;
         let flow = match kind {

@@ -10,7 +10,7 @@ use fairweir_scenario::{ETHERNET_HEADER, LIE_SLOW_MAX, Lie, Reflector};
 use super::super::packet::{Down, DownKind, Up, UpKind};
 use super::{DOWNLINK, UPLINK, World};
 
-/// The prober of a host: the schedule of the daemon's probe, and where its packets travel.
+/// The prober of a host: the schedule of the daemon's probe, and the path of its packets.
 #[derive(Debug)]
 pub(super) struct HostProber {
     schedule: Prober<u64, ()>,
@@ -23,7 +23,7 @@ pub(super) struct HostProber {
 }
 
 impl HostProber {
-    /// A prober whose first request goes at `start`.
+    /// A prober that sends its first request at `start`.
     pub(super) fn new(
         reflector: Reflector,
         seed: u64,
@@ -46,12 +46,12 @@ impl HostProber {
 }
 
 impl World<'_> {
-    /// What the probe of a stage has measured since the last tick.
+    /// The measurements of a stage's probe since the last tick.
     pub(super) fn probe_sample(&mut self, now: Time, stage: usize) -> Option<ProbeSample> {
         self.probers.get_mut(stage)?.as_mut().map(|prober| prober.schedule.take_sample(now))
     }
 
-    /// Sends a request, and says when the next one goes.
+    /// Sends a request, and returns when the next one is due.
     pub(super) fn probe(&mut self, now: Time, stage: usize) {
         let in_use = self.home.stages[stage].rate() >= IN_USE;
         let Some(prober) = &mut self.probers[stage] else { return };
@@ -68,7 +68,7 @@ impl World<'_> {
         self.deadlines.set(UPLINK, self.uplink.next_departure());
     }
 
-    /// Which path a stage's requests take.
+    /// The path that a stage's requests take.
     pub(super) fn probe_path(&self, stage: usize) -> usize {
         self.probers[stage].as_ref().map_or(0, |prober| prober.path)
     }
@@ -93,14 +93,14 @@ impl World<'_> {
         }
     }
 
-    /// Whether a packet passes the queue of the downlink by.
+    /// Whether a packet bypasses the queue of the downlink.
     pub(super) fn evades(&self, body: &Down) -> bool {
         let DownKind::Echoed { .. } = body.kind else { return false };
         let prober = self.probers[body.to as usize].as_ref();
         prober.is_some_and(|p| p.reflector.lie == Lie::Fast)
     }
 
-    /// An answer has reached the host; its own classes do not hold it up.
+    /// An answer has reached the host; the host's own classes do not delay it.
     pub(super) fn handle_echo(&mut self, now: Time, stage: usize, id: u64) {
         self.down.arrived += 1;
         if let Some(prober) = &mut self.probers[stage] {
@@ -114,7 +114,7 @@ impl World<'_> {
     }
 }
 
-/// An IP packet of 64 bytes.
+/// Size of a probe: an IP packet of 64 bytes.
 const SIZE: Bytes = Bytes::new(64 + ETHERNET_HEADER);
-/// With less than this the link is idle.
+/// Below this rate the link counts as idle.
 const IN_USE: Rate = Rate::kbit(100);

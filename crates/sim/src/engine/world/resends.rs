@@ -1,7 +1,7 @@
 //! Handshakes and requests that were lost and are sent again.
 //!
-//! A sender knows when an answer is due, and the simulator knows what was lost: so nothing is sent
-//! twice in vain, even if queues delay the answer.
+//! A sender knows when an answer is due, and the simulator knows what was lost. So a packet is sent
+//! again only if it was lost, even if queues delay the answer.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use fairweir_core::units::{Span, Time};
 use super::super::packet::{Up, UpKind};
 use super::{RESEND, World};
 
-/// What was lost.
+/// A packet that was lost.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Lost {
     /// The SYN-ACK of this connection.
@@ -19,15 +19,15 @@ pub(super) enum Lost {
     Up(Up),
 }
 
-/// What is sent again, and when; of one instant what was lost first.
+/// Packets to send again, and when; of those due at one instant, the one lost first comes first.
 #[derive(Debug, Default)]
 pub(super) struct Resends {
     waiting: BTreeMap<(Time, u64), Lost>,
-    /// How many there ever were.
+    /// Number of losses so far.
     lost: u64,
 }
 
-/// After that a SYN or SYN-ACK is sent again. Source: RFC 6298 §2.1; Linux does so for a SYN
+/// Time after which a SYN or SYN-ACK is sent again. Source: RFC 6298 §2.1; Linux does so for a SYN
 /// without doubling, four times.
 const HANDSHAKE_TIMEOUT: Span = Span::secs(1);
 

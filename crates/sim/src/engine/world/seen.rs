@@ -1,18 +1,18 @@
-//! What tests see of a world.
+//! Views of a world for tests.
 
 use fairweir_core::units::Span;
 
 use super::World;
 
-/// What a world keeps.
+/// The memory use of a world.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct Footprint {
-    /// Connections that there ever were.
+    /// Number of connections opened so far.
     pub(in super::super) opened: u64,
-    /// Places of connections.
+    /// Number of places of connections.
     pub(in super::super) places: usize,
     pub(in super::super) sources: usize,
-    /// Packets for which there is room on paths.
+    /// Number of packets for which there is room on paths.
     pub(in super::super) packets_room: usize,
 }
 
@@ -22,7 +22,7 @@ impl World<'_> {
         self.flows.iter().map(|flow| format!("{:?}", flow.app)).collect()
     }
 
-    /// Packets under way down and up, and connections whose places are not free.
+    /// Number of packets under way down and up, and of connections whose places are not free.
     pub(in super::super) fn left(&self) -> (u64, u64, usize) {
         let (places, free) = self.connections.places();
         (self.down.under_way(), self.up.under_way(), places - free)

@@ -1,4 +1,4 @@
-//! From a scenario to a world at time zero.
+//! Makes a world at time zero from a scenario.
 
 use fairweir_core::agreement::peers::Peers;
 use fairweir_core::policy::tree_of;
@@ -32,7 +32,9 @@ impl<'s> World<'s> {
         control: Control,
         seed: u64,
     ) -> Result<World<'s>, PlayError> {
-        if scenario.devices.iter().any(|device| device.via_proxy || device.loss_ppm > 0) {
+        if scenario.agreed().is_some()
+            || scenario.devices.iter().any(|device| device.via_proxy || device.loss_ppm > 0)
+        {
             return Err(PlayError::LabOnly);
         }
         let mut random = SplitMix64::new(seed);
@@ -77,8 +79,8 @@ impl<'s> World<'s> {
         index
     }
 
-    /// The router's stage, which has a class for each device, and behind it those of the devices;
-    /// without devices the one host's.
+    /// Adds the router's stage, which has a class for each device, and behind it the stages of the
+    /// devices; without devices, only the stage of the one host.
     fn add_stages(&mut self, control: Control, random: &mut SplitMix64) -> Result<(), PlayError> {
         let Scenario { groups, devices, device_of, .. } = self.scenario;
         if devices.is_empty() {
@@ -98,8 +100,8 @@ impl<'s> World<'s> {
         Ok(())
     }
 
-    /// Adds a stage with a class for each of `weights`, behind those that there are; `classes` says
-    /// which groups pass, and as which class.
+    /// Adds a stage with a class for each of `weights`, behind the existing stages; `classes` gives
+    /// the groups that pass it, and the class of each.
     fn add_stage(
         &mut self,
         control: Control,
@@ -129,7 +131,7 @@ impl<'s> World<'s> {
             None => Box::new(CrabPrinted::new(&weights.weights(), remembered)?),
         };
         let stage = self.home.stages.len();
-        // The daemon's clock knows nothing of the scenario's.
+        // The daemon's clock is not aligned with the scenario's.
         let phase = Span::nanos(1 + random.below(tuning.tick.as_nanos()));
         let first = start + phase;
         self.add_source(Source::Begin(stage), Some(start));
@@ -143,7 +145,7 @@ impl<'s> World<'s> {
             HostProber::new(reflector, random.draw(), first, path, source)
         });
         self.probers.push(prober);
-        // Behind a router that divides there is nothing left to agree on.
+        // Behind a router that divides the link there is nothing left to agree on.
         let is_peer = control == Control::Fairweir && !self.home.has_router;
         self.peers.push(is_peer.then(|| Peers::new(stage as u64 + 1)));
         let packet_max = Bytes::new(u64::from(self.scenario.link.mtu) + ETHERNET_HEADER);

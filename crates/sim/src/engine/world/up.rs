@@ -43,7 +43,7 @@ impl World<'_> {
         self.deadlines.set(UPLINK, self.uplink.next_departure());
     }
 
-    /// Takes what the uplink has dropped out of the books, and has sent again what must arrive.
+    /// Removes packets that the uplink dropped from the counts, and resends those that must arrive.
     pub(super) fn account_for_lost_up(&mut self, now: Time) {
         while let Some(dropped) = self.uplink.poll_drop() {
             self.up.dropped += 1;

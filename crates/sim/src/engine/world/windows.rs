@@ -1,5 +1,5 @@
-//! What the receiving hosts and the router before them see of connections, and how far they open the
-//! windows.
+//! What the receiving hosts and the router in front of them measure of connections, and how far
+//! they open the windows.
 
 use fairweir_core::receiver::ConnectionSample;
 use fairweir_core::units::{Bytes, Span, Time};
@@ -8,7 +8,7 @@ use super::super::home::Hop;
 use super::World;
 
 impl World<'_> {
-    /// A stage's controller starts; it knows nothing of what was before.
+    /// A stage's controller starts; it knows nothing of earlier measurements.
     pub(super) fn begin(&mut self, now: Time, stage: usize) {
         self.connections_at(now, stage);
         for (_, connection) in self.connections.open_ones() {
@@ -19,7 +19,7 @@ impl World<'_> {
         self.open_windows(stage);
     }
 
-    /// What the host or router of a stage has seen of its connections since the last tick.
+    /// What the host or router of a stage has measured of its connections since the last tick.
     pub(super) fn connections_at(&mut self, now: Time, stage: usize) -> Vec<ConnectionSample> {
         let mut samples = Vec::new();
         let is_router = stage == 0 && self.home.has_router;
@@ -73,7 +73,7 @@ impl World<'_> {
         samples
     }
 
-    /// Opens the windows at the host or router of a stage as far as it wants them.
+    /// Opens the windows at the host or router of a stage as far as the stage wants.
     pub(super) fn open_windows(&mut self, stage: usize) {
         let windows = &self.home.stages[stage].windows;
         let mut bounds: Vec<(u64, Bytes)> =
@@ -92,7 +92,7 @@ impl World<'_> {
         }
     }
 
-    /// A connection that begins has the window that its host, and its router, gives to new ones.
+    /// Gives a new connection the window that its host, and its router, set for new ones.
     pub(super) fn open_first_window(&mut self, index: u32) {
         let flow = &self.flows[self.connections[index].flow];
         if !flow.has_window {
@@ -114,7 +114,7 @@ impl World<'_> {
     }
 }
 
-/// Places are reused, so the serial number is a part of what a connection is known by.
+/// Places are reused, so the serial number is part of a connection's identity.
 fn id(index: u32, serial: u64) -> u64 {
     (serial << 32) | u64::from(index)
 }

@@ -1,16 +1,16 @@
-//! CUBIC: a window that is a cubic function of the time since it was cut last.
+//! CUBIC: a window that is a cubic function of the time since the last cut.
 //!
-//! W(t) = C·(t − K)³ + W_max with K = ∛((W_max − cwnd)/C): fast up to the window at which something
-//! was lost, slow about it, fast beyond; never slower than Reno would be. A loss leaves β of the
-//! window. Source: RFC 9438. Linux differs from it thus, and so does this: the target is W(t + min
-//! RTT) with time since the last ACK-driven update of at least a millisecond; Reno's increase in the
-//! friendly region stays 3(1−β)/(1+β) per round also above W_max; until something is lost for the
-//! first time the window grows by at least 5 % a round; after a timeout nothing is remembered.
+//! W(t) = C·(t − K)³ + W_max with K = ∛((W_max − cwnd)/C): growth is fast below the window of the
+//! last loss, slow around it and fast above it, and never slower than Reno's. A loss leaves β of
+//! the window. Source: RFC 9438. Linux and this code differ from it in four points. The target is
+//! W(t + min RTT), with time since the last ACK-driven update of at least a millisecond. Reno's
+//! increase in the friendly region stays 3(1−β)/(1+β) per round also above W_max. Until the first
+//! loss the window grows by at least 5 % a round. After a timeout nothing is remembered.
 //!
-//! Slow start ends early by HyStart (Ha and Rhee, Computer Networks 55(9), 2011), from a window of
-//! 16 on: if ACKs that follow each other within 2 ms span half the smallest RTT, or if the least of
-//! eight and more RTTs of a round is an eighth above the smallest (4 to 16 ms). Unlike HyStart++ (RFC
-//! 9406), Linux keeps the ACK train test and has no second, slower phase.
+//! HyStart (Ha and Rhee, Computer Networks 55(9), 2011) ends slow start early, from a window of 16
+//! on: if ACKs that follow each other within 2 ms span half the smallest RTT, or if the smallest of
+//! eight or more RTTs of a round is an eighth above the smallest RTT of all (4 to 16 ms). Unlike
+//! HyStart++ (RFC 9406), Linux keeps the ACK train test and has no second, slower phase.
 
 use fairweir_core::units::{Span, Time};
 
@@ -19,10 +19,10 @@ use super::{AckSample, WINDOW_AFTER_LOSS_MIN, Window};
 
 #[derive(Clone, Debug)]
 pub(in crate::tcp) struct Cubic {
-    /// The window at which something was lost, less if that is going down; 0 before.
+    /// The window at the last loss, or less if these windows are falling; 0 before the first loss.
     window_max: f64,
     epoch: Option<Epoch>,
-    /// Packets that are to be acknowledged for one packet more.
+    /// Number of acknowledged packets for which the window grows by one packet.
     per_packet: u32,
     rtt_min: Option<Span>,
     hystart: HyStart,
@@ -35,10 +35,10 @@ struct Epoch {
     updated: Time,
     /// The window at the last update.
     cwnd: u32,
-    /// K, and where the function is flat.
+    /// K, the time at which the function is flat; below, its value there.
     plateau_after_s: f64,
     plateau: f64,
-    /// What Reno's window would be.
+    /// The window that Reno would have.
     reno: f64,
 }
 
@@ -80,7 +80,7 @@ impl Cubic {
         ssthresh(window)
     }
 
-    /// Time in which nothing was sent is no time in which the window may grow (§5.8).
+    /// Time in which nothing was sent does not let the window grow (§5.8).
     pub(super) fn handle_restart(&mut self, now: Time, idle: Span) {
         if let Some(epoch) = &mut self.epoch {
             epoch.start = (epoch.start + idle).min(now);
@@ -88,7 +88,7 @@ impl Cubic {
     }
 
     fn handle_rtt(&mut self, rtt: Span, sample: &AckSample, window: &mut Window) {
-        // The queue that a recovery leaves behind says nothing.
+        // RTTs say nothing while there is still the queue that a recovery leaves behind.
         if self.epoch.is_some_and(|epoch| sample.now.since(epoch.start) < SETTLE) {
             return;
         }
@@ -100,7 +100,7 @@ impl Cubic {
         }
     }
 
-    /// How fast the window grows from now on.
+    /// Updates the speed at which the window grows.
     fn update(&mut self, now: Time, cwnd: u32, acked: u32) {
         let window_max = self.window_max;
         let epoch = match &mut self.epoch {
@@ -148,12 +148,12 @@ impl Cubic {
     }
 }
 
-/// What a loss leaves of a window.
+/// The window that remains after a loss.
 pub(super) fn ssthresh(cwnd: u32) -> u32 {
     ((f64::from(cwnd) * BETA) as u32).max(WINDOW_AFTER_LOSS_MIN)
 }
 
-/// Finds the end of slow start before something is lost.
+/// Finds the end of slow start before a packet is lost.
 #[derive(Clone, Debug, Default)]
 struct HyStart {
     is_found: bool,
@@ -213,7 +213,7 @@ fn cube_root(x: f64) -> f64 {
     if x <= 0.0 {
         return 0.0;
     }
-    // A third of the exponent is a start within a factor of two.
+    // A third of the exponent gives a start value within a factor of two.
     let mut root = f64::from_bits(x.to_bits() / 3 + (1023 - 1023 / 3) * (1 << 52));
     for _ in 0..CUBE_ROOT_STEPS {
         root = (2.0 * root + x / (root * root)) / 3.0;
@@ -221,21 +221,21 @@ fn cube_root(x: f64) -> f64 {
     root
 }
 
-/// β_cubic (RFC 9438 §4.6), in Linux 717/1024.
+/// β_cubic (RFC 9438 §4.6); 717/1024 as in Linux.
 const BETA: f64 = 717.0 / 1024.0;
-/// C (RFC 9438 §5.1), in packets/s³; in Linux 410/1024.
+/// C (RFC 9438 §5.1), in packets/s³; Linux uses 410/1024.
 const C: f64 = 0.4;
-/// α_cubic (RFC 9438 §4.3): Reno's increase per round that goes with β.
+/// α_cubic (RFC 9438 §4.3): Reno's increase per round that matches β.
 const RENO_INCREASE: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
-/// 1.5-fold growth per round (RFC 9438 §4.2).
+/// The fastest growth: 1.5-fold per round (RFC 9438 §4.2).
 const PER_PACKET_MIN: u32 = 2;
-/// 5 % per round.
+/// The slowest growth before the first loss: 5 % per round.
 const PER_PACKET_AT_FIRST: u32 = 20;
 /// At its target, the window grows by 1 % of a packet per round.
 const SLOWEST: f64 = 100.0;
 /// A jiffy of Linux at 1000 Hz.
 const UPDATE_MIN: Span = Span::millis(1);
-/// While the window stands still, the target is computed so often.
+/// While the window does not change, the target is computed once in this time.
 const UPDATE_MAX: Span = Span::nanos(31_250_000);
 /// Time after the start of an epoch in which RTTs are ignored.
 const SETTLE: Span = Span::secs(1);
@@ -245,7 +245,7 @@ const HYSTART_WINDOW_MIN: u32 = 16;
 const HYSTART_SAMPLES: u32 = 8;
 /// Linux's `hystart_ack_delta`.
 const TRAIN_GAP_MAX: Span = Span::millis(2);
-/// What a train may be longer for the lumps of senders and receivers; below 2 Gbit/s it is this.
+/// Allowance in a train's length for lumps of senders and receivers; below 2 Gbit/s it is this value.
 const TRAIN_ALLOWANCE: Span = Span::millis(1);
 /// Linux's `HYSTART_DELAY_MIN` and `HYSTART_DELAY_MAX`.
 const RISE_MIN: Span = Span::millis(4);
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn the_window_follows_the_closed_form() {
-        // 300 packets are cut to 210: K = ∛(90/0.4) = 6.08 s; then back at 300, and flat.
+        // 300 packets are cut to 210: K = ∛(90/0.4) = 6.08 s; then 300 is reached again, and flat.
         let rtt = Span::millis(100);
         let mut cubic = Cubic::new();
         let mut window = Window { cwnd: 300, ssthresh: 0, count: 0 };

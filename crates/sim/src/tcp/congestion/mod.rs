@@ -1,8 +1,8 @@
-//! Congestion control: how large the window is.
+//! Congestion control: the size of the window.
 //!
-//! Each is a state machine that sees every ACK and may change the [`Window`]; loss recovery asks it
-//! how far to cut. Reno, CUBIC and Vegas leave the window alone while a recovery reduces it; BBR
-//! sets it always, and its own pacing rate.
+//! Each control is a state machine that sees every ACK and may change the [`Window`]; loss recovery
+//! asks it how far to cut. Reno, CUBIC and Vegas do not change the window while a recovery reduces
+//! it; BBR always sets it, and its own pacing rate.
 
 use fairweir_core::units::{Rate, Span, Time};
 use fairweir_scenario::CongestionControl;
@@ -23,7 +23,7 @@ use vegas::Vegas;
 #[derive(Clone, Debug)]
 pub(super) struct Window {
     pub(super) cwnd: u32,
-    /// Below it, the window grows by slow start.
+    /// Below this window, growth is by slow start.
     pub(super) ssthresh: u32,
     /// Packets acknowledged towards the next increase.
     pub(super) count: u32,
@@ -38,7 +38,7 @@ impl Window {
         self.cwnd < self.ssthresh
     }
 
-    /// Grows by a packet for each acknowledged, up to ssthresh; says how many are left over.
+    /// Grows by a packet for each acknowledged one, up to ssthresh; returns how many are left over.
     fn slow_start(&mut self, acked: u32) -> u32 {
         let grown = (self.cwnd + acked).min(self.ssthresh).min(WINDOW_MAX).max(self.cwnd);
         let rest = acked - (grown - self.cwnd);
@@ -48,7 +48,7 @@ impl Window {
 
     /// Grows by a packet for every `per_packet` acknowledged (RFC 3465, counted in packets).
     fn increase(&mut self, per_packet: u32, acked: u32) {
-        // What was counted for a slower pace is worth one packet at most.
+        // Packets counted towards a slower pace are worth at most one packet of growth.
         if self.count >= per_packet {
             self.count = 0;
             self.cwnd += 1;
@@ -58,34 +58,34 @@ impl Window {
         self.count %= per_packet;
     }
 
-    /// ssthresh as it should be remembered while the window shrinks unused (RFC 2861 §3.1).
+    /// The ssthresh to remember while the window shrinks unused (RFC 2861 §3.1).
     pub(super) fn ssthresh_remembered(&self) -> u32 {
         self.ssthresh.max(self.cwnd - self.cwnd / 4)
     }
 }
 
-/// What an ACK says to congestion control.
+/// The input of congestion control from one ACK.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AckSample {
     pub(super) now: Time,
     pub(super) state: State,
-    /// Packets that it acknowledges, and that it shows to be lost.
+    /// Packets that it acknowledges; below, packets that it shows to be lost.
     pub(super) acked: u32,
     pub(super) lost: u32,
-    /// All packets that were ever delivered and lost; they wrap around.
+    /// Total packets ever delivered, and lost; both counts wrap around.
     pub(super) delivered_total: u32,
     pub(super) lost_total: u32,
-    /// Packets in flight now and before it.
+    /// Packets in flight now; below, before the ACK.
     pub(super) in_flight: u32,
     pub(super) in_flight_before: u32,
     /// RTT of the newest packet that it acknowledges.
     pub(super) rtt: Option<Span>,
     pub(super) rate: Option<RateSample>,
-    /// One more than the highest number acknowledged, and the next number.
+    /// One more than the highest number acknowledged; below, the number of the next packet.
     pub(super) acked_end: u64,
     pub(super) numbers_end: u64,
-    /// Whether the window may grow: it was used, and what is acknowledged is not only above
-    /// holes.
+    /// Whether the window may grow: it was used, and packets other than those above holes are
+    /// acknowledged.
     pub(super) may_grow: bool,
     pub(super) is_paced: bool,
 }
@@ -117,7 +117,7 @@ impl Congestion {
         }
     }
 
-    /// Whether it sets the window also during recovery, and its own pacing rate.
+    /// Whether it sets the window also during recovery, and has its own pacing rate.
     pub(super) fn is_model_based(&self) -> bool {
         matches!(self, Congestion::Bbr(_))
     }
@@ -136,7 +136,7 @@ impl Congestion {
         }
     }
 
-    /// Something was lost for the first time in a round; returns ssthresh.
+    /// A packet was lost for the first time in a round; returns ssthresh.
     pub(super) fn handle_congestion(&mut self, window: &Window) -> u32 {
         match self {
             Congestion::Reno | Congestion::Vegas(_) => reno::ssthresh(window.cwnd),
@@ -148,7 +148,7 @@ impl Congestion {
         }
     }
 
-    /// What a loss would leave of a window.
+    /// The window that would remain after a loss.
     pub(super) fn ssthresh(&self, cwnd: u32) -> u32 {
         match self {
             Congestion::Reno | Congestion::Vegas(_) => reno::ssthresh(cwnd),
@@ -166,7 +166,7 @@ impl Congestion {
         }
     }
 
-    /// Sending begins again after nothing was in flight for `idle`.
+    /// Sending begins again after nothing was in flight for a time of `idle`.
     pub(super) fn handle_restart(
         &mut self,
         now: Time,
@@ -200,9 +200,9 @@ impl Congestion {
     }
 }
 
-/// RFC 6928.
+/// The initial window in packets (RFC 6928).
 pub(super) const INITIAL_WINDOW: u32 = 10;
-/// The window that a loss leaves at least (RFC 5681 (4)).
+/// The smallest window after a loss (RFC 5681 (4)).
 const WINDOW_AFTER_LOSS_MIN: u32 = 2;
-/// More packets than any path here holds: 1.5 GB.
+/// The largest window: more packets than any path here holds, 1.5 GB.
 const WINDOW_MAX: u32 = 1 << 20;

@@ -1,7 +1,7 @@
 //! Vegas: a window that keeps a few packets in the queue.
 //!
-//! Once per round, what was expected without any queue (window / base RTT) is compared with what was
-//! achieved (window / smallest RTT of the round); the difference times the base RTT is the number of
+//! Once per round, the rate expected without any queue (window / base RTT) is compared with the rate
+//! achieved (window / smallest RTT of the round). The difference times the base RTT is the number of
 //! packets that the connection has in the queue. It is kept between [`ALPHA`] and [`BETA`]; slow
 //! start ends above [`GAMMA`]. Source: Brakmo and Peterson, IEEE JSAC 13(8), 1995, as in Linux: one
 //! window per round also in slow start, Reno's growth if a round has too few samples, Reno's cut.
@@ -13,9 +13,9 @@ use super::{AckSample, WINDOW_AFTER_LOSS_MIN, Window, reno};
 
 #[derive(Clone, Debug)]
 pub(in crate::tcp) struct Vegas {
-    /// The smallest RTT since sending last began; `None` until there is one.
+    /// The smallest RTT since sending last began; `None` before the first RTT.
     rtt_base: Option<Span>,
-    /// The smallest RTT of this round, and how many there were.
+    /// The smallest RTT of this round; below, the number of its RTTs.
     rtt_round: Option<Span>,
     samples: u32,
     /// The round ends when this number is acknowledged; `None` after a recovery, until the next ACK.
@@ -95,11 +95,11 @@ impl Vegas {
     }
 }
 
-/// The fewest packets in the queue.
+/// The queue is kept at no fewer packets than this.
 const ALPHA: u64 = 2;
-/// The most packets in the queue.
+/// The queue is kept at no more packets than this.
 const BETA: u64 = 4;
 /// The most packets in the queue during slow start.
 const GAMMA: u64 = 1;
-/// With fewer RTTs a round says nothing, since one or two may be delayed ACKs.
+/// A round with fewer RTTs says nothing, since one or two may come from delayed ACKs.
 const SAMPLES_MIN: u32 = 3;

@@ -1,11 +1,11 @@
-//! The sender's side of an established connection: flight, recovery, congestion control, pacing and
-//! timers put together.
+//! The sender's side of an established connection: it combines flight, recovery, congestion
+//! control, pacing and timers.
 //!
 //! Sending: a packet goes if the congestion window, the receiver's window, Nagle's algorithm and
-//! pacing let it, what is to be sent again first. ACKs: what is delivered, what is lost, what that
-//! does to recovery and to the window, and all timers. After what came in was handled, packets
-//! are drained by [`Connection::transmit`]; when there are no more, [`Connection::settle`] notes
-//! whether the window was used.
+//! pacing permit it; retransmissions come first. An ACK determines what is delivered and what is
+//! lost, its effect on recovery and on the window, and all timers. After an input was handled,
+//! packets are drained by [`Connection::transmit`]; when there are no more, [`Connection::settle`]
+//! notes whether the window was used.
 
 use fairweir_core::delegate::{Answer, Phase};
 use fairweir_core::units::{Bytes, Rate, Span, Time};
@@ -27,14 +27,14 @@ use usage::Usage;
 
 /// An established connection.
 ///
-/// Invariant: what was written = what has arrived + what is in flight + what has still to be sent,
-/// or less if something was sent twice.
+/// Invariant: payload written = payload arrived + payload in flight + payload still to be sent; the
+/// left side is less if payload was sent twice.
 #[derive(Clone, Debug)]
 pub(super) struct Connection {
     segment: u64,
     is_paced: bool,
     peer_window: u64,
-    /// Payload that has arrived, by the newest ACK.
+    /// Payload that has arrived, according to the newest ACK.
     arrived: u64,
     flight: Flight,
     rtt: Rtt,
@@ -51,17 +51,17 @@ pub(super) struct Connection {
     partial_end: u64,
     resent: u32,
     lost: u32,
-    /// Marks that have been acknowledged.
+    /// Number of marks that have been acknowledged.
     marked: u64,
 }
 
-/// The tail loss probe: one at a time.
+/// State of the tail loss probe; there is one at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Probe {
     None,
-    /// May go now, whatever the window.
+    /// May go now, whatever the window allows.
     Due,
-    /// Went with this number.
+    /// Went as the packet with this number.
     Sent(u64),
 }
 
@@ -104,7 +104,7 @@ impl Connection {
         self.timers.next()
     }
 
-    /// When pacing lets the next packet go, whether there is one or not.
+    /// When pacing permits the next packet, whether there is one or not.
     pub(super) fn paced_until(&self, now: Time) -> Option<Time> {
         self.is_paced.then(|| self.pacer.next_at(now))
     }
@@ -125,12 +125,12 @@ impl Connection {
         &self.rtt
     }
 
-    /// Packets that carried payload again.
+    /// Number of packets that carried payload again.
     pub(super) fn resent(&self) -> u32 {
         self.resent
     }
 
-    /// Payload that has arrived, by the newest ACK.
+    /// Payload that has arrived, according to the newest ACK.
     pub(super) fn arrived(&self) -> u64 {
         self.arrived
     }
@@ -138,7 +138,7 @@ impl Connection {
     // --------------------------------------------------------------------------------------------
     // Sending
 
-    /// Payload of the packet that may go if pacing lets it.
+    /// Payload of the packet that may go if pacing permits it.
     pub(super) fn next_payload(&self, written: Option<u64>) -> Option<u64> {
         let unsent = self.unsent(written);
         let is_probe = self.probe == Probe::Due;
@@ -147,7 +147,7 @@ impl Connection {
         }
         let payload = unsent.min(self.segment);
         let is_new = self.recovery.lost() == 0;
-        // A window has always room for one packet, so that it never closes for good.
+        // There is always room for one packet, so that a window never closes for good.
         let is_beyond = self.flight.payload() + payload > self.peer_window;
         if is_new && is_beyond && self.flight.in_flight() > 0 {
             return None;
@@ -187,7 +187,7 @@ impl Connection {
             self.probe = Probe::None;
             return None;
         };
-        // The payload is accounted for by the packet of which this is a copy.
+        // The payload is counted with the packet of which this is a copy.
         let mut sent = Sent::new(now, 0);
         sent.set(Sent::COPY, true);
         self.resent = self.resent.wrapping_add(1);
@@ -217,7 +217,7 @@ impl Connection {
         Segment { number, payload: payload as u32, resent: self.resent, copy, marked: false }
     }
 
-    /// Nothing more goes now.
+    /// No more packets go now.
     pub(super) fn settle(&mut self, now: Time, written: Option<u64>) {
         if self.unsent(written) == 0 {
             self.recovery.forgive();
@@ -230,8 +230,8 @@ impl Connection {
         self.usage.handle_settled(now, &self.flight, &mut self.window, rto, may_decay);
     }
 
-    /// Sending begins again. After more than an RTO the window is worth less (RFC 5681 §4.1): half
-    /// for each RTO, down to the initial window (RFC 2861 §3.1).
+    /// Sending begins again. After more than an RTO the window is reduced (RFC 5681 §4.1): it is
+    /// halved for each RTO, down to the initial window (RFC 2861 §3.1).
     fn restart(&mut self, now: Time) {
         let idle = now.since(self.sent_at);
         if idle == Span::ZERO {
@@ -274,16 +274,16 @@ impl Connection {
             self.probe = Probe::None;
         }
 
-        // Within a recovery any hole is lost.
+        // During a recovery any hole counts as lost.
         let at_once = self.recovery.state() != State::Open;
         let losses = self.flight.detect_losses(at_once, self.recovery.point());
         let is_marked = std::mem::replace(&mut self.marked, ack.marked) < ack.marked;
         self.update_recovery(&delivered, &losses, is_marked, signals);
 
-        // The ACK that shows a first hole may also acknowledge the packet below it, which was waiting
-        // for a second one. That still lets the window grow, in Linux; so at the top of Reno's
-        // sawtooth often two packets are lost, the second an RTT after the first (measured of 6.18).
-        // What comes above holes does not (RFC 3042).
+        // The ACK that shows a first hole may also acknowledge the packet below it, for which the
+        // receiver was waiting before it sent an ACK. In Linux the window still grows by that; so
+        // at the top of Reno's sawtooth often two packets are lost, the second an RTT after the
+        // first (measured with 6.18). Packets above holes do not let the window grow (RFC 3042).
         let has_holes = self.recovery.state() == State::Open && self.flight.has_holes();
         let is_above_holes = has_holes && (had_holes || delivered.count < 2);
         let sample = AckSample {
@@ -330,7 +330,7 @@ impl Connection {
             self.recovery.leave();
         }
         let is_lossy = losses.count > 0 || self.recovery.lost() > 0;
-        // BBR of version 1 does not answer marks.
+        // BBR version 1 does not react to marks.
         let is_told = is_marked && !self.congestion.is_model_based();
         if self.recovery.state() == State::Open && (is_lossy || is_told) {
             self.enter(State::Recovery, true, signals);
@@ -347,11 +347,11 @@ impl Connection {
     fn enter(&mut self, state: State, is_cut: bool, signals: &mut Signals<'_>) {
         let prior = Prior { cwnd: self.window.cwnd, ssthresh: self.window.ssthresh };
         if is_cut {
-            // Within a loss, what is cut again was cut by others only once.
+            // If the window is cut again within a loss, other connections are not asked again.
             let signal = if state == State::Loss { Signal::Timeout } else { Signal::Loss };
             let is_asked = self.recovery.state() == State::Open;
             self.window.ssthresh = match is_asked.then(|| signals(signal)) {
-                // As from a congestion control whose ssthresh is its window: PRR makes no cut, and
+                // As with a congestion control whose ssthresh is its window: PRR makes no cut, and
                 // the growth of CUBIC goes on.
                 Some(Answer::Delegated) => self.window.cwnd,
                 Some(Answer::Shared(cwnd)) => {
@@ -367,7 +367,7 @@ impl Connection {
         self.probe = Probe::None;
     }
 
-    /// Reduces the window to `packets`, for a signal of another connection.
+    /// Reduces the window to `cwnd` packets, for a signal of another connection.
     pub(super) fn cut_to(&mut self, cwnd: u32) {
         self.congestion.handle_congestion(&self.window);
         self.window.ssthresh = cwnd;
@@ -376,7 +376,7 @@ impl Connection {
         self.update_pacing();
     }
 
-    /// What a signal would leave of the window.
+    /// The window that would remain after a signal.
     pub(super) fn cwnd_cut(&self) -> u32 {
         self.congestion.ssthresh(self.window.cwnd)
     }
@@ -389,8 +389,8 @@ impl Connection {
         }
     }
 
-    /// A packet that the timeout gave up has arrived, so it was only late, and so may be the others
-    /// (RFC 5682): the window is as it was.
+    /// A packet that the timeout gave up has arrived, so it was only late, and the others may be
+    /// late too (RFC 5682): the window is restored.
     fn take_back_timeout(&mut self) {
         let taken_back = self.flight.take_back();
         if let Some(prior) = self.recovery.take_back(taken_back) {
@@ -399,8 +399,8 @@ impl Connection {
         }
     }
 
-    /// The pacing rate of controls without one of their own: somewhat above what the window is worth
-    /// per RTT, so that pacing never is what holds it back.
+    /// The pacing rate for controls without one of their own: somewhat above the window per RTT, so
+    /// that pacing is never the limit.
     fn update_pacing(&mut self) {
         if !self.is_paced {
             return;
@@ -418,7 +418,7 @@ impl Connection {
     // --------------------------------------------------------------------------------------------
     // Timers
 
-    /// Something was acknowledged, so that all timers restart.
+    /// A packet was acknowledged, so all timers restart.
     fn arm(&mut self, now: Time) {
         let is_waiting = self.flight.in_flight() > 0;
         self.timers.rto = is_waiting.then(|| now + self.rtt.rto_backed_off());
@@ -446,7 +446,7 @@ impl Connection {
         }
     }
 
-    /// Holes have had their time.
+    /// The time that holes are given has passed.
     fn handle_reorder_timeout(&mut self, signals: &mut Signals<'_>) {
         self.timers.reorder = None;
         let losses = self.flight.detect_losses(true, self.recovery.point());
@@ -471,8 +471,8 @@ impl Connection {
         let losses = self.flight.give_up(sent_by, self.recovery.point());
         self.recovery.handle_losses(&losses);
         self.lost = self.lost.wrapping_add(losses.count);
-        // Within a recovery the window is cut already; within a loss it is cut again if something
-        // was acknowledged since.
+        // In a recovery the window is cut already; in a loss state it is cut again if a packet was
+        // acknowledged since.
         let is_cut = match self.recovery.state() {
             State::Open => true,
             State::Recovery => false,

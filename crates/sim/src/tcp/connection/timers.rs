@@ -1,19 +1,19 @@
-//! What a sender waits for.
+//! The timers of a sender.
 
 use fairweir_core::units::Time;
 
 /// When each timer is due.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Timers {
-    /// Holes are lost.
+    /// When holes count as lost.
     pub(super) reorder: Option<Time>,
-    /// A tail loss probe goes.
+    /// When a tail loss probe goes.
     pub(super) probe: Option<Time>,
-    /// What is in flight is given up.
+    /// When packets in flight are given up.
     pub(super) rto: Option<Time>,
 }
 
-/// The timer that is due; at one instant the mildest comes first.
+/// The timer that is due; of those due at the same instant, the mildest comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Timer {
     Reorder,
@@ -23,7 +23,7 @@ pub(super) enum Timer {
 
 impl Timers {
     pub(super) fn next(&self) -> Option<Time> {
-        // Asked for with every packet: compared as numbers, since none is later than any time.
+        // Called with every packet, so it compares numbers; `never` is later than any time.
         let never = Time::from_nanos(u64::MAX);
         let of = |timer: Option<Time>| timer.unwrap_or(never);
         Some(of(self.reorder).min(of(self.probe)).min(of(self.rto))).filter(|&at| at < never)

@@ -1,9 +1,9 @@
-//! Whether the window is used: what is not used must not grow, and is worth less with time.
+//! Whether the window is used: an unused window must not grow, and is reduced with time.
 //!
 //! A window that the application does not fill says nothing about the path. It grows only if it was
-//! filled in this round or, in slow start, if it is less than twice what was; and if it was not
-//! filled for an RTO it goes halfway down to what was used. Source: RFC 2861 (validation) and RFC
-//! 7661 §4, as in Linux.
+//! filled in this round or, in slow start, if it is less than twice the packets that were in
+//! flight. If it was not filled for an RTO, it goes halfway down to what was used. Source: RFC 2861
+//! (validation) and RFC 7661 §4, as in Linux.
 
 use fairweir_core::units::{Span, Time};
 
@@ -12,12 +12,12 @@ use super::super::flight::Flight;
 
 #[derive(Clone, Debug)]
 pub(super) struct Usage {
-    /// Whether the window was full in this round, and how many were in flight at most.
+    /// Whether the window was full in this round; below, the most packets in flight in it.
     was_full: bool,
     in_flight_max: u32,
-    /// The round ends when what was sent before this number is acknowledged.
+    /// The round ends when the packets sent before this number are acknowledged.
     round_end: u64,
-    /// How many were in flight at most since the window was full.
+    /// The most packets in flight since the window was full.
     used: u32,
     full_at: Time,
     has_sent: bool,
@@ -35,7 +35,7 @@ impl Usage {
         }
     }
 
-    /// Whether the window is what limits the sender.
+    /// Whether the window limits the sender.
     pub(super) fn is_limited(&self, window: &Window) -> bool {
         self.was_full || (window.is_in_slow_start() && window.cwnd < 2 * self.in_flight_max)
     }
@@ -44,7 +44,7 @@ impl Usage {
         self.has_sent = true;
     }
 
-    /// All has been sent that may go now; `may_decay` if that is all there is.
+    /// All packets that may go now have been sent; `may_decay` if there is nothing else to send.
     pub(super) fn handle_settled(
         &mut self,
         now: Time,

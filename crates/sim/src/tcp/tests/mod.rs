@@ -13,7 +13,7 @@ use world::{HEADERS, SEGMENT, World, WorldSpec};
 const ALL: [CongestionControl; 4] = [Reno, Cubic, Vegas, Bbr];
 const RATE: Rate = Rate::mbit(30);
 const RTT: Span = Span::millis(30);
-/// Packets of 30 Mbit/s times 30 ms.
+/// Number of packets in 30 Mbit/s times 30 ms.
 const BDP: f64 = 30e6 * 0.03 / 8.0 / (SEGMENT + HEADERS) as f64;
 const NO_WINDOW: Bytes = Bytes::new(1 << 40);
 
@@ -25,14 +25,14 @@ fn sender_spec(congestion_control: CongestionControl) -> SenderSpec {
     SenderSpec { congestion_control, segment: Bytes::new(SEGMENT), paced: false, seed: 1 }
 }
 
-/// A world with one connection that has always more to send.
+/// A world with one connection that always has more to send.
 fn lone(spec: &WorldSpec, congestion_control: CongestionControl) -> World {
     let mut world = World::new(spec);
     world.connect(congestion_control, RTT, None);
     world
 }
 
-/// How much of the link is used over some time.
+/// The part of the link that is used over some time.
 fn utilisation(world: &mut World, span: Span) -> f64 {
     let before = world.left;
     world.run_for(span);
@@ -49,7 +49,7 @@ fn a_lone_flow_fills_a_fifo_of_one_bdp() {
         world.run_for(Span::secs(5));
         let used = utilisation(&mut world, Span::secs(40));
         assert!(used >= 0.97, "{congestion_control:?}: {used:.3}");
-        // Each packet that was dropped was sent again, once.
+        // Each dropped packet was sent again exactly once.
         let resent = world.flows[0].sender.retransmitted();
         assert_eq!(resent, world.dropped, "{congestion_control:?}");
     }
@@ -121,7 +121,7 @@ fn what_waited_below_a_new_hole_lets_the_window_grow_and_what_comes_above_does_n
         }
         sender.cwnd()
     };
-    // Ten at first, two more for the first ACK.
+    // The window is ten at first, and two more for the first ACK.
     assert_eq!(window_after(3, 3), 12, "packet 2 is missing, 3 above it has arrived");
     assert_eq!(window_after(4, 4), 14, "one of 2 and 3 is missing, the other has arrived");
 }
@@ -152,11 +152,11 @@ fn bbr_keeps_two_bdp_in_flight_at_most_and_probes_the_rtt_with_four_packets() {
         most = most.max(in_flight);
         least = least.min(in_flight);
     });
-    // Three bursts, two packets, rounding and the excess of delayed ACKs are on top.
+    // Three bursts, two packets, rounding and the excess of delayed ACKs come on top.
     let most = f64::from(most);
     assert!((1.2 * BDP..2.0 * BDP + 20.0).contains(&most), "{most} of {BDP:.0}");
     assert!((2..=4).contains(&least), "{least}");
-    // Every ten seconds for 200 ms and what it takes.
+    // The window is small every ten seconds, for 200 ms and the time to get there.
     assert!((0.55..1.0).contains(&small_for), "{small_for}");
     assert_eq!(world.dropped, 0);
 }
@@ -192,8 +192,8 @@ fn bbr_finds_the_policer() {
 
 #[test]
 fn reno_under_random_loss_is_as_fast_as_mathis_says() {
-    // rate = MSS/RTT · √(3/(2p)) for an ACK per packet, √(3/(4p)) with delayed ACKs; counting
-    // packets, as here, is the former (Mathis et al., CCR 27(3), 1997).
+    // rate = MSS/RTT · √(3/(2p)) with an ACK per packet, √(3/(4p)) with delayed ACKs. Counting
+    // packets, as here, matches the former (Mathis et al., CCR 27(3), 1997).
     for (loss_ppm, from, to) in [(1_000, 0.85, 1.1), (5_000, 0.8, 1.1), (10_000, 0.75, 1.1)] {
         let mut spec = WorldSpec::new(Rate::mbit(1_000), RTT, 100);
         spec.loss_ppm = loss_ppm;
@@ -236,7 +236,7 @@ fn equal_flows_share_equally_in_the_long_run() {
 // ------------------------------------------------------------------------------------------------
 // Loss recovery
 
-/// A sender with packets in flight that were sent at 1 s, and the first of what they carried.
+/// A sender with packets in flight that were sent last, with the first and the end of their numbers.
 fn sender_in_flight(congestion_control: CongestionControl, rounds: u32) -> (Sender, u64, u64) {
     let mut sender = Sender::new(&sender_spec(congestion_control));
     sender.handle_established(ms(0), Span::millis(100), NO_WINDOW);
@@ -250,13 +250,13 @@ fn sender_in_flight(congestion_control: CongestionControl, rounds: u32) -> (Send
     (sender, from, end)
 }
 
-/// Sends what may go; the next number.
+/// Sends all packets that may go; returns the next number.
 fn drain(sender: &mut Sender, now: Time) -> u64 {
     while sender.poll_transmit(now).is_some() {}
     sender.transmitted()
 }
 
-/// Of packets below `end`, `received` have arrived.
+/// The ACK when `received` of the packets below `end` have arrived.
 fn ack(end: u64, received: u64) -> Ack {
     Ack {
         last: end - 1,
@@ -272,7 +272,7 @@ fn the_window_is_cut_once_per_round_whatever_is_lost() {
     for lost in [1, 2, 20, 60] {
         let (mut sender, from, end) = sender_in_flight(Reno, 3);
         assert_eq!((end - from, sender.cwnd()), (80, 80));
-        // The first `lost` are lost; each of the others brings an ACK, and what is resent arrives.
+        // The first `lost` packets are lost; each other packet brings an ACK, and resent packets arrive.
         for number in from + lost..end {
             sender.handle_ack(ms(400), &ack(number + 1, number + 1 - lost));
             drain(&mut sender, ms(400));
@@ -333,7 +333,7 @@ fn a_lost_retransmission_is_resent_without_a_timeout_and_without_a_cut() {
         drain(&mut sender, ms(400));
     }
     assert_eq!(sender.retransmitted(), 1);
-    // The retransmission was the first to go; the next that arrives shows that it is lost.
+    // The retransmission was sent first; the next packet that arrives shows that it is lost.
     sender.handle_ack(ms(500), &ack(end + 2, end));
     drain(&mut sender, ms(500));
     assert_eq!(sender.retransmitted(), 2);
@@ -343,7 +343,7 @@ fn a_lost_retransmission_is_resent_without_a_timeout_and_without_a_cut() {
 #[test]
 fn fewer_than_three_packets_above_a_hole_give_it_a_quarter_rtt() {
     let (mut sender, _, end) = sender_in_flight(Reno, 0);
-    // The last but one is missing, and nothing else will come.
+    // The last packet but one is missing, and no more packets follow.
     sender.handle_ack(ms(100), &ack(end - 2, end - 2));
     sender.handle_ack(ms(100), &ack(end, end - 1));
     sender.handle_timeout(ms(111));
@@ -360,7 +360,7 @@ fn a_lost_tail_is_probed_for_before_the_timeout() {
     let mut world = World::new(&WorldSpec::new(RATE, RTT, 100));
     world.connect(Cubic, RTT, Some(20 * SEGMENT));
     world.run_for(Span::millis(63));
-    // Half of the second window is under way; the rest is lost.
+    // Half of the second window is under way; the rest of it is lost.
     world.is_dark = true;
     world.run_for(Span::millis(7));
     world.is_dark = false;
@@ -383,7 +383,7 @@ fn a_blackout_ends_in_a_timeout_and_slow_start() {
         world.run_for(Span::secs(2));
         assert_eq!(world.flows[0].sender.cwnd(), 1, "{congestion_control:?}");
         world.is_dark = false;
-        // 200 ms + 400 + 800 + 1600 after its begin comes the next packet.
+        // The next packet goes 200 + 400 + 800 + 1600 ms after the outage began.
         world.run_for(Span::secs(3));
         let used = utilisation(&mut world, Span::secs(5));
         assert!(used > 0.9, "{congestion_control:?}: {used:.3}");
@@ -429,7 +429,7 @@ fn timeouts_back_off() {
         drain(&mut sender, now);
         at.push(now.since(ms(0)).as_nanos() / 1_000_000);
     }
-    // A probe after 2·SRTT + 2 ms, a timeout at SRTT + max(4·deviation, 200 ms), and twice each.
+    // A probe goes after 2·SRTT + 2 ms, a timeout after SRTT + max(4·deviation, 200 ms), then doubled each time.
     assert_eq!(at, [202, 502, 1_102, 2_302, 4_702, 9_502]);
 }
 
@@ -472,10 +472,10 @@ fn the_receivers_window_limits_what_is_in_flight() {
         let mut most = 0;
         world.run_until(ms(5_000), |world| most = most.max(world.flows[0].sender.in_flight()));
         assert_eq!(most, 30, "{congestion_control:?}");
-        // So the rate is the window per RTT.
+        // So the rate equals the window per RTT.
         let used = utilisation(&mut world, Span::secs(5));
         assert!((used / (30.0 / BDP) - 1.0).abs() < 0.05, "{congestion_control:?}: {used:.3}");
-        // And follows it.
+        // The rate follows the window.
         world.flows[0].receiver.set_window(Bytes::new(16 * SEGMENT));
         world.run_for(Span::secs(1));
         let used = utilisation(&mut world, Span::secs(5));
@@ -546,7 +546,7 @@ fn pacing_costs_no_rate() {
 // ------------------------------------------------------------------------------------------------
 // The receiver's window
 
-/// A receiver that has advertised `window`, and how many packets it has.
+/// A receiver that has advertised `window`, and the number of packets that it has.
 fn advertised(window: u64) -> Receiver {
     let mut receiver = Receiver::new(&ReceiverSpec { window: Bytes::new(window) });
     assert_eq!(receiver.advertise(), Bytes::new(window));
@@ -594,7 +594,7 @@ proptest! {
         for (window, packets, payload) in steps {
             let before = receiver.window();
             receiver.set_window(Bytes::new(window));
-            // Nor does it open at one stroke.
+            // It does not open at once either.
             prop_assert!(receiver.window() <= before);
             for _ in 0..packets {
                 receiver.handle_segment(ms(1), &Segment { number, payload, resent: 0, copy: false, marked: false });
@@ -602,7 +602,7 @@ proptest! {
                 let advertised = receiver.advertise().as_u64();
                 let next = receiver.received().as_u64() + advertised;
                 prop_assert!(next >= edge, "{} after {}", next, edge);
-                // It is never more than what was promised or is wanted.
+                // It is never more than what was advertised before, or than the wanted window.
                 prop_assert!(advertised <= window.max(edge - (edge.min(receiver.received().as_u64()))));
                 edge = next;
             }
@@ -612,7 +612,7 @@ proptest! {
 
 #[test]
 fn windows_by_the_law_leave_the_queue_as_long_as_it_shall_be_and_lose_nothing() {
-    // 20 packets of queue; the buffer is the BDP of 100 ms, 247 packets.
+    // The queue is about 20 packets; the buffer is the BDP of 100 ms, 247 packets.
     let link = RATE;
     let rtts = [Span::millis(20), Span::millis(100)];
     let mut world = World::new(&WorldSpec::new(link, rtts[1], 100));
@@ -643,7 +643,7 @@ fn segment(number: u64, resent: u32) -> Segment {
     Segment { number, payload: SEGMENT as u32, resent, copy: false, marked: false }
 }
 
-/// A receiver that is past its quick start.
+/// A receiver whose quick ACKs are used up.
 fn receiver() -> (Receiver, u64) {
     let mut receiver = Receiver::new(&ReceiverSpec { window: NO_WINDOW });
     for number in 0..16 {
@@ -674,7 +674,7 @@ fn every_packet_is_acknowledged_while_a_hole_is_open() {
         receiver.handle_segment(ms(1), &segment(number, resent));
         receiver.poll_ack(ms(1)).is_some()
     };
-    // `from` is lost, and `from + 5`, which carries it again; `from + 8` does so, too.
+    // `from` is lost, and so is `from + 5`, which carries it again; `from + 8` carries it again, too.
     for (number, resent) in [(1, 0), (2, 0), (3, 0), (4, 0), (6, 1), (7, 1)] {
         assert!(is_acked(&mut receiver, from + number, resent), "{number}");
     }
@@ -690,7 +690,7 @@ fn a_copy_of_what_has_arrived_does_not_count() {
     receiver.handle_segment(ms(1), &Segment { copy: true, ..segment(from, 1) });
     assert_eq!(receiver.received(), before);
     assert!(receiver.poll_ack(ms(1)).is_some());
-    // The next is lost, its copy is not.
+    // The next packet is lost, but its copy arrives.
     receiver.handle_segment(ms(2), &Segment { copy: true, ..segment(from + 2, 2) });
     assert_eq!(receiver.received(), before + Bytes::new(SEGMENT));
     assert!(receiver.poll_ack(ms(2)).is_none(), "no hole is left");
@@ -730,9 +730,9 @@ proptest! {
         let flow = &world.flows[0];
         prop_assert!(flow.sender.all_delivered(), "{} of {volume}", flow.receiver.received());
         prop_assert!(flow.receiver.received() >= Bytes::new(volume));
-        // Nothing is left behind.
+        // No payload is left to send.
         prop_assert!(!flow.sender.has_unsent());
-        // Only what was given up because its ACKs were lost arrives twice.
+        // Only packets given up because their ACKs were lost arrive twice.
         if ack_loss_percent == 0 {
             prop_assert_eq!(flow.receiver.received(), Bytes::new(volume));
         }

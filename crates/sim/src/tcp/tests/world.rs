@@ -10,7 +10,7 @@ use fairweir_scenario::random::SplitMix64;
 use super::super::{Ack, Receiver, ReceiverSpec, Segment, Sender, SenderSpec};
 
 pub(super) const SEGMENT: u64 = 1_448;
-/// Ethernet, IPv4 and TCP with timestamps.
+/// Bytes of Ethernet, IPv4 and TCP headers with timestamps.
 pub(super) const HEADERS: u64 = 66;
 
 #[derive(Clone)]
@@ -19,7 +19,7 @@ pub(super) struct WorldSpec {
     pub(super) buffer: Buffer,
     pub(super) loss_ppm: u32,
     pub(super) ack_loss_ppm: u32,
-    /// A token bucket that drops what exceeds it, before the link.
+    /// A token bucket before the link that drops packets above its rate.
     pub(super) policer: Option<(Rate, Bytes)>,
     pub(super) seed: u64,
 }
@@ -33,9 +33,9 @@ pub(super) struct World {
     ack_loss_ppm: u32,
     random: SplitMix64,
     policer: Option<(Rate, Bytes)>,
-    /// The policer's tokens, and since when it has them.
+    /// The policer's tokens, and the time at which they were counted.
     tokens: (Bytes, Time),
-    /// Bytes that left the link, and packets that it and the policer dropped.
+    /// Bytes that left the link; below, packets that the link and the policer dropped.
     pub(super) left: u64,
     pub(super) dropped: u64,
     pub(super) policed: u64,
@@ -47,16 +47,16 @@ pub(super) struct Flow {
     half_rtt: Span,
     to_receiver: VecDeque<(Time, Segment)>,
     to_sender: VecDeque<(Time, Ack)>,
-    /// When the handshake ends, until it has.
+    /// When the handshake ends; `None` once it has ended.
     established_at: Option<Time>,
     window: Bytes,
-    /// Payload that completes the transfer, and when it was there.
+    /// Payload that completes the transfer; below, when it was complete.
     volume: Option<u64>,
     pub(super) completed_at: Option<Time>,
 }
 
 impl WorldSpec {
-    /// A FIFO of `bdp_percent` of the BDP at `rtt`.
+    /// A link with a FIFO of `bdp_percent` of the BDP at `rtt`.
     pub(super) fn new(rate: Rate, rtt: Span, bdp_percent: u64) -> WorldSpec {
         WorldSpec {
             rate,
@@ -131,7 +131,7 @@ impl World {
         self.run_until(self.now + span, |_| {});
     }
 
-    /// Lets everything happen until `end`; `look` sees the world after each instant.
+    /// Processes all events until `end`; `look` sees the world after each instant.
     pub(super) fn run_until(&mut self, end: Time, mut look: impl FnMut(&mut World)) {
         self.transmit();
         while let Some(at) = self.next_event().filter(|&at| at <= end) {

@@ -1,24 +1,24 @@
 //! A bundle within a plan: a *free* class holds a target rate, and the queues of *stunts* pay for it.
 //!
-//! Problem: a flow whose queue is full is signalled, whatever its application needs; Free and Stunts
-//! lets other flows answer for it, if their senders take part. A policer can do it for senders that do not
-//! know of it, because a signal comes from a full queue. Method: where a packet of the free class finds the queue of
-//! its class full, the packet passes and is put into the queue of a stunt. That queue is full
-//! earlier by as many bytes, so the stunt is dropped or marked by as much instead: both changes of rate
-//! are equal, to the byte. The stunts are asked in turn. What the free class has above its target is
-//! signalled to itself, by a phantom queue of one leaf that drains at the target.
+//! Problem: a policer signals a flow whose queue is full, whatever its application needs. In Free and Stunts, other
+//! flows take that signal in its place, but their senders have to take part. A policer can do this for senders that
+//! know nothing of it, because each signal comes from a full queue. Method: where a packet of the free class finds
+//! its class's queue full, the packet passes and is counted in the queue of a stunt. That queue fills up earlier by
+//! the same number of bytes, so the stunt is dropped or marked by the same amount instead: both changes of rate are
+//! equal, to the byte. The stunts are asked in turn. Traffic of the free class above its target is signalled to the
+//! free class itself, by a phantom queue with one leaf that drains at the target.
 //!
-//! A stunt is asked only while its queue holds a backlog, so that what it gives up is its own and not what
-//! others would get of its share, and for no more than half of its share in a window: as much as a signal
-//! takes from it (Reno). If no stunt can be asked, the free class is signalled as without a bundle.
+//! A stunt is asked only while its queue holds a backlog, so that it gives up its own share and not what others
+//! would get of it. It gives up at most half of its share in a window, which is as much as a signal takes from it
+//! (Reno). If no stunt can be asked, the free class is signalled as without a bundle.
 //!
-//! Properties, tested: no queue but those of the bundle is changed; a stunt pays no more than half of its
-//! share in a window (with random senders: of the rate); all that passed stays within the plan's rate; the
-//! free class has no more than its target; a bundle without stunts that send gives no more than the class's
-//! own share.
+//! Properties, tested: only the queues of the bundle are changed; a stunt pays at most half of its
+//! share in a window (with random senders: of the rate); all traffic that passes stays within the
+//! plan's rate; the free class gets at most its target; in a bundle whose stunts do not send, the
+//! free class gets at most its own share.
 //!
-//! Source: Guirguis and Valdez, Traffic Shaping via Congestion Signals Delegation, §I (deployment at an
-//! ISP); how it is done there is not in the paper.
+//! Source: Guirguis and Valdez, Traffic Shaping via Congestion Signals Delegation, §I (deployment
+//! at an ISP); the paper does not say how it is done there.
 
 use std::ops::Range;
 
@@ -28,18 +28,18 @@ use crate::phantom::plan::{RATE_MIN, Share};
 use crate::phantom::{Arrival, Plan, PlanError, PlanSpec, Police, Verdict};
 use crate::units::{Bytes, Rate, Time};
 
-/// A bundle as the operator says it.
+/// A bundle as the operator specifies it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BundleSpec {
     /// The class that has a target; it has one queue.
     pub free: String,
-    /// What its packets are to have together, in L2 bytes.
+    /// Rate that the packets of the free class get together, in L2 bytes.
     pub target: Rate,
-    /// The class whose queues pay; who owns its flows has agreed.
+    /// The class whose queues pay; the owner of its flows has agreed.
     pub stunts: String,
 }
 
-/// Why a bundle cannot be.
+/// Why a bundle is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum BundleError {
@@ -57,7 +57,7 @@ pub enum BundleError {
     Plan(#[from] PlanError),
 }
 
-/// A bundle with everything worked out that a packet needs.
+/// A bundle with everything precomputed that the decision about a packet needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bundle {
     free: usize,
@@ -66,21 +66,21 @@ pub struct Bundle {
     aim: Plan,
 }
 
-/// What is known of a bundle.
+/// State of a bundle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BundleState {
     /// The free class's queue that drains at the target.
     pub aim: Aggregate,
-    /// The window that `lent` is of, ns.
+    /// Start of the window to which `lent` refers, ns.
     pub window_at: u64,
     /// The stunt that is asked next.
     pub turn: usize,
-    /// What each stunt paid in the window, bytes.
+    /// Bytes that each stunt paid in the window.
     pub lent: Vec<u32>,
     counts: Counts,
 }
 
-/// What a bundle has done.
+/// What a bundle has done so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Packets of the free class that a stunt paid for.
@@ -100,17 +100,17 @@ pub struct Bundled {
     state: BundleState,
 }
 
-/// A stunt pays no more than this part of its share in a window: what Reno gives up at a signal.
+/// A stunt pays at most its share in a window divided by this: what Reno gives up at a signal.
 const PART: u64 = 2;
-/// A stunt is asked while this part of its queue is full: then it uses its share. What is lent alone cannot keep
-/// it there.
+/// A stunt is asked while its queue is filled to at least one part in this number: then it uses its
+/// share. Lent bytes alone cannot keep the queue that full.
 const FULL: u32 = 4;
 
 impl Bundle {
     /// Works out a bundle of a plan.
     ///
     /// # Errors
-    /// If a class is missing, is both, is served by priority, or if the target is out of range.
+    /// If a class is missing, is named as both, or is served by priority, or if the target is out of range.
     pub fn new(spec: &BundleSpec, of: &PlanSpec, plan: &Plan) -> Result<Bundle, BundleError> {
         let find = |name: &String| {
             let choice = plan.choices.iter().find(|choice| choice.name == *name);
@@ -172,7 +172,7 @@ impl BundleState {
         }
     }
 
-    /// What it has done.
+    /// The bundle's counts so far.
     pub fn counts(&self) -> Counts {
         self.counts
     }
@@ -185,7 +185,7 @@ impl Bundled {
         Bundled { plan, bundle, aggregate, state }
     }
 
-    /// What its bundle has done.
+    /// The counts of its bundle so far.
     pub fn counts(&self) -> Counts {
         self.state.counts
     }
@@ -198,8 +198,8 @@ impl Police for Bundled {
     }
 }
 
-/// Decides about a packet of a subscriber whose plan has a bundle. Packets of other classes than the free one are
-/// decided about as by [`decide`].
+/// Decides about a packet of a subscriber whose plan has a bundle. Packets of classes other than
+/// the free one are decided as by [`decide`].
 ///
 /// # Panics
 /// As [`decide`].
@@ -261,7 +261,7 @@ impl State<'_> {
         Some(true)
     }
 
-    /// In whose queue a packet of the free class is counted; the paths to its queue and the stunts' are settled.
+    /// The leaf that a packet of the free class is counted in; the paths to its queue and the stunts' are settled.
     fn find_payer(
         &self,
         plan: &Plan,
@@ -269,8 +269,8 @@ impl State<'_> {
         bundled: &mut BundleState,
         size: u64,
     ) -> Option<usize> {
-        // Its own queue is no longer than that of a flow of which nothing is known: what it has above its
-        // share is to be paid at once.
+        // Its own queue is no longer than that of a flow of which nothing is known yet. Whatever
+        // the free class sends above its share has to be paid for at once.
         let own = self.share_of_window(plan, bundle.free).max(ALLOWANCE.1);
         if self.backlog(plan, bundle.free) + size <= own.min(plan.pace.limit.into()) {
             return Some(bundle.free);

@@ -4,7 +4,7 @@ use super::*;
 use crate::phantom::{BcPqp, Class, Criterion, Signal};
 use crate::units::Span;
 
-/// A stream, seven stunts and eight others, of 16 Mbit/s: each flow has 1 Mbit/s.
+/// A stream, seven stunts and eight other flows share 16 Mbit/s: each flow has 1 Mbit/s.
 fn spec(signal: Signal) -> PlanSpec {
     let class = |name: &str, weight, queues, matches| Class {
         name: name.into(),
@@ -32,7 +32,7 @@ fn bundled(spec: &PlanSpec, target_kbit: u64) -> Bundled {
     Bundled::new(plan, bundle)
 }
 
-/// Senders that do not answer to anything: each sends packets at its own pace from 0 on.
+/// A sender that does not react to anything: it sends packets at its own pace from time 0 on.
 #[derive(Clone, Debug)]
 struct Sender {
     leaf: usize,
@@ -61,7 +61,7 @@ fn senders(plan: &Plan, free: u64, stunts: &[u64], others: &[u64]) -> Vec<Sender
         .collect()
 }
 
-/// Bytes that passed of each sender in some seconds; `look` sees the policer before each packet.
+/// Bytes of each sender that passed in `seconds`; `look` sees the policer before each packet.
 fn pass<P: Police>(
     police: &mut P,
     senders: &[Sender],
@@ -104,7 +104,7 @@ fn what_the_free_class_has_above_its_share_the_stunts_have_less() {
     let (gained, lost) = (passed[0] - before[0], sum(&before[1..8]) - sum(&passed[1..8]));
     let equal = gained as f64 / lost;
     assert!((0.97..=1.03).contains(&equal), "{equal}");
-    // Each stunt lost as much as the next.
+    // All stunts lost about the same amount.
     let least = passed[1..8].iter().min().unwrap();
     let most = passed[1..8].iter().max().unwrap();
     assert!((*most as f64) < 1.02 * *least as f64, "{passed:?}");
@@ -129,7 +129,7 @@ fn what_stunts_cannot_pay_the_free_class_does_not_get() {
         let kept = passed[stunt] as f64 / before[stunt] as f64;
         assert!((0.45..0.6).contains(&kept), "{kept}");
     }
-    // But for what the gate refuses at the start.
+    // Except for what the gate refuses at the start.
     let paid = before[3].abs_diff(passed[3]);
     assert!(paid <= 10 * 1_500, "who has less than its share pays nothing: {paid} bytes");
     assert!(with.counts().refused > 0);
@@ -192,7 +192,7 @@ proptest! {
         let mut with = bundled(&spec, target);
         let passed = pass(&mut with, &all, SECONDS, |police, _| {
             let lent = police.state.lent.iter().map(|bytes| u64::from(*bytes)).max();
-            // Half of what the whole rate carries in the longest window is half of any share of it.
+            // Half the whole rate's bytes in the longest window are at least half of any share.
             let window = plan.pace.window_bytes.max(police.aggregate.head.window_bytes.into());
             most = most.max(1_000 * lent.unwrap_or(0) / window);
         });
@@ -211,7 +211,7 @@ proptest! {
         let aim = u64::from(pace.limit) + FREE_SIZE + pace.window_bytes;
         let at_target = target * 1_000 / 8 * SECONDS + aim;
         prop_assert!(passed[0] <= at_target, "{} > {at_target}", passed[0]);
-        // Others: as much as without a bundle, but for what queues hold.
+        // Others get what they get without a bundle, except for what queues hold.
         for (sender, (with, without)) in all.iter().zip(passed.iter().zip(&before)) {
             if sender.leaf >= firsts(&plan)[2] {
                 let share = 1_000_000 / 8 * SECONDS;

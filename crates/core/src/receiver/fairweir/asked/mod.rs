@@ -1,26 +1,26 @@
 //! Devices behind a router that divide their own share.
 //!
-//! Problem: a router shares the link among devices, and a device may run this control too and share
-//! its share among its applications. Both follow the same queue: as soon as the router keeps the queue
-//! where the device wants it, the device's windows are too wide, and the router's equal parts take
-//! effect instead.
+//! Problem: a router shares the link among devices, and a device may run this control too and divide
+//! its share among its applications. Both react to the same queue: as soon as the router holds the queue
+//! at the device's target, the device's windows are too wide, and the router's equal parts take
+//! effect instead of the device's division.
 //!
 //! Method: a router sees the windows that the device asks for before it lowers them. Windows that a
 //! control sets go down by a few segments every now and then, because its shares follow what arrives.
-//! Windows that a system opens by itself only grow, until they are so large that they bind nothing.
-//! Of a device whose windows move like that, and together ask for no more than [`ASKED_MAX`] of what the
-//! device has, the router narrows all by one factor instead of each to an equal part.
+//! Windows that an operating system opens only grow, until they are too large to limit anything. If a
+//! device's windows move as a control's do, and together ask for no more than [`ASKED_MAX`] times what the
+//! device has, the router narrows all of them by one factor instead of each to an equal part.
 //!
-//! A device that lies divides its own part differently, and never gets another part: the parts sum to
-//! what the device has, whatever was asked.
+//! A device that lies only divides its own part differently and never gets a larger one: the parts sum to
+//! what the device has, whatever it asked for.
 
 use crate::share::Weight;
 use crate::units::{Bytes, Rate};
 
-/// Whether a group's connections ask for windows that a control sets.
+/// Whether a group's receiver sets its windows by a control, and so divides its share itself.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Division {
-    /// A bit for each of the last ticks, the newest is the lowest: whether a window [`moved`].
+    /// One bit for each of the last ticks, newest in the lowest bit: whether a window [`moved`].
     moves: u64,
     is_there: bool,
 }
@@ -33,14 +33,14 @@ impl Division {
         self.is_there = self.moves.count_ones() >= least;
     }
 
-    /// Whether it is there.
+    /// Whether the group's receiver divides its share itself.
     pub(super) fn is_there(&self) -> bool {
         self.is_there
     }
 }
 
-/// Whether a window that a receiver asked for went down as one does that a control sets: by half a
-/// segment at least, which no rounding of scaled windows explains, and by half at most. A window that
+/// Whether a window that a receiver asked for went down as a control's windows do: by at least half a
+/// segment, which the rounding of scaled windows does not explain, and at most by half. A window that
 /// closes because the application does not read falls further.
 pub(super) fn moved(before: Option<Bytes>, now: Option<Bytes>, segment: Bytes) -> bool {
     let (Some(before), Some(now)) = (before, now) else { return false };
@@ -48,8 +48,8 @@ pub(super) fn moved(before: Option<Bytes>, now: Option<Bytes>, segment: Bytes) -
     fell > Bytes::ZERO && fell >= segment / 2 && fell <= before / 2
 }
 
-/// The weights by which connections share `bound`, in proportion to the rates that they ask for, in
-/// input order; `None` if these together are more than [`ASKED_MAX`] of `bound`, so that they say nothing.
+/// The weights by which connections share `bound`, in input order and in proportion to the rates that they
+/// ask for; `None` if these rates sum to more than [`ASKED_MAX`] times `bound` and so say nothing.
 ///
 /// The mean is [`EVEN`], each is between an eighth of that and [`Weight::MAX`].
 pub(super) fn weights(bound: Rate, asked: &[Rate]) -> Option<Vec<Weight>> {
@@ -68,13 +68,13 @@ pub(super) fn weights(bound: Rate, asked: &[Rate]) -> Option<Vec<Weight>> {
 
 /// The weight of a connection that asks for an equal part.
 pub(super) const EVEN: u32 = 1_000;
-/// A control's windows are at most three times too wide (its opening), and twice that for a moment when
-/// the device's part is halved; those who do not fill them have what they would have if they did. A
-/// system that opens windows by itself comes to ten times and more.
+/// Limit on what a device asks for, as a multiple of its part. A control's windows are at most three times too
+/// wide (its opening), and twice that for a moment when the part is halved. A system that opens windows by
+/// itself asks for ten times its part and more.
 const ASKED_MAX: u128 = 8;
-/// Moves in the last 64 ticks that show a control; without any it is gone. In the lab a control that
-/// has nothing to change moves a window in one of 20 ticks, and a system that opens its windows by
-/// itself in none.
+/// Windows that moved in the last 64 ticks before a control is recognised; it is gone once no window moved.
+/// In the lab a control with nothing to change moves a window in one of 20 ticks, and a system that opens
+/// its windows by itself in no tick.
 const MOVES: u32 = 3;
 
 #[cfg(test)]

@@ -63,7 +63,7 @@ fn windows_that_bind_nothing_say_nothing() {
     );
 }
 
-/// A busy link with a device of three downloads and one of one.
+/// A busy link with one device of three downloads and one device of a single download.
 fn tick(number: u64, asked: [Option<u32>; 3]) -> Observation {
     let m = Rate::mbit;
     let mut seen = busy_tick(number, &[m(5), m(5), m(5), m(15)], Span::millis(4));
@@ -80,7 +80,7 @@ fn tick(number: u64, asked: [Option<u32>; 3]) -> Observation {
     seen
 }
 
-/// The last windows of the four connections, in bytes, when the device asked for these.
+/// The last windows of the four connections, in bytes, after the device asked for these windows.
 fn windows_after(asked: &[[Option<u32>; 3]]) -> Vec<u64> {
     let mut control = control(&[1, 1], Some(Rate::mbit(30)));
     let mut windows = Vec::new();
@@ -105,7 +105,7 @@ fn a_device_that_divides_by_itself_is_followed() {
     let windows = windows_after(&(0..80).map(asked).collect::<Vec<_>>());
     let ratio = windows[0] as f64 / windows[1] as f64;
     assert!((1.8..=2.2).contains(&ratio), "{windows:?}");
-    // The same windows that never move are those of a system without a control.
+    // The same windows without any movement are those of a system without a control.
     let windows = windows_after(&vec![asked(0); 80]);
     assert!(windows[0].abs_diff(windows[1]) <= SEGMENT, "{windows:?}");
 }

@@ -1,12 +1,12 @@
-//! A link that may have been full when the control began.
+//! Assumptions: a link that may already have been full when the control began.
 //!
-//! The problem: a queue that exists when the control begins is part of every base, so the link seems
+//! The problem: a queue that exists when the control begins is part of every base RTT, so the link seems
 //! idle until the queue grows beyond that. Where receive windows hold the queue, it may never grow.
 //! The method: if about the same rate arrives for the control's first second, and the link was never
 //! seen without a queue, that rate is *assumed* to be the capacity for a moment: the queue is drained,
 //! with all windows at half. If the delay is longer afterwards than in the drain, there is a
-//! queue, and the link learns its capacity as usual. Otherwise the assumption is dropped, and made
-//! again later and later, as long as the rate stays what it was. A download that begins later has
+//! queue, and the link learns its capacity as usual. Otherwise the assumption is dropped, and repeated
+//! at growing intervals as long as the rate stays the same. A download that begins later has
 //! seen the link before it was full.
 
 use super::group::Connection;
@@ -15,16 +15,16 @@ use crate::backoff::Backoff;
 use crate::receiver::{Enforce, TICK};
 use crate::units::{Part, Rate, Span, Time};
 
-/// When a capacity is assumed.
+/// The state of assumptions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Assumption {
-    /// What has arrived since the first tick, smoothed, and for how many ticks; `None` once it was
-    /// another rate.
+    /// The rate that has arrived since the first tick, smoothed, and for how many ticks; `None` once the rate
+    /// has changed.
     steady: Option<(Rate, u32)>,
     began_busy: bool,
-    /// What is assumed, and until when.
+    /// The capacity that is assumed, and until when.
     made: Option<(Rate, Time)>,
-    /// The next one is made no earlier.
+    /// The next assumption is made no earlier than this.
     next_at: Time,
     wait: Backoff,
 }
@@ -36,12 +36,12 @@ impl Assumption {
         Assumption { steady, began_busy: false, made: None, next_at: Time::ZERO, wait }
     }
 
-    /// Whether one is made at present.
+    /// Whether an assumption is in force.
     pub(super) fn is_made(&self) -> bool {
         self.made.is_some()
     }
 
-    /// Whether the link was as busy in the first tick as in the next one, or seems to have been.
+    /// Whether the link was as busy in the first tick as in the next one, or an assumption is in force.
     pub(super) fn began_busy(&self) -> bool {
         self.began_busy || self.is_made()
     }
@@ -52,14 +52,14 @@ impl Assumption {
         let near = |part: Part| (mean * part..=mean * part.inverse()).contains(&total);
         self.steady = match ticks {
             0 => Some((total, 1)),
-            // The first tick is counted from some instant within it.
+            // The first tick's interval begins at some instant within the tick.
             1 => near(FIRST_TICK).then_some((total, 2)),
             _ => near(STEADY).then(|| (mean.smoothed(total, 4), ticks + 1)),
         };
         self.began_busy |= ticks == 1 && near(STEADY) && total > ASSUMED_MIN;
     }
 
-    /// What arrives all the time, if it is time to assume that no more fits.
+    /// The steady rate, if it is time to assume that it is the capacity.
     fn due(&self, now: Time) -> Option<Rate> {
         let (rate, ticks) = self.steady?;
         (ticks >= ASSUMED_STEADY_TICKS && rate > ASSUMED_MIN && now >= self.next_at).then_some(rate)
@@ -104,7 +104,7 @@ impl Fairweir {
         }
     }
 
-    /// The ticks in which smaller windows do not hold yet, since receivers have promised more.
+    /// The ticks in which narrower windows have no effect yet, since receivers have already promised more.
     fn promised_ticks(&self, total: Rate) -> u64 {
         let matters = |c: &&Connection| c.rate * MATTERS >= total;
         let left = |c: &Connection| c.goodput.time_to_send(c.sample.advertised);
@@ -114,19 +114,19 @@ impl Fairweir {
     }
 }
 
-/// A rate is steady while each tick's is between this part of the mean and the inverse of it.
+/// A rate is steady while that of each tick is between this part of the mean and its inverse.
 const STEADY: Part = Part::of(9, 10);
 /// Ticks after which a rate counts as steady.
 const ASSUMED_STEADY_TICKS: u32 = 5;
-/// The same for the second tick relative to the first, which is counted from some instant within it.
+/// The same for the second tick relative to the first, whose interval begins within the tick.
 const FIRST_TICK: Part = Part::of(3, 4);
 /// Least rate that is assumed to be a capacity.
 const ASSUMED_MIN: Rate = Rate::kbit(250);
-/// Ticks after a drain within which a queue can be seen.
+/// Ticks after a drain within which a queue shows.
 const AFTER_TICKS: u64 = 4;
-/// A connection matters if its rate times this is at least what arrives.
+/// A connection matters if its rate times this is at least the rate that arrives.
 const MATTERS: u64 = 4;
-/// Ticks that a drain waits at most for promised windows to be used up.
+/// Ticks that a drain waits at most until promised windows are used up.
 const PROMISED_TICKS_MAX: u64 = 10;
 /// Time to the next assumption, and the factor by which it grows.
 const WAIT_FIRST: Span = Span::secs(3);

@@ -5,15 +5,15 @@ use crate::units::Bytes;
 
 const BASE: Span = Span::millis(10);
 
-/// Two downloads whose windows at the sender's end never change, and the link before them.
+/// Two downloads whose windows at the sender never change, and the link that they pass.
 struct Home {
     control: Fairweir,
     link: Rate,
-    /// What each sender keeps under way at most.
+    /// What each sender keeps in flight at most.
     held: [Bytes; 2],
-    /// What the control lets each keep under way at most.
+    /// What the control lets each sender keep in flight at most.
     granted: [Option<Bytes>; 2],
-    /// What receivers have promised each, which no smaller window takes back.
+    /// What receivers have promised each sender, which no smaller window takes back.
     promised: [Bytes; 2],
     tick: u64,
     arrived: Bytes,

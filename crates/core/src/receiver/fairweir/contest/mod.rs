@@ -1,9 +1,9 @@
 //! How long the queue may be while other hosts fill it.
 //!
-//! The problem: a link that becomes slower and a sender elsewhere that grows look the same to a host
-//! that keeps the queue short: less and less arrives while the queue is at its target. A host that
-//! takes the second for the first yields everything. The method: the more of its
-//! *level*, what it believed to carry before, the link seems to have lost, the longer the queue may
+//! The problem: to a host that keeps the queue short, a link that becomes slower looks like a sender
+//! elsewhere that grows: less and less arrives while the queue is at its target. A host that takes the
+//! growing sender for a slower link yields everything. The method: *level* is the capacity that this host
+//! believed in before. The more of it the link seems to have lost, the longer the queue may
 //! be:
 //!
 //! ```text
@@ -13,11 +13,11 @@
 //! So a host that competes with a sender that fills the buffer loses only until the queue is as long
 //! as that sender makes it, and windows still divide its groups. Two hosts with this control meet
 //! where both have lost the same part. A link that did become slower carries as much with a short queue.
-//! That is *tried* as soon as the capacity has fallen, and again later: if less and less arrives
-//! meanwhile, others take it; if not, the capacity is the new level. If others take it although much is
-//! lost already, or the queue does not become short either, or again and again while packets are lost,
-//! it is *doubted* that a longer queue keeps what this host would have without control. `rivals` finds
-//! that out.
+//! This is *tried* as soon as the capacity has fallen, and again later: if less and less arrives during
+//! the trial, others take the capacity; if not, the capacity is the new level. It is *doubted* that a
+//! longer queue keeps what this host would have without control if others take the capacity although much
+//! is lost already, if the queue does not become short either, or if that happens again and again while
+//! packets are lost. `rivals` then finds that out.
 //!
 //! Source: docs/control.md; Copa and Nimbus have competitive modes for the same reason, for senders.
 
@@ -34,22 +34,22 @@ pub(super) struct Contest {
     lossy_at: Option<Time>,
     trial: Option<Trial>,
     steady: Steady,
-    /// No trial before this, and how long after the next that fails.
+    /// No trial begins before this time; `wait` is the time to the next trial.
     next_at: Time,
     wait: Backoff,
 }
 
-/// The queue is short to see whether less arrives.
+/// A trial: the queue is kept short to see whether less arrives.
 #[derive(Clone, Copy, Debug)]
 struct Trial {
     since: Time,
-    /// What the capacity was at its beginning.
+    /// The capacity when the trial began.
     begun: Rate,
     least: Rate,
     most: Rate,
-    /// The most that arrived.
+    /// The highest rate that arrived in the trial.
     arrived: Rate,
-    /// The shortest queue that was seen.
+    /// The shortest queue in the trial.
     queue: Option<Span>,
 }
 
@@ -57,11 +57,11 @@ struct Trial {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tick {
     pub(super) at: Time,
-    /// `None` if windows do not bound what arrives.
+    /// The capacity; `None` if windows do not bound what arrives.
     pub(super) capacity: Option<Rate>,
-    /// What arrives, over a round trip.
+    /// The rate that arrives, smoothed over a round trip.
     pub(super) arrived: Rate,
-    /// How long the queue is, and its target without others.
+    /// The length of the queue, and its target without other hosts.
     pub(super) queue: Option<Span>,
     pub(super) target: Span,
     /// Whether packets were lost on their way to this host.
@@ -83,7 +83,7 @@ impl Contest {
         }
     }
 
-    /// The length that a queue of target `queue` may have now.
+    /// The length that a queue with the target `queue` may have now.
     pub(super) fn stretched(&self, queue: Span) -> Span {
         queue * self.stretch / UNSTRETCHED
     }
@@ -93,8 +93,8 @@ impl Contest {
         self.stretch >= 2 * UNSTRETCHED
     }
 
-    /// Takes in a tick. Returns what this host had if it is doubtful that it keeps what it would have
-    /// without control.
+    /// Takes in a tick. If it becomes doubtful that this host keeps what it would have without control,
+    /// returns the capacity that the host had.
     pub(super) fn handle_tick(&mut self, tick: &Tick) -> Option<Rate> {
         let Some(capacity) = tick.capacity.filter(|&c| c > Rate::ZERO) else {
             *self = Contest::new();
@@ -124,12 +124,12 @@ impl Contest {
         doubted
     }
 
-    /// Whether packets were lost lately.
+    /// Whether packets were lost recently.
     fn is_lossy(&self, now: Time) -> bool {
         self.lossy_at.is_some_and(|at| now.since(at) < LOSSY_FOR)
     }
 
-    /// The stretch for what was lost, `most` at most.
+    /// The stretch, at most `most`, for the part of the level that was lost.
     fn wanted(&self, capacity: Rate, most: u64) -> u64 {
         let left = self.level * LEVEL_KEPT;
         let mut wanted = UNSTRETCHED;
@@ -144,7 +144,7 @@ impl Contest {
     fn try_short_queue(&mut self, tick: &Tick, capacity: Rate) -> Option<Rate> {
         let is_lossy = self.is_lossy(tick.at);
         let Some(trial) = &mut self.trial else {
-            // What others take and leave changes all the time.
+            // A capacity that other hosts take and leave is not steady; that of a slower link is.
             if tick.at >= self.next_at || self.steady.ticks() == TRIAL_STEADY_TICKS {
                 self.trial = Some(Trial {
                     since: tick.at,
@@ -171,7 +171,7 @@ impl Contest {
             let is_filled = trial.queue.is_some_and(|queue| queue > tick.target * QUEUE_FILLED);
             let is_lasting = is_lossy && self.wait.span() >= WAIT_LASTING;
             let is_much = trial.begun < self.level * MUCH;
-            // The capacity of a link that became slower is found in steps; what arrives falls at once.
+            // The capacity of a link that became slower is found in steps; the rate that arrives falls at once.
             let is_taken = tick.arrived < trial.arrived * FALLS;
             let is_doubted = is_taken && (is_much || is_filled || is_lasting);
             let doubted = is_doubted.then_some(trial.begun);
@@ -188,29 +188,29 @@ impl Contest {
     }
 }
 
-/// A capacity below this part of the level is a loss.
+/// A capacity below this part of the level counts as a loss.
 const LEVEL_LOST: Part = Part::percent(90);
-/// Part of the level from which on a loss counts. Source of this and the others here: docs/control.md.
+/// Losses count below this part of the level. Source of this and the others here: docs/control.md.
 const LEVEL_KEPT: Part = Part::percent(95);
-/// Power of what is left by which the queue may be longer.
+/// Exponent of level / capacity in the factor by which the queue may be longer.
 const POWER: u32 = 5;
 /// Ticks over which a level that is a little too high is forgotten.
 const FORGOTTEN_TICKS: u64 = 100;
 /// The stretch of a queue at its target.
 const UNSTRETCHED: u64 = 1_000;
-/// The largest stretch where others fill the buffer, so that packets were lost lately.
+/// The largest stretch if packets were lost recently, since others fill the buffer.
 const STRETCH_MAX: u64 = 40_000;
-/// The largest stretch where nothing was lost lately.
+/// The largest stretch if no packets were lost recently.
 const STRETCH_CLEAN: u64 = 4_000;
-/// How long packets count as lost lately.
+/// How long a loss counts as recent.
 const LOSSY_FOR: Span = Span::secs(10);
-/// Largest growth of the stretch in a tick: the capacity of a mobile link falls and comes back sooner.
+/// Largest growth of the stretch in a tick: the capacity of a mobile link falls and recovers sooner.
 const GROWS: Part = Part::percent(130);
 /// Length of a trial, to which four round trips are added.
 const TRIAL: Span = Span::millis(2_000);
-/// First part of a trial, in which the queue becomes short.
+/// First part of a trial, in which the queue is becoming short.
 const TRIAL_BEGINS: Span = Span::millis(300);
-/// Others take what is missing if the capacity falls below this part of itself in a trial.
+/// Other hosts take the capacity if it falls below this part of its maximum within a trial.
 const FALLS: Part = Part::percent(92);
 /// A trial ends if the capacity rises by this factor.
 const RISES: Part = Part::percent(105);
@@ -221,9 +221,9 @@ const TRIAL_WAIT_MIN: Span = Span::secs(4);
 const TRIAL_WAIT_MAX: Span = Span::secs(64);
 /// Much is lost if less than this part of the level was left when the trial began.
 const MUCH: Part = Part::percent(70);
-/// Others fill the queue if it stays longer than this many targets throughout a trial.
+/// Others fill the queue if it stays longer than this multiple of its target throughout a trial.
 const QUEUE_FILLED: u64 = 3;
-/// The wait that two failed trials in a row lead to: the third one that fails raises a doubt.
+/// The wait after two failed trials in a row: a third failed trial raises a doubt.
 const WAIT_LASTING: Span = Span::secs(16);
 
 #[cfg(test)]

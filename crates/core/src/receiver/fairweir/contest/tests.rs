@@ -22,7 +22,7 @@ impl Host {
         self.contest.stretched(LATENCY)
     }
 
-    /// What it had before, if it is doubted.
+    /// Returns what the host had before, if that is doubted.
     fn doubted(&mut self, capacity: Rate, queue: Span, is_lossy: bool) -> Option<Rate> {
         self.observe(capacity, capacity, queue, is_lossy)
     }
@@ -40,12 +40,12 @@ impl Host {
         self.contest.handle_tick(&tick)
     }
 
-    /// Others take a twentieth of the rest in each tick, and leave it again; what is doubted meanwhile.
+    /// Other hosts take a twentieth of the rest in each tick, and leave it again; returns what is doubted.
     fn beside_takers(&mut self, ticks: u32, queue: Span, is_lossy: bool) -> Vec<Rate> {
         self.beside_takers_from(88, ticks, queue, is_lossy)
     }
 
-    /// The same from this rate on, in Mbit/s.
+    /// The same, starting from the rate `most`, in Mbit/s.
     fn beside_takers_from(
         &mut self,
         most: u64,
@@ -62,7 +62,7 @@ impl Host {
     }
 }
 
-/// A sender elsewhere that takes a part of what is left in each tick in which the queue is short.
+/// A sender elsewhere that takes part of the remaining capacity in each tick in which the queue is short.
 fn beside_a_growing_sender(is_lossy: bool) -> (Rate, Span) {
     let mut host = Host::new();
     let mut capacity = Rate::mbit(100);
@@ -138,7 +138,7 @@ fn a_link_that_became_slower_is_not_doubted() {
     host.ticks(100, Rate::mbit(40));
     host.ticks(100, Rate::mbit(20));
     assert_eq!(host.doubts, 0);
-    // The capacity follows in steps, and the queue is long until it has.
+    // The estimate follows in steps, and the queue is long until it has.
     let found = [70, 50, 35, 25, 18, 13, 10, 10, 10].map(Rate::mbit);
     let mut host = Host::new();
     let mut doubts =
@@ -163,13 +163,13 @@ fn trials_that_fail_become_rare() {
     let mut capacity = Rate::mbit(80);
     for tick in 0..3_000 {
         let was_on = host.contest.trial.is_some();
-        // In each trial others take a tenth a tick, and leave it again.
+        // In each trial other hosts take a tenth per tick, and leave it again.
         let about = Rate::mbit(if tick % 2 == 0 { 48 } else { 52 });
         capacity = if was_on { capacity.scale(9, 10) } else { about };
         host.tick(capacity, true);
         trials += u32::from(!was_on && host.contest.trial.is_some());
     }
-    // In ten minutes: 4, 8, 16, 32, 64 s, and every 64 s.
+    // Trials in ten minutes: after 4, 8, 16, 32 and 64 s, then every 64 s.
     assert!((8..=16).contains(&trials), "{trials}");
     assert_eq!(host.contest.level, Rate::mbit(100));
 }
@@ -199,7 +199,7 @@ fn absurd_capacities_are_bounded() {
 #[test]
 fn a_capacity_that_does_not_change_is_tried_at_once() {
     let mut host = Host::new();
-    // It falls for so long that trials have become rare.
+    // The capacity falls for so long that trials have become rare.
     for percent in (30..100).rev() {
         host.ticks(2, Rate::mbit(percent));
     }

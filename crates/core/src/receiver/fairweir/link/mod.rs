@@ -1,18 +1,18 @@
-//! What the access link carries, learned from when it is busy.
+//! The capacity of the access link, learned while the link is busy.
 //!
 //! The problem: a total below the estimate may be a lower capacity or a lower demand, and a loop
 //! that guesses wrong starves a group for long. The method: a link whose queue did not empty for a
-//! whole interval was busy throughout, so **what it carried is its capacity**, up or down, at once.
-//! Silence and low demand say nothing. What arrives beyond the estimate raises it. While about as
-//! much arrives as is believed to fit and nothing queues, the estimate creeps up until it queues.
+//! whole interval was busy throughout, so **the rate that it carried is its capacity**, and the estimate
+//! follows at once, up or down. Silence and low demand say nothing. A rate above the estimate raises it.
+//! While about the estimate arrives and nothing queues, the estimate creeps up until packets queue.
 //!
 //! A conclusion may be wrong: packets that come in clumps, or noise of the path, can look like a queue. So an estimate
-//! that was lowered *expires*. Once nothing has queued for [`LOWERED_MIN`] although more is wanted, what was believed
-//! before is tried again. If the link carries less, it is busy at once, and the next try comes later.
+//! that was lowered *expires*. Once nothing has queued for [`LOWERED_MIN`] although more is wanted, the earlier one is
+//! tried again. If the link carries less, it is busy at once, and the next try comes later.
 //!
-//! A single source of delays, be it a connection or a probe, may be one that lies. It lowers the
-//! estimate to half of what was trusted before; further only if in [`HELD_CONCLUSIONS`] less arrives
-//! than that half lets through, since then the received rate confirms it. Source: docs/control.md.
+//! A single source of delays, a connection or a probe, may lie. It lowers the estimate at most to half
+//! of what was trusted before. The estimate falls further only if in [`HELD_CONCLUSIONS`] less arrives
+//! than that half lets through, since the received rate then confirms it. Source: docs/control.md.
 
 use super::super::{Act, DelaySample, DelaySource, TICK};
 use super::steady::Steady;
@@ -29,37 +29,37 @@ pub(super) struct Link {
     /// What was seen since the last conclusion.
     seen: Seen,
     creep: u64,
-    /// The most that it was believed to carry lately, and when.
+    /// The highest capacity that was believed recently, and when.
     recent: (Rate, Time),
-    /// What arrives, smoothed over a round trip.
+    /// The rate that arrives, smoothed over a round trip.
     arrived: Rate,
     /// The same over two seconds.
     arrived_long: Rate,
     busy_at: Time,
     fall: Option<Fall>,
-    /// What several sources confirmed, or what arrived.
+    /// The capacity that several sources confirmed, or that arrived.
     trusted: Option<Rate>,
     /// Since when the queue is far above its target, and how long it was then.
     deep: Option<(Time, Span)>,
-    /// What the first conclusion said, and when.
+    /// The capacity of the first conclusion, and its time.
     learned: Option<(Rate, Time)>,
-    /// Conclusions in which a single source said that it is less than half of that.
+    /// Conclusions in a row in which a single source said that the capacity is less than half of `trusted`.
     held: Streak,
-    /// For how long the same has arrived.
+    /// For how long the same rate has arrived.
     same: Steady,
     lowered: Lowered,
 }
 
-/// How long an estimate that was lowered stands without a queue.
+/// How long a lowered estimate stands without a queue.
 #[derive(Clone, Copy, Debug)]
 struct Lowered {
     stands: Backoff,
-    /// When the one before it was tried again, until that is judged.
+    /// When the earlier estimate was tried again, until that try is judged.
     tried_at: Option<Time>,
 }
 
 impl Lowered {
-    /// The link was busy and carried less than before, or not.
+    /// The link was busy; `is_less` says whether it carried less than before.
     fn handle_busy(&mut self, now: Time, is_less: bool) {
         let Some(tried_at) = self.tried_at else { return };
         if is_less {
@@ -72,14 +72,14 @@ impl Lowered {
     }
 }
 
-/// What is seen until there are enough packets to conclude from.
+/// What is seen until there are enough packets for a conclusion.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     volume: Bytes,
     span: Span,
     least: Option<Span>,
     samples: u32,
-    /// The fewest that a tick had.
+    /// The fewest sources in a tick.
     sources: Option<u32>,
 }
 
@@ -89,7 +89,7 @@ struct Fall {
     from: Rate,
     least: Span,
     conclusions: u32,
-    /// Those in a row in which much less arrived than in the one before, but no less waited.
+    /// Conclusions in a row in which much less arrived than in the one before, while the queue stayed as long.
     steep: Streak,
     least_last: Span,
     total_last: Rate,
@@ -102,17 +102,17 @@ pub(super) struct Tick {
     pub(super) interval: Span,
     pub(super) volume: Bytes,
     pub(super) delay: Option<DelaySample>,
-    /// Whether a group would take more.
+    /// Whether a group would take more than it gets.
     pub(super) is_wanted: bool,
     /// Target of the queue.
     pub(super) queue: Span,
-    /// The longest round trip: what is changed shows after it.
+    /// The longest round trip: a change takes effect after this time.
     pub(super) rtt: Span,
-    /// The target that the user wants, plus the path's noise.
+    /// The target that the user wants, plus the noise of the path.
     pub(super) latency: Span,
     /// The largest packet.
     pub(super) packet: Bytes,
-    /// Whether the capacity is not raised without a packet beyond it: see `squeeze`.
+    /// Whether the capacity is raised only if more than it arrives: see `squeeze`.
     pub(super) is_held: bool,
 }
 
@@ -123,13 +123,13 @@ pub(super) enum Verdict {
     Gather,
     /// Nothing new.
     Rest,
-    /// The capacity is another one.
+    /// The capacity has changed.
     Changed(Act),
     /// What was taken for a queue does not react: there is no queue.
     NoQueue,
-    /// The queue grows although less and less arrives: others fill it.
+    /// The queue grows although less and less arrives: other hosts fill it.
     Rivals,
-    /// It is full, although some packets find no queue: windows are wide enough.
+    /// The link is full, although some packets find no queue: windows are wide enough.
     Full,
 }
 
@@ -158,23 +158,23 @@ impl Link {
         self.capacity
     }
 
-    /// Whether about as much arrives as is believed to fit, over a round trip.
+    /// Whether about the believed capacity arrives, over a round trip.
     pub(super) fn is_used(&self) -> bool {
         self.capacity.is_some_and(|c| self.arrived >= c * USED)
     }
 
-    /// Whether less arrives than is believed to fit, over a round trip.
+    /// Whether less than the believed capacity arrives, over a round trip.
     pub(super) fn is_underused(&self) -> bool {
         self.capacity.is_some_and(|c| self.arrived < c.scale(95, 100))
     }
 
-    /// The same over two seconds at least.
+    /// The same as [`Link::is_underused`], over two seconds at least.
     pub(super) fn is_long_underused(&self) -> bool {
         self.capacity.is_some_and(|c| self.arrived_long < c.scale(95, 100))
     }
 
-    /// The part of the capacity, in thousandths, that arrives neither over a round trip nor over two seconds, beyond
-    /// what is `awaited` of groups that grow back; 0 if that is little.
+    /// Thousandths of the capacity that are unused both over a round trip and over two seconds, less the rate that is
+    /// `awaited` of groups that grow back; 0 if that is little.
     pub(super) fn unused(&self, awaited: Rate) -> u64 {
         let Some(capacity) = self.capacity.filter(|&c| c > Rate::ZERO) else { return 0 };
         let used = self.arrived.max(self.arrived_long) + awaited;
@@ -183,7 +183,7 @@ impl Link {
         if part > UNUSED_LITTLE { part } else { 0 }
     }
 
-    /// What arrives, smoothed over a round trip.
+    /// The rate that arrives, smoothed over a round trip.
     pub(super) fn arrived(&self) -> Rate {
         self.arrived
     }
@@ -192,7 +192,7 @@ impl Link {
         self.confirmed
     }
 
-    /// Another source than delays says what the link carries, or that it is unknown.
+    /// A source other than delays says what the link carries, or that this is unknown.
     pub(super) fn set_capacity(&mut self, capacity: Option<Rate>) {
         self.capacity = capacity;
         self.trusted = capacity;
@@ -200,21 +200,21 @@ impl Link {
         self.restart();
     }
 
-    /// The link carries no more than that from now on; what it carried before is forgotten.
+    /// The link carries no more than `capacity` from now on; what it carried before is forgotten.
     pub(super) fn accept(&mut self, capacity: Rate, now: Time) {
         self.set_capacity(Some(capacity));
         self.recent = (capacity, now);
         (self.deep, self.learned) = (None, None);
     }
 
-    /// Nothing is known.
+    /// Forgets the capacity.
     pub(super) fn forget(&mut self) {
         self.set_capacity(None);
         (self.confirmed, self.learned) = (None, None);
     }
 
-    /// The link is said to carry this from now on, which may be wrong. What is trusted stays, so that
-    /// measurements can correct it at once.
+    /// The link is said to carry `capacity` from now on, which may be wrong. The trusted capacity stays, so
+    /// that measurements can correct the new one at once.
     pub(super) fn suppose(&mut self, capacity: Rate) {
         let trusted = self.trusted;
         self.set_capacity(Some(capacity));
@@ -238,19 +238,19 @@ impl Link {
             seen.sources = Some(seen.sources.map_or(delay.sources, |s| s.min(delay.sources)));
         }
         let noise = tick.delay.map_or(Span::ZERO, |d| d.noise);
-        // The more noise, the more packets it takes until one of them arrives without it.
+        // The more noise, the more packets are needed for one of them to arrive without it.
         let more = 1 + (noise.as_nanos() / NOISE_STEP.as_nanos()).min(NOISE_STEPS_MAX);
         if u64::from(seen.samples) < u64::from(SAMPLES_MIN) * more && seen.span < GATHER_MAX * more
         {
             return Verdict::Gather;
         }
-        // Windows of long round trips arrive in clumps, between which the link rests.
+        // Windows of long round trips arrive in clumps, and the link rests between them.
         if seen.span < tick.rtt.min(GATHER_MAX) {
             return Verdict::Gather;
         }
         let seen = std::mem::take(&mut self.seen);
         let total = Rate::from_volume(seen.volume, seen.span);
-        // Over about a round trip.
+        // The ticks of about a round trip.
         let part = (tick.rtt.as_nanos() / TICK.as_nanos() + 1).min(8);
         self.arrived = self.arrived.smoothed(total, part);
         self.arrived_long = self.arrived_long.smoothed(total, part.max(LONG_TICKS));
@@ -272,12 +272,12 @@ impl Link {
         }
     }
 
-    /// The queue never emptied: what arrived is the capacity.
+    /// The queue never emptied: the rate that arrived is the capacity.
     fn handle_busy(&mut self, tick: &Tick, total: Rate, least: Span, seen: &Seen) -> Verdict {
         self.creep = CREEP_MIN;
         self.busy_at = tick.at;
         self.lowered.handle_busy(tick.at, total < self.recent.0 * RECENT_LESS);
-        // The time of two packets at the earlier capacity.
+        // The time to send two packets at the earlier capacity.
         let packets = self.recent.0.max(LEARN_MIN).time_to_send(tick.packet * 2);
         let is_deep = least > tick.latency.max(packets) * DEEP;
         self.deep = self.deep.filter(|_| is_deep).or(is_deep.then_some((tick.at, least)));
@@ -305,12 +305,12 @@ impl Link {
             self.trusted = self.trusted.max(Some(total));
             return noted(from, total, Act::Measured { from, to: total });
         }
-        // RTTs of the receiver are smoothed and lag, and a probe's last answer stands for long: a queue
-        // that is gone still shows in them.
+        // The receiver's RTTs are smoothed and lag, and a probe's last answer stays in force for long: both
+        // still show a queue that is gone.
         let is_smoothed = tick.delay.is_some_and(|d| d.source == DelaySource::ReceiverRtt);
         let lags = is_smoothed || seen.samples < SAMPLES_FEW;
         let total = if lags { total.max(from * LAGGING) } else { total };
-        // While no group would take more, a probe's delay may be another host's queue, and if there is
+        // While no group would take more, a probe's delay may come from another host's queue, and with
         // little traffic, noise of the path may have delayed every packet.
         let by_probe = tick.delay.is_some_and(|d| d.source == DelaySource::Probe);
         if !tick.is_wanted && (by_probe || total < from / 4) {
@@ -320,7 +320,7 @@ impl Link {
             self.trusted = Some(total);
             self.held.end();
         } else if let Some(half) = self.hold(total) {
-            // What is confirmed, and remembered, stays as it is.
+            // The confirmed capacity, which is remembered, stays as it is.
             self.capacity = Some(half.min(from));
             return noted(from, half.min(from), Act::Measured { from, to: half.min(from) });
         }
@@ -339,9 +339,9 @@ impl Link {
         (fall.least_last, fall.total_last) = (least, total);
         let Fall { from: highest, least: before, conclusions, .. } = *fall;
         let has_grown = least > before + QUEUE_GROWN;
-        // A real queue does not stay as long while less arrives.
+        // A real queue does not stay as long as it was while less arrives.
         let is_constant = least < before + CONSTANT && before < least + CONSTANT;
-        // Another host with this control takes less than that, and gives it back.
+        // Another host with this control takes less than that, and gives the capacity back.
         let is_lost = has_grown && total < highest * FALL_LOST;
         if steep >= STEEP_CONCLUSIONS && (is_lost || is_constant) {
             self.fall = None;
@@ -349,7 +349,7 @@ impl Link {
             return if is_lost { Verdict::Rivals } else { Verdict::NoQueue };
         }
         if steep > 1 {
-            // Others may take it: then it is better to yield little.
+            // Other hosts may take the capacity; until that is clear it is better to yield little.
             let held = total.max(from * YIELDED);
             self.capacity = Some(held);
             return noted(from, held, Act::Measured { from, to: held });
@@ -364,7 +364,7 @@ impl Link {
             && tick.at.since(at) < FRESH_FOR + tick.rtt * 4
             && total < learned * FRESH_FALL
         {
-            // A link carries as much when windows are narrowed as before, unless others take it.
+            // A link carries the same when windows are narrowed, unless other hosts take the capacity.
             (self.fall, self.learned) = (None, None);
             self.capacity = Some(learned.max(from));
             return Verdict::Rivals;
@@ -373,8 +373,8 @@ impl Link {
         noted(from, total, Act::Measured { from, to: total })
     }
 
-    /// Half of what is trusted, if a single source says that it is less and the received rate has not
-    /// confirmed that.
+    /// Half of the trusted capacity, if a single source says that the capacity is less and the received rate
+    /// has not confirmed that.
     fn hold(&mut self, total: Rate) -> Option<Rate> {
         let half = self.trusted? / 2;
         if total >= half {
@@ -389,7 +389,7 @@ impl Link {
         Some(half)
     }
 
-    /// The queue was empty at least once: the link may carry more than what arrived.
+    /// The queue was empty at least once: the link may carry more than the rate that arrived.
     fn handle_idle(&mut self, tick: &Tick, total: Rate, seen: &Seen) -> Verdict {
         (self.fall, self.deep) = (None, None);
         self.held.end();
@@ -415,7 +415,7 @@ impl Link {
         }
         let was_busy = since_busy < CREEP_AFTER;
         let queues = tick.delay.is_some_and(|d| d.value > tick.queue / 4);
-        // Windows that hold less than is believed are opened first.
+        // If less arrives than the believed capacity, windows are opened first.
         if was_busy || queues || tick.is_held || !self.is_used() {
             return Verdict::Rest;
         }
@@ -426,8 +426,8 @@ impl Link {
         Verdict::Rest
     }
 
-    /// Whether the same arrives all the time, although more was let through. Of few packets that is chance, and
-    /// if much less arrives than is believed, windows are too narrow.
+    /// Whether the same rate arrives all the time, although more was let through. With few packets that is chance, and
+    /// if much less arrives than the believed capacity, windows are too narrow.
     fn is_full(&self, tick: &Tick, believed: Rate) -> bool {
         let total = Rate::from_volume(tick.volume, tick.interval);
         self.same.ticks() >= SAME_TICKS
@@ -443,34 +443,34 @@ impl Link {
     }
 }
 
-/// Small changes are made without a word.
+/// Small changes are not reported.
 fn noted(from: Rate, to: Rate, act: Act) -> Verdict {
     let is_large = to > from * NOTED || to < from * NOTED.inverse();
     if is_large { Verdict::Changed(act) } else { Verdict::Rest }
 }
 
-/// With noise of 5 ms one packet says nothing of the queue, twenty do. Source: docs/control.md.
+/// With noise of 5 ms one packet says nothing about the queue, but 20 packets do. Source: docs/control.md.
 const SAMPLES_MIN: u32 = 20;
 /// After this time fewer packets suffice, but at least [`SAMPLES_FEW`].
 const GATHER_MAX: Span = Span::secs(1);
 const SAMPLES_FEW: u32 = 5;
-/// Least delay that counts as a queue: timestamps do not resolve less.
+/// Shortest delay that counts as a queue: timestamps do not resolve less.
 const BUSY_MIN: Span = Span::micros(900);
-/// Each such step of noise multiplies the packets and the time for a conclusion once more.
+/// Each such step of noise adds the same number of packets and the same time again to a conclusion.
 const NOISE_STEP: Span = Span::millis(2);
 const NOISE_STEPS_MAX: u64 = 9;
-/// Part of the queue's target above which few answers of a probe show a busy link: any of them may have
-/// met a burst of a sender.
+/// Part of the queue's target above which few answers of a probe show a busy link; higher, since any of
+/// them may have met a burst of a sender.
 const RARELY_BUSY_PART: Part = Part::of(15, 10);
 /// Part of the noise that is added to that threshold and to [`BUSY_PART`].
 const NOISE_HIDES: Part = Part::of(4, 10);
-/// The link is busy if its queue never was shorter than this part of its target.
+/// The link is busy if its queue was never shorter than this part of its target.
 const BUSY_PART: Part = Part::of(2, 10);
-/// Least rate from which a capacity is learned: below it the queue is elsewhere.
+/// Lowest rate from which a capacity is learned: at lower rates the queue is elsewhere.
 const LEARN_MIN: Rate = Rate::kbit(20);
 /// Changes of the capacity within this factor are not reported.
 const NOTED: Part = Part::percent(105);
-/// Part of the estimate that a source that lags leaves at least in a conclusion.
+/// If the source lags, a conclusion lowers the estimate at most to this part of itself.
 const LAGGING: Part = Part::percent(95);
 /// How fast the estimate creeps up, in thousandths a second; faster the longer it creeps.
 const CREEP_MIN: u64 = 30;
@@ -478,30 +478,30 @@ const CREEP_MAX: u64 = 1_000;
 /// An estimate is lowered if it is below this part of the highest within [`RECENT_FOR`].
 const RECENT_LESS: Part = Part::percent(90);
 const RECENT_FOR: Span = Span::secs(60);
-/// How long a lowered estimate stands without a queue; doubled each time that what was believed before is refuted.
+/// How long a lowered estimate stands without a queue; doubled each time that the earlier estimate is refuted.
 const LOWERED_MIN: Span = Span::secs(2);
 const LOWERED_MAX: Span = Span::secs(16);
-/// What does not arrive of the capacity is little up to this, in thousandths.
+/// Up to this much, in thousandths, the unused part of the capacity counts as little.
 const UNUSED_LITTLE: u64 = 30;
 /// The estimate creeps up only while at least this part of it arrives.
 const USED: Part = Part::percent(90);
-/// Time after the link was busy in which it does not creep.
+/// Time after the link was busy in which the estimate does not creep up.
 const CREEP_AFTER: Span = Span::millis(500);
 /// Ticks with the same rate after which a link is full although it is believed to carry more.
 const SAME_TICKS: u32 = 4;
-/// Least packets of such a tick.
+/// Such a tick has at least this many packets.
 const SAME_PACKETS: u64 = 100;
-/// How much more it must be believed to carry.
+/// The believed capacity must exceed the rate by this factor.
 const BEYOND: Part = Part::percent(104);
 /// Least conclusions over which the long-term rate is smoothed.
 const LONG_TICKS: u64 = 10;
-/// Sources of delays that are trusted without confirmation by the received rate.
+/// With at least this many sources of delays, the received rate need not confirm a conclusion.
 const SOURCES_ENOUGH: u32 = 2;
-/// Conclusions in a row in which less arrives than half of the trusted capacity, which windows let
-/// through meanwhile, before the link is taken to carry less.
+/// Conclusions in a row in which less than half of the trusted capacity arrives, although windows let
+/// that half through, before the link is taken to carry less.
 const HELD_CONCLUSIONS: u32 = 3;
 /// There is no queue if the capacity falls below this part within [`FALL_CONCLUSIONS`] and the delay
-/// stays.
+/// stays the same.
 const FALL_PART: Part = Part::of(7, 10);
 const FALL_CONCLUSIONS: u32 = 5;
 /// A conclusion is steep if less than this part of the one before arrives. Other hosts take the
@@ -511,16 +511,16 @@ const STEEP: Part = Part::percent(93);
 const STEEP_CONCLUSIONS: u32 = 3;
 const FALL_LOST: Part = Part::percent(65);
 const QUEUE_GROWN: Span = Span::millis(2);
-/// A delay that changes by less is constant.
+/// A delay that changes by less than this is constant.
 const CONSTANT: Span = Span::micros(500);
-/// Time after the first conclusion in which a fall below [`FRESH_FALL`] of it is due to others.
+/// Time after the first conclusion in which a fall below [`FRESH_FALL`] of it is due to other hosts.
 const FRESH_FOR: Span = Span::secs(1);
 const FRESH_FALL: Part = Part::percent(65);
 /// The queue is not this host's if it is longer than this many targets for [`DEEP_FOR`] although less
 /// than half of what arrived before arrives.
 const DEEP: u64 = 2;
 const DEEP_FOR: Span = Span::millis(2_500);
-/// Part of the capacity that is left at least in each conclusion until that is clear.
+/// Until it is clear that other hosts take the capacity, a conclusion keeps at least this part of it.
 const YIELDED: Part = Part::of(7, 10);
 
 #[cfg(test)]

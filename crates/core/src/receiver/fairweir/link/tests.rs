@@ -9,13 +9,13 @@ use super::*;
 const MS: Span = Span::millis(1);
 const QUEUE: Span = Span::millis(5);
 
-/// A link, and the time.
+/// A link and the current time.
 struct Line {
     link: Link,
     now: Time,
 }
 
-/// What a tick brings in addition to its volume.
+/// The data of a tick in addition to its volume.
 #[derive(Clone, Copy)]
 struct Heard {
     least: Span,
@@ -75,12 +75,12 @@ impl Line {
 
 #[test]
 fn a_link_is_full_if_the_same_arrives_although_more_is_let_through() {
-    // The queue of a connection of its own is empty, while the link is full.
+    // A connection with its own queue sees it empty, while the link is full.
     let mut line = Line::new(Some(Rate::mbit(96)));
     let verdicts: Vec<Verdict> = (0..60).map(|_| line.tick(Rate::mbit(96), WANTED)).collect();
     assert!(verdicts.contains(&Verdict::Full), "{verdicts:?}");
     assert!(line.capacity() <= Rate::mbit(96).scale(106, 100), "{:?}", line.capacity());
-    // What follows the estimate is what windows let through, and so is what is 5 % apart from tick to tick.
+    // A rate that follows the estimate is what windows let through; a rate that changes by 5 % per tick is not steady.
     let mut line = Line::new(Some(Rate::mbit(96)));
     for tick in 0..60 {
         let total = match tick % 2 {
@@ -89,7 +89,7 @@ fn a_link_is_full_if_the_same_arrives_although_more_is_let_through() {
         };
         assert_ne!(line.tick(total, WANTED), Verdict::Full);
     }
-    // Of few packets it is chance, and senders that want no more say nothing of the link.
+    // With few packets a steady rate is chance, and senders that want no more say nothing about the link.
     for (rate, heard) in [(5, WANTED), (96, EMPTY)] {
         let mut line = Line::new(Some(Rate::mbit(rate)));
         assert!((0..60).all(|_| line.tick(Rate::mbit(rate), heard) != Verdict::Full));
@@ -137,12 +137,12 @@ fn a_single_source_lowers_the_capacity_to_half_until_the_received_rate_confirms_
         assert_eq!(line.capacity(), m(16));
         assert_eq!(line.link.confirmed(), Some(m(32)), "nothing less is remembered");
     }
-    // As much as half arrives: so the link carries it, and a lone source lowers it no further.
+    // Half of the capacity arrives: so the link carries that, and a lone source lowers it no further.
     for _ in 0..20 {
         line.tick(m(16), lone);
         assert_eq!(line.capacity(), m(16));
     }
-    // Less arrives than the windows let through: the link does carry less.
+    // Less arrives than the windows let through: the link really carries less.
     for _ in 0..20 {
         line.tick(m(3), lone);
     }
@@ -156,13 +156,13 @@ fn a_single_source_lowers_the_capacity_to_half_until_the_received_rate_confirms_
 #[test]
 fn a_capacity_that_somebody_said_is_corrected_by_what_is_measured() {
     let m = Rate::mbit;
-    // A single source lowers it to half of what was trusted before, which was not what was said.
+    // A single source lowers it to half of the trusted capacity, which is not the supposed one.
     let mut line = Line::new(Some(m(10)));
     line.link.suppose(m(80));
     assert_eq!((line.capacity(), line.link.confirmed()), (m(80), None));
     line.tick(m(9), Heard { sources: 1, ..BUSY });
     assert_eq!(line.capacity(), m(9));
-    // It is right.
+    // The supposed capacity is right.
     line.link.suppose(m(28));
     line.tick(m(28), BUSY);
     assert_eq!((line.capacity(), line.link.confirmed()), (m(28), Some(m(28))));
@@ -216,13 +216,13 @@ fn the_estimate_creeps_only_while_somebody_wants_and_nothing_queues() {
     let hears = |heard: Heard| {
         let mut line = Line::new(None);
         line.tick(m(30), BUSY);
-        // The hold after the link was busy.
+        // The estimate does not rise right after the link was busy.
         for _ in 0..2 {
             line.tick(m(29), heard);
             assert_eq!(line.capacity(), m(30));
         }
         for _ in 0..10 {
-            // Windows let through what is believed.
+            // Windows let through the believed capacity.
             line.tick(line.capacity().scale(99, 100), heard);
         }
         line.capacity()
@@ -278,7 +278,7 @@ fn what_does_not_arrive_of_the_capacity_is_unused_unless_it_is_little() {
 #[test]
 fn a_queue_that_does_not_react_is_none() {
     let mut line = Line::new(Some(Rate::mbit(30)));
-    // What is taken for a queue stays, so the windows are narrowed, so less arrives.
+    // The delay that looks like a queue stays, so the windows are narrowed and less arrives.
     let verdicts: Vec<Verdict> =
         (1..=8).map(|i| line.tick(Rate::mbit(30) / 10 * (10 - i), BUSY)).collect();
     let found = verdicts.iter().position(|v| *v == Verdict::NoQueue).unwrap();
@@ -303,7 +303,7 @@ fn a_capacity_that_falls_step_by_step_is_followed_if_the_queue_reacts() {
 
 #[test]
 fn noise_of_5_ms_does_not_make_an_idle_link_busy() {
-    // Packets a tick, each exponentially late; 165 are 10 Mbit/s.
+    // Packets per tick, with exponentially distributed delays; 165 packets per tick are 10 Mbit/s.
     for (packets, bound) in [(165, 0.0), (60, 0.0), (40, 0.004), (20, 0.03)] {
         let (mut state, mut busy) = (1, 0);
         let mut delay = DelayEstimator::default();

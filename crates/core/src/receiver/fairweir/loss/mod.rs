@@ -1,12 +1,12 @@
 //! Bottlenecks that drop before they delay: policers, and buffers of a few milliseconds.
 //!
-//! The problem: a policer has no queue, and a short buffer is full before the queue can be seen. The
-//! capacity cannot be learned from delays there. The method: packets that are lost while nothing
-//! queues mean either that more was sent than the bottleneck lets through, or noise of the path.
+//! The problem: a policer has no queue, and a short buffer is full before the queue can be seen, so
+//! delays do not show the capacity. The method: packets that are lost while nothing queues mean
+//! either that more was sent than the bottleneck lets through, or that the path loses packets at random.
 //! A *test* finds out which: for a few seconds a little less is let through than arrived. If the
-//! losses end, what arrived was the *ceiling*; if they go on, they are noise, and nothing changes.
+//! losses end, what arrived was the *ceiling*; if they continue, they are noise, and nothing changes.
 //!
-//! Below the ceiling no packet is lost. From time to time it is raised until packets are lost
+//! Below the ceiling no packet is lost. From time to time the ceiling is raised until packets are lost
 //! again. After each confirmation the next raise waits longer, since a loss costs a sender half of
 //! its rate. Source: docs/control.md; the idea of the capacity between losses: long-term
 //! sampling in Linux' BBR.
@@ -32,25 +32,25 @@ pub(super) struct Interval {
     pub(super) at: Time,
     /// What arrived.
     pub(super) rate: Rate,
-    /// Connections that received anything, and those of them to which packets were lost.
+    /// Connections that received anything, and how many of them lost packets.
     pub(super) active: u32,
     pub(super) lossy: u32,
-    /// How long packets waited on average, and for how long they may; `None` if it is not known.
+    /// How long packets waited on average (`None` if unknown), and how long they may wait.
     pub(super) queue: Option<Span>,
     pub(super) queue_target: Span,
     /// Whether a group would take more.
     pub(super) is_wanted: bool,
-    /// What a queue has shown the link to carry.
+    /// The capacity of the link that a queue has shown.
     pub(super) shown: Option<Rate>,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum State {
-    /// Losses are ignored until then.
+    /// Losses are ignored before this time.
     Watch { from: Time },
     /// A little less is let through than what arrived, to see whether losses end.
     Test(Test),
-    /// The bottleneck drops what exceeds this.
+    /// The bottleneck drops what exceeds this ceiling.
     Limit(Ceiling),
 }
 
@@ -58,9 +58,9 @@ enum State {
 struct Test {
     since: Time,
     to: Rate,
-    /// Ticks of connections with losses before the test, in thousandths of all.
+    /// Part of connection ticks with losses before the test, in thousandths.
     lossy_before: u64,
-    /// What arrived before, and what was believed.
+    /// The rate that arrived before the test, and the capacity that was believed.
     rate_before: Rate,
     before: Option<Rate>,
     repeats: u32,
@@ -69,40 +69,40 @@ struct Test {
 #[derive(Clone, Copy, Debug)]
 struct Ceiling {
     rate: Rate,
-    /// Since when there is one, and what arrived before that.
+    /// When the ceiling was found, and the rate that arrived before that.
     since: Time,
     rate_before: Rate,
     /// The last rate at which nothing was lost for a whole hold.
     good: Option<Rate>,
-    /// The last rate to which it was raised until packets were lost.
+    /// The last rate at which packets were lost after the ceiling was raised to it.
     top: Option<Rate>,
-    /// It is not raised until then.
+    /// The ceiling is not raised before this time.
     held_until: Time,
     hold: Backoff,
     /// Thousandths by which it rises per second.
     step: u64,
     cut_at: Time,
-    /// Holds in which packets were lost all the same.
+    /// Holds in which packets were lost although the ceiling was not raised.
     strikes: Streak,
-    /// What was believed before the first of them.
+    /// The capacity that was believed before the first of these holds.
     before: Option<Rate>,
-    /// Ticks in which it seemed to cost too much, or was not reached.
+    /// Ticks in which the ceiling seemed to cost too much, or was not reached.
     harmed_ticks: Streak,
 }
 
 /// What a tick means for the capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LossVerdict {
-    /// Losses say nothing; delays may.
+    /// Losses say nothing about the capacity; delays may.
     None,
-    /// This much may pass, whatever delays say.
+    /// At most this rate may pass, whatever delays say.
     Limit(Rate),
-    /// What was let through was too little: as before the test.
+    /// The rate that was let through was too low: return to the capacity from before the test.
     Back(Option<Rate>),
 }
 
 impl Ceiling {
-    /// Lowers it, and holds it there.
+    /// Lowers the ceiling to `rate` and holds it there.
     fn cut(&mut self, now: Time, rate: Rate) {
         self.rate = rate.max(LOSS_RATE_MIN);
         (self.cut_at, self.held_until) = (now, now + self.hold.span());
@@ -119,19 +119,19 @@ impl Losses {
         }
     }
 
-    /// Whether the bottleneck drops before it delays, or that is being tested: then shares hold by
-    /// classes, since windows have no queue to be measured by.
+    /// Whether the bottleneck drops before it delays, or this is being tested. Classes then hold the shares,
+    /// since there is no queue by which windows could be measured.
     pub(super) fn is_limiting(&self) -> bool {
         !matches!(self.state, State::Watch { .. })
     }
 
-    /// Whether that is only being tested.
+    /// Whether this is only being tested.
     pub(super) fn is_testing(&self) -> bool {
         matches!(self.state, State::Test(_))
     }
 
     /// The bottleneck is said to let another rate through from `now` on. Earlier losses say nothing about
-    /// that rate, so it is tested again if packets are lost.
+    /// that rate, so a new test is made if packets are lost.
     pub(super) fn suppose_another(&mut self, now: Time) {
         if self.is_limiting() {
             self.state = State::Watch { from: now + SETTLE };
@@ -167,7 +167,7 @@ impl Losses {
             return LossVerdict::None;
         }
         if !self.is_steady(rate_before) {
-            // Senders that grow find their rate by losses, too: there is nothing to compare with.
+            // Senders that grow also find their rate by losses, so there is no steady rate to compare with.
             return LossVerdict::None;
         }
         let lossy_before = self.lossy_part();
@@ -205,7 +205,7 @@ impl Losses {
                 });
                 return LossVerdict::Limit(test.to);
             }
-            // Perhaps more was let through than the bottleneck carries, since a bucket was full before.
+            // Perhaps more was let through than the bottleneck carries, because its token bucket was full.
             if test.repeats == TESTS_MAX {
                 return self.back_off(now.at, test.before);
             }
@@ -229,7 +229,7 @@ impl Losses {
         let harmless = ceiling.rate_before * HARMLESS;
         let is_harmful = arrived < harmless && ceiling.rate < harmless;
         let is_judged = (JUDGED_FROM..JUDGED_UNTIL).contains(&passed);
-        // Far below it nothing shows that there still is one: something else holds what is wanted.
+        // If the rate stays far below the ceiling, nothing shows that it still exists: something else limits it.
         let is_unused = arrived < ceiling.rate * CEILING_BELOW;
         let is_refuted = now.is_wanted && (is_unused || is_judged && is_harmful);
         if ceiling.harmed_ticks.count(is_refuted) >= HARMED_TICKS {
@@ -241,7 +241,7 @@ impl Losses {
         let is_below =
             arrived < ceiling.rate * CEILING_BELOW && ceiling.top.is_none() && passed < JUDGED_FROM;
         if now.lossy > 0 && (is_settling || is_below) {
-            // Lost before the cut, or by something that limits one connection only.
+            // These packets were lost before the cut, or by something that limits only one connection.
         } else if now.lossy > 0 && is_held {
             if ceiling.strikes == Streak::default() && ceiling.good.is_some() {
                 ceiling.before = Some(ceiling.rate);
@@ -254,7 +254,7 @@ impl Losses {
             ceiling.hold.reset();
             ceiling.cut(now.at, rate);
         } else if now.lossy > 0 {
-            // It was raised until packets were lost.
+            // The ceiling was raised until packets were lost.
             ceiling.top = Some(ceiling.rate);
             let cut = ceiling.rate * CUT;
             let good = ceiling.good.max(self.earlier_rate()).unwrap_or(cut).min(cut);
@@ -287,8 +287,8 @@ impl Losses {
         LossVerdict::Limit(ceiling.rate)
     }
 
-    /// The least ceiling that losses may lead to. If only one connection of several loses packets, half
-    /// of what arrived before: a server can leave out segments of its own.
+    /// The lowest ceiling that losses may lead to. If only one connection of several loses packets, this is
+    /// half of what arrived before: a server can omit segments of its own to feign losses.
     fn floor(&self, ceiling: &Ceiling) -> Rate {
         let several = |of: fn(&Interval) -> u32| self.recent.iter().any(|i| of(i) > 1);
         match several(|i| i.active) && !several(|i| i.lossy) {
@@ -297,7 +297,7 @@ impl Losses {
         }
     }
 
-    /// Losses are noise: they are ignored for some time.
+    /// The losses are noise and are ignored for some time.
     fn back_off(&mut self, now: Time, before: Option<Rate>) -> LossVerdict {
         self.state = State::Watch { from: now + self.patience.span() };
         self.patience.double();
@@ -305,9 +305,9 @@ impl Losses {
         LossVerdict::Back(before)
     }
 
-    /// Whether packets did not wait, as far as that is known.
+    /// Whether no packets waited, as far as that is known.
     fn is_without_queue(&self) -> bool {
-        // Where there was a queue before, it takes more ticks to conclude that there is none.
+        // If a queue has shown a capacity before, it takes more ticks to conclude that there is no queue.
         let is_shown = self.recent.back().is_some_and(|i| i.shown.is_some());
         let ticks = if is_shown { RECENT } else { RECENT_MIN };
         let mut last = self.recent.iter().rev().take(ticks);
@@ -321,8 +321,8 @@ impl Losses {
         deep == DEEP_TICKS
     }
 
-    /// 99 % of what arrived [`LATENT_TICKS`] ago, before anything was lost: a bucket empties only after
-    /// that time.
+    /// 99 % of the mean rate more than [`LATENT_TICKS`] ago, if no packets were lost then: a policer's token
+    /// bucket is empty only after that time.
     fn earlier_rate(&self) -> Option<Rate> {
         let earlier = self.recent.iter().take(RECENT - LATENT_TICKS);
         let (count, is_clean) = (earlier.len() as u64, earlier.clone().all(|i| i.lossy == 0));
@@ -330,14 +330,14 @@ impl Losses {
         (is_clean && self.recent.len() == RECENT).then(|| (sum / count).scale(99, 100))
     }
 
-    /// Ticks of connections with losses, in thousandths of all.
+    /// Part of connection ticks with losses, in thousandths.
     fn lossy_part(&self) -> u64 {
         let lossy: u32 = self.recent.iter().map(|i| i.lossy).sum();
         let active: u32 = self.recent.iter().map(|i| i.active).sum();
         u64::from(lossy) * 1_000 / u64::from(active.max(1))
     }
 
-    /// Whether about as much has arrived for some time.
+    /// Whether about the same rate has arrived for some time.
     fn is_steady(&self, rate: Rate) -> bool {
         let near = rate * STEADY.0..=rate * STEADY.1;
         let mut last = self.recent.iter().rev().take(STEADY_TICKS);
@@ -351,17 +351,17 @@ impl Losses {
     }
 }
 
-/// Ticks that are kept.
+/// Ticks whose data are kept.
 const RECENT: usize = 25;
 /// Ticks without a queue before losses count.
 const RECENT_MIN: usize = 6;
 /// Ticks with losses, among those that are kept, before losses count.
 const LOSSY_MIN: usize = 4;
-/// Ticks in a row with a deep queue before there is one.
+/// Ticks in a row with a deep queue before the queue counts.
 const DEEP_TICKS: usize = 3;
-/// Ticks until a policer's bucket is empty if a little too much arrives.
+/// Ticks until a policer's token bucket is empty if a little too much arrives.
 const LATENT_TICKS: usize = 15;
-/// Ticks whose mean is the rate that arrives.
+/// Ticks whose mean counts as the rate that arrives.
 const RATE_TICKS: usize = 5;
 /// A rate is steady if it stays between these parts of itself for twelve ticks.
 const STEADY: (Part, Part) = (Part::percent(85), Part::percent(115));
@@ -370,9 +370,9 @@ const STEADY_TICKS: usize = 12;
 const TESTED: Part = Part::percent(93);
 /// How long a test lasts.
 const TEST: Span = Span::millis(4_400);
-/// How often a test is repeated, at what arrived in it.
+/// How often a test is repeated, each time with the rate that arrived in the test before.
 const TESTS_MAX: u32 = 1;
-/// What is lost within this time after a cut was sent before it.
+/// Packets that are lost within this time after a cut were sent before it.
 const SETTLE: Span = Span::millis(1_400);
 /// How long losses are ignored after a test that found noise.
 const PATIENCE_MIN: Span = Span::secs(15);
@@ -380,27 +380,27 @@ const PATIENCE_MAX: Span = Span::secs(600);
 /// How long a ceiling is not raised; doubled with each confirmation.
 const HOLD_MIN: Span = Span::millis(3_400);
 const HOLD_MAX: Span = Span::secs(60);
-/// By how much it then rises, in thousandths a second; faster the longer it rises.
+/// Thousandths per second by which the ceiling then rises; faster the longer it rises.
 const STEP_MIN: u64 = 10;
 const STEP_MAX: u64 = 80;
-/// Below this part of the ceiling it is not the ceiling that drops packets, unless the losses go on.
+/// Losses at less than this part of the ceiling are not due to the ceiling, unless they continue.
 const CEILING_BELOW: Part = Part::percent(85);
-/// A ceiling is judged between these times after it was found, by what arrives.
+/// The ceiling is judged by what arrives from the first to the second time after it was found.
 const JUDGED_FROM: Span = Span::secs(12);
 const JUDGED_UNTIL: Span = Span::secs(30);
-/// It is harmless if this part of what arrived before arrives.
+/// The ceiling is harmless if at least this part of the earlier rate arrives.
 const HARMLESS: Part = Part::percent(88);
-/// Ticks in a row of harm, or far below it, before a ceiling is given up: a sender that one loss halved grows back meanwhile.
+/// Ticks in a row of harm, or far below it, until a ceiling is given up; after a loss a sender grows back in less time.
 const HARMED_TICKS: u32 = 25;
 /// Part of the ceiling that is left after a loss.
 const CUT: Part = Part::percent(98);
-/// From this part of the ceiling on, the last good rate is as good as the ceiling.
+/// If the last good rate is at least this part of the ceiling, the ceiling is lowered to it.
 const GOOD_NEAR: Part = Part::percent(85);
-/// Part of the ceiling that is left at least after a loss within a hold.
+/// The ceiling keeps at least this part of itself after a loss within a hold.
 const STRIKE_LEAST: Part = Part::percent(80);
-/// Holds in a row with losses beyond which losses are noise.
+/// If more holds in a row than this have losses, the losses are noise.
 const STRIKES_MAX: u32 = 4;
-/// Least rate at which losses count; of fewer packets they say little.
+/// Lowest rate at which losses count: a few packets say little.
 const LOSS_RATE_MIN: Rate = Rate::kbit(500);
 
 #[cfg(test)]

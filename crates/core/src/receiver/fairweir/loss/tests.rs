@@ -5,7 +5,7 @@ use crate::receiver::TICK;
 
 const QUEUE: Span = Span::millis(5);
 
-/// What a tick says in addition to the rate.
+/// The data of a tick in addition to the rate.
 #[derive(Clone, Copy, Debug)]
 struct Heard {
     lossy: u32,
@@ -44,7 +44,7 @@ impl Line {
         verdict
     }
 
-    /// A tick behind a policer, which drops whenever more than `plan` is let through.
+    /// A tick behind a policer, which drops packets whenever more than `plan` is let through.
     fn policed(&mut self, plan: Rate) -> LossVerdict {
         let sent = self.capacity.unwrap_or(plan * 3);
         let heard = if sent > plan { LOSSY } else { CLEAN };
@@ -98,7 +98,7 @@ fn a_ceiling_is_raised_until_packets_are_lost_and_cut_to_what_was_good_with_doub
                 held.push(line.now.since(cut_at));
             }
         } else if now < before {
-            // No loss at what it is cut to, and little below the plan.
+            // No packets are lost at the lowered ceiling, which is little below the plan.
             assert!(now <= PLAN && now >= PLAN.scale(90, 100), "{now}");
             cut_at = Some(line.now);
         }
@@ -115,7 +115,7 @@ fn a_ceiling_is_raised_until_packets_are_lost_and_cut_to_what_was_good_with_doub
 #[test]
 fn a_loss_within_a_hold_lowers_the_ceiling_and_a_few_such_holds_are_noise() {
     let mut line = Line::limited(PLAN);
-    // Losses that no ceiling ends, from after the test on.
+    // Losses after the test that no ceiling ends.
     let mut ceilings = vec![line.capacity.unwrap()];
     for _ in 0..5 * 60 {
         let capacity = line.capacity.unwrap_or(PLAN);
@@ -130,7 +130,7 @@ fn a_loss_within_a_hold_lowers_the_ceiling_and_a_few_such_holds_are_noise() {
     assert!(ceilings.last().unwrap() < &ceilings[0]);
 }
 
-/// Whatever holds the senders back, it is not what drops their packets.
+/// If something else limits the senders, the ceiling does not cause the losses.
 #[test]
 fn a_ceiling_that_is_wanted_and_far_from_reached_is_given_up() {
     let mut line = Line::limited(PLAN);
@@ -140,7 +140,7 @@ fn a_ceiling_that_is_wanted_and_far_from_reached_is_given_up() {
         line.tick(half, CLEAN);
         assert!(line.now.since(begun) <= TICK * 40, "it is kept");
     }
-    // One that senders do not ask for is kept.
+    // A ceiling that senders do not ask for is kept.
     let mut line = Line::limited(PLAN);
     for _ in 0..300 {
         line.tick(half, Heard { is_wanted: false, ..CLEAN });
@@ -155,7 +155,7 @@ fn losses_that_go_on_are_noise_and_mean_nothing_the_longer_the_more_often() {
     let (mut begun, mut ended) = (Vec::new(), Vec::new());
     for _ in 0..5 * 3_000 {
         let was_limiting = line.losses.is_limiting();
-        // A sender that random losses hold at 20, or at what is let through.
+        // A sender that random losses limit to 20 Mbit/s, or to what is let through.
         let rate = Rate::mbit(20).min(line.capacity.unwrap_or(Rate::mbit(20)));
         let verdict = line.tick(rate, LOSSY);
         match (was_limiting, line.losses.is_limiting()) {
@@ -263,7 +263,7 @@ fn any_heard() -> impl Strategy<Value = Heard> {
         .prop_map(|(lossy, queue, is_wanted, shown)| Heard { lossy, queue, is_wanted, shown })
 }
 
-/// Ticks of a kind: behind a policer of some kbit/s, with losses, without, or with anything.
+/// Ticks of one kind: behind a policer of some kbit/s, with losses, without, or with any data.
 type Phase = (u64, u8, Vec<(u64, Heard)>);
 
 fn any_phase() -> impl Strategy<Value = Phase> {
@@ -272,7 +272,7 @@ fn any_phase() -> impl Strategy<Value = Phase> {
     (kbit, 0u8..4, ticks)
 }
 
-/// What arrives in a tick of a phase, and what is heard.
+/// The rate that arrives in a tick of a phase, and its other data.
 fn drawn(line: &Line, kbit: u64, kind: u8, (percent, heard): (u64, Heard)) -> (Rate, Heard) {
     let rate = Rate::kbit(kbit * percent / 100);
     let sent = line.capacity.unwrap_or(Rate::mbit(1_000));
@@ -307,7 +307,7 @@ proptest! {
             prop_assert!(limit >= LOSS_RATE_MIN, "{limit}");
             let last = limit_last.unwrap_or(limit);
             if limit > last && !line.losses.is_testing() {
-                // It only grows while it is used and nothing is lost, and by a little.
+                // The limit grows only while it is used and nothing is lost, and only a little.
                 prop_assert!(heard.is_wanted && heard.lossy == 0 && rate >= last.scale(9, 10));
                 prop_assert!(limit <= last.scale(5_000 + STEP_MAX, 5_000), "{last}, {limit}");
             } else {
@@ -324,7 +324,7 @@ fn one_server_of_several_that_leaves_out_segments_lowers_the_ceiling_to_half_at_
     let mut line = Line::limited(PLAN);
     let mut before = line.capacity;
     for _ in 0..40_000 {
-        // Whenever the ceiling is raised it leaves one out.
+        // Whenever the ceiling is raised, the server leaves out a packet.
         let lossy = u32::from(line.capacity > before);
         before = line.capacity;
         let sent = line.capacity.unwrap_or(PLAN);

@@ -1,13 +1,13 @@
-//! What arrives while everything passes.
+//! Releases: what arrives while everything passes.
 //!
-//! The problem: what a host would have without control can only be seen without control, and senders
-//! whose windows were narrow grow slowly, so what arrives after a second says little. The method: what
-//! arrives is measured in spans, until it no longer grows. Two cases end it sooner. A link
-//! without others carries the same in every tick, to a packet or two. And if
-//! everything passes and much less arrives than with control, it is the link that carries less.
+//! The problem: only a release shows what a host would have without control. Senders whose windows were
+//! narrow grow slowly, so the rate after a second says little. The method: the rate that arrives is
+//! measured in spans, until it no longer grows. Two cases end a release sooner. A link without other
+//! hosts carries the same rate in every tick, to a packet or two. And if everything passes but
+//! much less arrives than with control, then the link carries less.
 //!
-//! While the queue is short, or nearly nothing arrives, the host wants less than the link carries, and
-//! what arrives says nothing of the link.
+//! While the queue is short, or almost nothing arrives, the host wants less than the link carries, and
+//! the rate that arrives says nothing about the link.
 //!
 //! Source: docs/control.md, "Rivals".
 
@@ -18,18 +18,18 @@ use crate::units::{Part, Rate, Span, Time};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Release {
     begun: Time,
-    /// What arrived with control, or what the link carried.
+    /// The rate that arrived with control, or that the link carried.
     had: Rate,
-    /// Whether it is not known that there are others.
+    /// Whether other hosts are only suspected.
     is_doubted: bool,
-    /// This span, and the mean of the one before.
+    /// The measurement of the current span; `before` is the highest mean of the spans before it.
     since: Time,
     sum: u64,
     ticks: u64,
-    /// Those of them with a long queue.
+    /// Ticks among these with a long queue.
     long_ticks: u64,
     before: Option<Rate>,
-    /// The most that arrived in a tick since senders have reacted.
+    /// The highest rate of a tick since senders have reacted.
     most: Rate,
     steady: Steady,
 }
@@ -39,11 +39,11 @@ pub(super) struct Release {
 pub(super) enum Shown {
     /// Nothing yet.
     Nothing,
-    /// Nothing, since the host no longer wants what it had.
+    /// Nothing about the link, since the host no longer wants what it had.
     Silence,
-    /// Others are there: without control the host has this.
+    /// There are other hosts: without control this host has this rate.
     Due(Rate),
-    /// Without control it has no more than this, which is about what it had.
+    /// Without control this host has only this rate, which is about what it had.
     NoMore(Rate),
     /// The link carries less than with control: it is slower now.
     Less(Rate),
@@ -57,7 +57,7 @@ impl Release {
         Release::begin(now, carried, false)
     }
 
-    /// The same because there may be rivals. With control `got` arrived.
+    /// As [`Release::beside_others`], because there may be rivals; with control `got` arrived.
     pub(super) fn to_compare(now: Time, got: Rate) -> Release {
         Release::begin(now, got, true)
     }
@@ -132,24 +132,24 @@ impl Release {
     }
 }
 
-/// Time after which senders have begun to grow again. What arrives then is measured until [`MEASURED`],
-/// and for the same time again while it grows.
+/// Time after which senders have begun to grow again. What arrives from then until [`MEASURED`] is
+/// measured, and as long as it grows another span of the same length.
 pub(super) const GROWN: Span = Span::millis(2_000);
 pub(super) const MEASURED: Span = Span::millis(4_000);
-/// Growth from span to span beyond which another one is measured.
+/// Growth from one span to the next beyond which another span is measured.
 const GREW: Part = Part::percent(105);
 /// The same if rivals are only suspected.
 const GREW_DOUBTED: Part = Part::percent(103);
-/// There are rivals if more than this multiple arrives without control.
+/// There are rivals if more than this multiple of the earlier rate arrives without control.
 const MORE: Part = Part::percent(115);
-/// The link is slower if less than this part of it arrives.
+/// The link has become slower if less than this part of the earlier rate arrives.
 const LESS: Part = Part::percent(85);
-/// A host wants less if less than what it had divided by this arrives.
+/// The host wants less if less arrives than what it had divided by this.
 pub(super) const SILENT: u64 = 8;
-/// What is seen before this is of the time before; it is concluded early after this at the earliest.
+/// Before this time senders have not reacted yet; an early conclusion is drawn after [`EARLY`].
 const REACTED: Span = Span::millis(600);
 const EARLY: Span = Span::millis(2_000);
-/// Ticks with the same rate after which a link is the host's own.
+/// Ticks with the same rate after which the link is taken to be this host's own.
 const RELEASED_OWN_TICKS: u32 = 8;
 
 #[cfg(test)]

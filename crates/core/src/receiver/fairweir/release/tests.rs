@@ -4,7 +4,7 @@ use super::*;
 
 const GOT: Rate = Rate::mbit(10);
 
-/// What is shown by totals of one tick each, and after how long.
+/// The result for the total of each tick, and the time until it is known.
 fn shown(release: Release, total: impl Fn(u64) -> Rate) -> (Shown, Span) {
     shown_beside(release, true, total)
 }
@@ -28,14 +28,14 @@ fn to_compare() -> Release {
     Release::to_compare(Time::ZERO, GOT)
 }
 
-/// As many percent of `rate`, alternating by two: others take what they take.
+/// The given percentage of `rate`, plus two in every other tick: other hosts take varying parts.
 fn rippled(rate: Rate, percent: u64, tick: u64) -> Rate {
     rate.scale(percent + 2 * (tick % 2), 100)
 }
 
 #[test]
 fn senders_that_grow_slowly_are_waited_for() {
-    // A twentieth more every two seconds: after four seconds it is a tenth, which would be none.
+    // A twentieth more every two seconds: the tenth after four seconds shows no rivals yet.
     let growing = |tick: u64| rippled(GOT, 100 + tick / 2, tick);
     let (shown, after) = shown(to_compare(), growing);
     let Shown::Due(due) = shown else { panic!("{shown:?}") };
@@ -70,7 +70,7 @@ fn a_rate_that_stays_the_same_to_a_packet_is_the_links_own() {
             assert!(matches!(shown, Shown::Own(_)), "{carried}: {shown:?}");
             assert!(after <= EARLY + TICK, "{after}");
         }
-        // A hundredth of ripple and three packets are others.
+        // A ripple of a hundredth plus three packets shows other hosts.
         let (shown, _) = shown(others, |tick| packets(carried + (carried / 100 + 3) * (tick % 2)));
         assert!(matches!(shown, Shown::Due(_)), "{carried}: {shown:?}");
     }
@@ -84,7 +84,7 @@ fn what_grows_is_not_the_links_own_however_smoothly() {
 
 #[test]
 fn a_host_that_wants_less_says_nothing_of_the_link() {
-    // Its download ends, or only a film of a constant rate is left.
+    // The host's download ends, or only a film of a constant rate is left.
     for total in [Rate::ZERO, GOT / 20] {
         let (shown, _) = shown(to_compare(), |_| total);
         assert_eq!(shown, Shown::Silence);

@@ -1,15 +1,15 @@
 //! Other hosts behind the same link that fill its queue.
 //!
 //! The problem: windows keep the queue short only if no other host fills it. Against a sender that
-//! fills the buffer whatever happens, a control with a short queue as its target yields until it has
-//! nothing. The method: a queue that does not become shorter although less and less of this host
-//! arrives is a *rival's*. Then nothing is enforced: what one group leaves would go to the rivals too, and
-//! a host that divides has less than without control. Everything passes until no more arrives than before, and
-//! that is the host's *due*. After some time the queue is tried again.
+//! fills the buffer in any case, a control with a short queue as its target yields until it has
+//! nothing. The method: if the queue does not become shorter although this host receives less and less,
+//! it is a *rival's* queue. Then nothing is enforced: what one group leaves would go to the rivals too, and
+//! a host that divides has less than without control. Everything passes until what arrives no longer grows;
+//! that rate is the host's *due*. After some time control by the queue is tried again.
 //!
 //! If rivals are only suspected (`contest`), everything passes as well (`release`). If more arrives than
-//! with control, there are rivals. If not, what arrived is remembered: if less arrives as soon as the
-//! queue is short again, there are rivals too.
+//! with control, there are rivals. If not, the rate that arrived is remembered: if less arrives as soon as
+//! the queue is short again, there are rivals too.
 //!
 //! Source: docs/control.md; the modes resemble those of Copa and Nimbus, which are for senders.
 
@@ -18,36 +18,36 @@ use crate::backoff::Backoff;
 use crate::streak::Streak;
 use crate::units::{Part, Rate, Span, Time};
 
-/// Whether there are rivals, and what is done meanwhile.
+/// Whether there are rivals, and what is done about them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rivals {
     state: State,
-    /// How long everything passes before the queue is tried again.
+    /// How long everything passes before control by the queue is tried again.
     stay: Backoff,
     left_at: Time,
     /// What the link carried before rivals were recognised.
     carried: Rate,
-    /// What arrives, smoothed.
+    /// The rate that arrives, smoothed.
     total: Rate,
-    /// No comparison before this, and how long after the next one.
+    /// No comparison begins before this time; `compare_wait` is the time to the next one.
     compare_at: Time,
     compare_wait: Backoff,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum State {
-    /// None are known.
+    /// No rivals are known.
     Alone,
-    /// Whether they are still there is tried until then; if so, this is the due again.
+    /// Until this time it is tried whether rivals are still there; `due` is what arrived without control.
     Tried { until: Time, due: Rate, total: Rate },
     /// Everything passes.
     Measure(Release),
-    /// Everything passes still.
+    /// Everything still passes.
     Yield { since: Time, short_ticks: Streak },
 }
 
 impl State {
-    /// The queue is tried from now on; without control `due` arrived.
+    /// Control by the queue is tried again from now on; without control `due` arrived.
     fn tried(now: Time, due: Rate) -> State {
         State::Tried { until: now + TRIED_FOR, due, total: due }
     }
@@ -59,23 +59,23 @@ pub(super) struct Tick {
     pub(super) at: Time,
     /// What arrived.
     pub(super) total: Rate,
-    /// Whether a group would take more.
+    /// Whether a group would take more than it gets.
     pub(super) is_wanted: bool,
-    /// Whether the queue is within its target, which is longer while others fill it. `None` if that is
-    /// not known.
+    /// Whether the queue is within its target, which is longer while other hosts fill the queue; `None` if
+    /// unknown.
     pub(super) is_queue_short: Option<bool>,
 }
 
 /// What is to be done in a tick.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Course {
-    /// As if there were no rivals.
+    /// Control as if there were no rivals.
     Alone,
     /// Let everything pass.
     Release,
-    /// Try the queue again, with this as the capacity.
+    /// Try control by the queue again, with this capacity.
     Try(Rate),
-    /// The link is this host's own and carries this: what it carried before is of no use.
+    /// The link is this host's own and carries this rate: what it carried before no longer counts.
     Accept(Rate),
 }
 
@@ -92,7 +92,7 @@ impl Rivals {
         }
     }
 
-    /// Whether windows do not help.
+    /// Whether rivals fill the queue, so that windows have no effect.
     pub(super) fn are_there(&self) -> bool {
         !matches!(self.state, State::Alone | State::Tried { .. })
     }
@@ -131,7 +131,7 @@ impl Rivals {
                 let due = *due;
                 *smoothed = smoothed.smoothed(total, 3);
                 if is_wanted && *smoothed < due * GIVEN_UP {
-                    // They are still there, and take the more the longer they can.
+                    // Rivals are still there; the longer they are left alone, the more they take.
                     self.stay.double();
                     return self.begin_yield(now, due);
                 }
@@ -193,16 +193,16 @@ impl Rivals {
 /// How long everything passes; doubled each time that rivals are back within [`BACK_WITHIN`].
 const STAY_MIN: Span = Span::secs(4);
 const STAY_MAX: Span = Span::secs(120);
-/// Ticks in a row with a short queue, which others then do not fill.
+/// Ticks in a row with a short queue, which show that rivals no longer fill it.
 const SHORT_TICKS: u32 = 15;
 /// Least time from a comparison that found no rivals to the next one; doubled each time.
 const COMPARE_MIN: Span = Span::secs(8);
 const COMPARE_MAX: Span = Span::secs(120);
 /// Rivals that are back within this time after the queue was tried again prolong the next stay.
 const BACK_WITHIN: Span = Span::secs(10);
-/// How long the queue is tried again.
+/// For how long control by the queue is tried again.
 const TRIED_FOR: Span = Span::secs(10);
-/// Rivals are still there if less than this part of the due arrives meanwhile.
+/// Rivals are still there if less than this part of the due arrives during the try.
 const GIVEN_UP: Part = Part::percent(90);
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ impl Host {
         Host { rivals: Rivals::new(), now: Time::ZERO + Span::secs(60), is_odd: false }
     }
 
-    /// What others leave is never the same in two ticks.
+    /// The part that rivals leave is never the same in two ticks.
     fn tick(&mut self, total: Rate) -> Course {
         self.is_odd = !self.is_odd;
         self.tick_beside(total.scale(if self.is_odd { 102 } else { 98 }, 100), false)
@@ -36,7 +36,7 @@ impl Host {
         self.rivals.handle_rivals(self.now, CARRIED);
     }
 
-    /// Rivals show themselves, and what arrives then is measured.
+    /// Rivals are recognised, and the rate that then arrives is measured.
     fn measured(due: Rate) -> Host {
         let mut host = Host::new();
         host.shown();
@@ -44,7 +44,7 @@ impl Host {
         host
     }
 
-    /// Ticks until it is known what arrives: how long that takes.
+    /// Ticks until the due is measured; returns how long that takes.
     fn until_measured(&mut self, mut total: impl FnMut(Span) -> Rate) -> Span {
         let begun = self.now;
         while matches!(self.rivals.state, State::Measure(_)) {
@@ -54,12 +54,12 @@ impl Host {
         self.now.since(begun)
     }
 
-    /// Ticks with `total` until there is another course.
+    /// Ticks with `total` until the course changes.
     fn until_not(&mut self, course: &Course, total: Rate) -> Course {
         (0..200).map(|_| self.tick(total)).find(|next| next != course).expect("it ends")
     }
 
-    /// Ticks with `total` until the queue is tried again: how long that takes, and the capacity.
+    /// Ticks with `total` until the queue is tried again; returns how long that takes, and the capacity.
     fn until_tried(&mut self, total: Rate) -> (Span, Rate) {
         let begun = self.now;
         loop {
@@ -83,7 +83,7 @@ fn everything_passes_while_rivals_are_there() {
     let mut host = Host::new();
     host.shown();
     assert!(host.rivals.are_there());
-    // Little at first, 20 from the moment on at which it counts.
+    // Little arrives at first, and 20 Mbit/s from the moment on at which the measurement begins.
     let grown = |passed: Span| Rate::mbit(if passed + TICK >= GROWN { 20 } else { 2 });
     assert_eq!(host.until_measured(grown), MEASURED + GROWN);
     for _ in 0..18 {
@@ -115,12 +115,12 @@ fn the_queue_is_tried_again_after_a_stay_that_doubles_while_rivals_stay() {
         assert!(capacity >= near.scale(99, 100) && capacity <= near.scale(101, 100), "{capacity}");
         assert!(!host.rivals.are_there());
         assert_eq!(host.tick(Rate::mbit(18)), Course::Alone);
-        // They are there again soon.
+        // Rivals are back soon.
         host.shown();
         host.until_measured(|_| Rate::mbit(18));
     }
     host.until_tried(Rate::mbit(18));
-    // They come back late.
+    // Rivals come back late.
     host.now = host.now + BACK_WITHIN;
     host.shown();
     host.until_measured(|_| Rate::mbit(18));
@@ -136,10 +136,10 @@ fn what_rivals_take_while_the_queue_is_tried_is_not_measured_anew() {
     assert_eq!(host.until_not(&Course::Alone, Rate::mbit(8)), Course::Release);
     assert!(host.now.since(begun) <= TICK * 3, "{}", host.now.since(begun));
     assert!(matches!(host.rivals.state, State::Yield { .. }));
-    // It is tried again, later than before.
+    // The queue is tried again, later than before.
     let (waited, _) = host.until_tried(Rate::mbit(20));
     assert!(waited >= STAY_MIN * 2, "{waited}");
-    // What no rival takes for long enough is this host's.
+    // If no rival takes the capacity for long enough, it is this host's.
     while host.now.since(begun) < Span::secs(60) {
         assert_eq!(host.tick(Rate::mbit(20)), Course::Alone);
     }
@@ -150,7 +150,7 @@ fn what_rivals_take_while_the_queue_is_tried_is_not_measured_anew() {
 fn a_queue_that_stays_short_is_nobodys() {
     let mut host = Host::measured(Rate::mbit(20));
     let rippled = |tick: u32| Rate::mbit(20 + u64::from(tick % 2));
-    // Between two losses of theirs it is short for a while.
+    // Between two losses of the rivals the queue is short for a while.
     for tick in 0..18 {
         let course = host.tick_beside(rippled(tick), tick % 20 < SHORT_TICKS - 1);
         assert_eq!(course, Course::Release);
@@ -222,7 +222,7 @@ fn a_link_that_nobody_shares_is_this_hosts_own_again_after_a_release() {
     }
 }
 
-/// The queue is not tried with the little that a host without downloads received: that would hold the next one back.
+/// The low rate of a host without downloads must not be tried as capacity: that would limit the next download.
 #[test]
 fn a_host_that_stopped_its_downloads_is_alone_again_with_what_it_knew() {
     let mut host = Host::measured(Rate::mbit(20));

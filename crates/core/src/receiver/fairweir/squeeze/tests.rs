@@ -9,7 +9,7 @@ use crate::units::{Bytes, Rate};
 const MS: Span = Span::millis(1);
 const VIDEO: usize = 0;
 
-/// What is seen of the video's connection: packets that are missing, and its queue.
+/// What is seen of the video's connection: its missing packets and its own queue.
 #[derive(Clone, Copy)]
 struct Video {
     holes: u64,
@@ -23,8 +23,8 @@ fn learned() -> Fairweir {
     learned_by(&[5, 1, 1], &[Rate::mbit(10); 3])
 }
 
-/// A tick in which the video gets 6 Mbit/s of a wide window, and the two others what there is, without a
-/// queue. What arrives changes by 2 % from tick to tick.
+/// A tick in which the video gets 6 Mbit/s of a wide window, and the two other groups share the rest without
+/// a queue. The total changes by 2 % from tick to tick.
 fn tick(tick: u64, link: Rate, video: Video) -> Observation {
     let rest = (link.scale(98 + 2 * (tick % 2), 100).saturating_sub(Rate::mbit(6))) / 2;
     let mut seen = busy_tick(tick, &[Rate::mbit(6), rest, rest], Span::ZERO);
@@ -54,7 +54,7 @@ fn who_loses_in_a_queue_of_its_own_is_not_squeezed_further() {
     assert!(squeezed.opening <= NO_CORRECTION, "{}", squeezed.opening);
     let most = capacities.iter().copied().max().unwrap();
     assert!(most < Rate::mbit(30).scale(107, 100), "{most}");
-    // One that loses nothing wants no more: the link has room, so the others' windows are opened.
+    // A video that loses no packets wants no more: the link has room, so the other groups' windows are opened.
     let mut lending = learned();
     run(&mut lending, 6, Rate::mbit(30), Video { holes: 0, ..FEIGNED });
     assert_eq!(lending.squeezed(), None);
@@ -63,11 +63,11 @@ fn who_loses_in_a_queue_of_its_own_is_not_squeezed_further() {
 
 #[test]
 fn a_server_that_feigns_a_queue_of_its_own_does_not_keep_a_capacity_down() {
-    // A packet beyond the capacity raises it at once.
+    // A rate above the capacity raises it at once.
     let mut control = learned();
     let capacities = run(&mut control, 1, Rate::mbit(60), FEIGNED);
     assert!(capacities[0] >= Rate::mbit(58), "{}", capacities[0]);
-    // What windows hold back shows when the patience is over.
+    // The capacity that windows hold back shows when the patience is over.
     let mut control = learned();
     let capacities = run(&mut control, 90, Rate::mbit(30), FEIGNED);
     let most = capacities.iter().copied().max().unwrap();

@@ -1,10 +1,10 @@
-//! Properties of the history on any rows and samples.
+//! Properties of the history for arbitrary rows and samples.
 
 use super::super::GroupSample;
 use super::super::suggest::suggested;
 use super::*;
 
-/// Takes numbers off the bytes; 0 where they have ended.
+/// Takes numbers from the bytes; returns 0 once they are used up.
 struct Script<'b>(&'b [u8]);
 
 impl Script<'_> {
@@ -14,7 +14,7 @@ impl Script<'_> {
         first
     }
 
-    /// Small, near a power of two, or near a time of today; of either sign.
+    /// A number that is small, near a power of two, or near a present-day time; of either sign.
     fn number(&mut self) -> i64 {
         let (shape, near) = (self.byte(), i64::from(self.byte() as i8));
         match shape {
@@ -40,8 +40,8 @@ impl Script<'_> {
 
 pub(crate) const NOW: u64 = 1_800_000_000;
 
-/// The bytes are a script of rows that someone else wrote, samples, and questions. Nothing panics, whatever the rows are;
-/// points lie in the time that was asked for, in order, and the pieces end; `look` gets them.
+/// The bytes are a script of rows written by someone else, samples, and queries. Properties: nothing panics; points lie
+/// in the requested time, in order; paging ends. `look` receives the points.
 pub(crate) fn history(data: &[u8], look: &dyn Fn(&[Point])) {
     let dir = tempfile::tempdir().expect("a directory");
     let path = dir.path().join("history.sqlite");
@@ -71,7 +71,7 @@ fn opened(path: &Path) -> Store {
     store
 }
 
-/// A row as it may be in the file. What the tables do not allow is refused by SQLite.
+/// Inserts a row that a file might contain. SQLite refuses rows that the tables do not allow.
 fn insert(script: &mut Script<'_>, connection: &Connection) {
     let series = ["second", "minute"][usize::from(script.byte() % 2)];
     let _ = match script.byte() % 4 {

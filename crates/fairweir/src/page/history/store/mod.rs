@@ -1,19 +1,19 @@
 //! The file of the history: one SQLite database.
 //!
-//! What is stored are differences of counters. The counter of a series (a group of a daemon) that was
-//! stored last, and the run of the daemon that it belongs to, are in the same transaction as the rows.
-//! So nothing is counted twice and nothing is left out, whichever process is killed: what arrived while the page
-//! did not record is in the next difference, as `late` bytes, which have a sum but no rate.
+//! The rows store differences of counters. For each series (a group of a daemon), the same transaction stores the last
+//! counter and the run of the daemon to which it belongs. So nothing is counted twice and nothing is lost, whichever
+//! process is killed. Bytes that arrived while the page did not record are in the next difference, as `late` bytes,
+//! which have a sum but no rate.
 //!
 //! | table | rows |
 //! |---|---|
-//! | `daemon`, `series` | names, and the counter that was stored last |
-//! | `second`, `minute` | by time and series, if something arrived: bytes, demand, weight |
-//! | `link_second`, `link_minute` | by time and daemon, if something arrived: capacity, queue |
+//! | `daemon`, `series` | names, and the last counter that was stored |
+//! | `second`, `minute` | by time and series, if bytes arrived: bytes, demand, weight |
+//! | `link_second`, `link_minute` | by time and daemon, if bytes arrived: capacity, queue |
 //!
-//! The file is at most as large as it may be: SQLite refuses a larger one, and then the oldest rows
-//! go. A file that is damaged is set aside; one of another program is left alone. Times are seconds
-//! since 1970. If the clock is set back, a second gets the bytes of two. Source: <https://sqlite.org/wal.html>.
+//! SQLite keeps the file below a limit; at the limit the oldest rows are removed. A damaged file is
+//! set aside; a file of another program is left alone. Times are seconds since 1970. If the clock
+//! is set back, one row can hold the bytes of two seconds. Source: <https://sqlite.org/wal.html>.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -28,35 +28,35 @@ use super::{Point, Query, Sample, Second};
 /// The application id in the file's header: "fwhi".
 const APPLICATION_ID: i64 = 0x6677_6869;
 
-/// The version of the tables.
+/// The version of the table layout.
 const VERSION: i64 = 1;
 
-/// How long seconds are kept.
+/// How long per-second rows are kept.
 pub(crate) const SECONDS_KEPT_S: u64 = 3_600;
 
-/// How long minutes are kept: 31 days.
+/// How long per-minute rows are kept: 31 days.
 pub(crate) const MINUTES_KEPT_S: u64 = 31 * 24 * 3_600;
 
-/// How often rows that are too old are removed.
+/// How often old rows are removed, in seconds.
 const PRUNE_PERIOD_S: u64 = 60;
 
-/// Minutes are removed only if the clock has not been set for this time: one that is wrong for a
-/// while must not empty the history.
+/// Per-minute rows are removed only if the clock has not been set for this time, in seconds: a clock
+/// that is wrong for a while must not empty the history.
 const CLOCK_TRUSTED_S: u64 = 3_600;
 
-/// A clock that differs from the monotonic one by more than before has been set.
+/// The clock counts as set if its offset from the monotonic clock changes by more than this, in seconds.
 const CLOCK_SET_S: u64 = 30;
 
-/// A full file gives up 1 / this of its rows.
+/// A full file loses 1 / this of its rows.
 const ROOM_PART: u64 = 16;
 
-/// How often room is made for one transaction before it is given up.
+/// How often room is made for one transaction before giving up.
 const ROOM_TRIES: usize = 4;
 
-/// The most names of daemons and groups. At a start, names without rows are forgotten.
+/// The most names of daemons and groups. When the file is opened, names without rows are removed.
 const SERIES_MAX: usize = 20_000;
 
-/// Why there is no history.
+/// Why the history cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StoreError {
     #[error("{path} is not a history of fairweir, or of a newer version; move it away")]
@@ -67,11 +67,11 @@ pub(crate) enum StoreError {
     Io { path: PathBuf, source: io::Error },
 }
 
-/// See the module.
+/// The open file; see the module.
 pub(crate) struct Store {
     path: PathBuf,
     connection: Connection,
-    /// The counters that are stored, by daemon and group.
+    /// The stored counters, by daemon and group.
     stored: BTreeMap<String, Known>,
     pruned_at: u64,
     clock: Clock,
@@ -82,11 +82,11 @@ pub(crate) struct Store {
 struct Known {
     id: i64,
     run: String,
-    /// Number, and counter if the group is in this run.
+    /// The row id of each group, and its counter if the group has one in this run.
     groups: BTreeMap<String, (i64, Option<u64>)>,
 }
 
-/// For how long the wall clock has gone with the monotonic one.
+/// How long the wall clock has kept its offset from the monotonic clock.
 #[derive(Clone, Copy, Debug, Default)]
 struct Clock {
     offset: Option<i128>,
@@ -94,7 +94,7 @@ struct Clock {
 }
 
 impl Clock {
-    /// Both in seconds.
+    /// Whether the wall clock has not been set for [`CLOCK_TRUSTED_S`]. Both times are in seconds.
     fn is_trusted(&mut self, wall: u64, monotonic: u64) -> bool {
         let offset = i128::from(wall) - i128::from(monotonic);
         let is_set = self.offset.is_none_or(|old| old.abs_diff(offset) > CLOCK_SET_S.into());
@@ -106,7 +106,7 @@ impl Clock {
 }
 
 impl Store {
-    /// Opens the file, or makes it; says what had to be done.
+    /// Opens the file or creates it; also returns a note if an old file had to be set aside.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -148,7 +148,7 @@ impl Store {
             connection.pragma_update(None, "application_id", APPLICATION_ID)?;
             connection.pragma_update(None, "user_version", VERSION)?;
             let page: i64 = connection.query_row("PRAGMA page_size", [], |row| row.get(0))?;
-            // A part for the log, which is written before the file.
+            // Leaves a part of the limit for the write-ahead log.
             let pages = (bytes_max.saturating_sub(LOG_BYTES_MAX) / page as u64).max(PAGES_MIN);
             connection.query_row(&format!("PRAGMA max_page_count = {pages}"), [], |_| Ok(()))?;
             let check: String =
@@ -165,10 +165,10 @@ impl Store {
         Ok(Store { path, connection, stored, pruned_at: 0, clock: Clock::default() })
     }
 
-    /// Stores samples, in their order; all of them or none.
+    /// Stores samples in the given order: all of them or no sample.
     ///
     /// # Errors
-    /// If SQLite refuses: what arrived is in the difference to the next samples.
+    /// If SQLite refuses. The bytes are then in the difference to the next samples.
     pub(crate) fn record(&mut self, samples: &[Sample]) -> Result<(), StoreError> {
         for _ in 0..ROOM_TRIES {
             let mut stored = self.stored.clone();
@@ -178,7 +178,7 @@ impl Store {
                     return Ok(());
                 }
                 Err(e) if e.sqlite_error_code() == Some(ErrorCode::DiskFull) => {
-                    // The disk is full, or the file is as large as it may be: only then rows go.
+                    // Rows are removed only if the file has reached its limit, not if the disk is full.
                     if !self.is_largest().map_err(|e| self.error(e))? {
                         return Err(self.error(e));
                     }
@@ -221,8 +221,8 @@ impl Store {
         transaction.commit()
     }
 
-    /// Points of a history in the order of time and series, and where the next ones begin, if there are
-    /// more.
+    /// Points of the history in the order of time and series, and the time at which the next query should
+    /// begin, if there are more.
     ///
     /// # Errors
     /// If SQLite refuses.
@@ -240,7 +240,7 @@ impl Store {
              GROUP BY begin, series.id ORDER BY begin, series.id"
         );
         let read = || -> rusqlite::Result<(Vec<Point>, Option<u64>)> {
-            // Empty time is skipped, whatever is asked for.
+            // Skips time without rows, however long a time the query covers.
             let first = format!("SELECT MIN(at) FROM {table} WHERE at >= ?1 AND at < ?2");
             let (from, to) = (query.from.min(TIME_MAX), query.to.min(TIME_MAX));
             let first: Option<i64> = self
@@ -271,12 +271,12 @@ impl Store {
         read().map_err(|e| self.error(e))
     }
 
-    /// Daemons of which something is stored.
+    /// Daemons that have stored rows.
     pub(crate) fn daemons(&self) -> Vec<String> {
         self.stored.keys().cloned().collect()
     }
 
-    /// What groups of a daemon received in each second since `from`, the newest first, at most
+    /// What the groups of a daemon received in each second since `from`, the newest first, at most
     /// [`SECONDS_MAX`] rows.
     ///
     /// # Errors
@@ -308,14 +308,14 @@ impl Store {
         read().map_err(|e| self.error(e))
     }
 
-    /// Names of the groups of a daemon, as [`Second`] counts them, and whether its configuration has
-    /// them now.
+    /// Names of a daemon's groups, in the order of the index in [`Second`], and whether the current
+    /// configuration has each of them.
     pub(crate) fn groups(&self, daemon: &str) -> Vec<(String, bool)> {
         let groups = self.stored.get(daemon).into_iter().flat_map(|known| &known.groups);
         groups.map(|(name, (_, counter))| (name.clone(), counter.is_some())).collect()
     }
 
-    /// Removes what is too old. Both times are in seconds.
+    /// Removes rows that are too old. Both times are in seconds.
     ///
     /// # Errors
     /// If SQLite refuses.
@@ -377,13 +377,13 @@ impl Store {
     }
 }
 
-/// Whether a file has to be set aside.
+/// Whether the error means that the file is damaged and must be set aside.
 fn is_damaged(error: &rusqlite::Error) -> bool {
     matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
 }
 
 impl StoreError {
-    /// Whether the file has to be opened again, which sets it aside.
+    /// Whether the file is damaged. Opening it again sets it aside.
     pub(crate) fn is_damage(&self) -> bool {
         matches!(self, StoreError::Sqlite { source, .. } if is_damaged(source))
     }
@@ -395,16 +395,16 @@ fn connect(path: &Path) -> rusqlite::Result<Connection> {
         | OpenFlags::SQLITE_OPEN_NOFOLLOW
         | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags)?;
-    // Values in the file cannot make SQLite run what others wrote into its schema.
+    // Values in the file cannot make SQLite run code that someone else wrote into its schema.
     connection.execute_batch("PRAGMA trusted_schema = OFF; PRAGMA cell_size_check = ON;")?;
     Ok(connection)
 }
 
-/// Whether fairweir made the file, in a version that is known.
+/// Whether fairweir made the file, in a known version.
 fn is_ours(connection: &Connection) -> rusqlite::Result<bool> {
     let read = |name: &str| connection.pragma_query_value(None, name, |row| row.get::<_, i64>(0));
     let (id, version) = (read("application_id")?, read("user_version")?);
-    // Killed between the file and its header, it has no tables.
+    // If the page was killed before it wrote the header, the file has no tables.
     let tables: i64 =
         connection.query_row("SELECT COUNT(*) FROM sqlite_schema", [], |row| row.get(0))?;
     Ok((id == APPLICATION_ID && version <= VERSION) || tables == 0)
@@ -430,7 +430,7 @@ fn read_known(connection: &Connection) -> rusqlite::Result<BTreeMap<String, Know
     Ok(all)
 }
 
-/// One sample.
+/// Writes one sample.
 fn write(
     transaction: &Transaction<'_>,
     known: &mut Known,
@@ -444,7 +444,7 @@ fn write(
         transaction.execute("UPDATE series SET counter = NULL WHERE daemon = ?1", [known.id])?;
     }
     for (name, (id, counter)) in &mut known.groups {
-        // A group that is removed and comes back later counts from 0.
+        // A group that is removed and added again later counts from 0.
         if counter.is_some() && !sample.groups.iter().any(|group| group.name == *name) {
             *counter = None;
             transaction.execute("UPDATE series SET counter = NULL WHERE id = ?1", [*id])?;
@@ -504,22 +504,22 @@ fn write(
     Ok(())
 }
 
-/// The tables and the length of their rows, in seconds.
+/// The tables, and how many seconds a row covers.
 const LENGTHS: [(&str, u64); 2] = [("second", 1), ("minute", 60)];
 
-/// The largest log of changes that are not in the file yet, in bytes.
+/// The largest write-ahead log, in bytes.
 const LOG_BYTES_MAX: u64 = 2 << 20;
 
 /// The fewest pages that can hold a history.
 const PAGES_MIN: u64 = 64;
 
-/// Rows of seconds that are read at a time: one hour of 55 groups.
+/// The most per-second rows that are read at a time: one hour of 55 groups.
 const SECONDS_MAX: i64 = 200_000;
 
-/// Points in one reply, unless there are more series.
+/// The most points in one reply, unless one time has more series than this.
 const POINTS: u64 = 4_096;
 
-/// Times beyond this one are refused by SQLite's integers, in some sum.
+/// The largest time in a query, in seconds: larger ones would overflow SQLite's integers in some sum.
 const TIME_MAX: u64 = 1 << 40;
 
 const FORGET: &str = "

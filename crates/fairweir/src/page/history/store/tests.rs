@@ -25,7 +25,7 @@ fn open(dir: &Path) -> Store {
     store
 }
 
-/// All points of all time, by minutes.
+/// All points of all time, from the rows per minute.
 fn all(store: &Store) -> Vec<Point> {
     let mut query = Query { to: TIME_MAX, step_s: 60, ..Query::default() };
     let mut all = Vec::new();
@@ -87,7 +87,7 @@ enum Event {
     },
     RestartDaemon,
     ReopenFile,
-    /// The configuration has this group, or not.
+    /// Adds the group to the configuration or removes it.
     Toggle {
         group: usize,
     },
@@ -115,7 +115,7 @@ proptest! {
         let dir = tempfile::tempdir().unwrap();
         let mut store = open(dir.path());
         let (mut now, mut run, mut wanted) = (NOW, 0, 0);
-        // Counters of groups, and what of them was said in a sample.
+        // The groups' counters, and the values that the last samples reported.
         let mut counters: [Option<u64>; 3] = [Some(0); 3];
         let mut said = [0_u64; 3];
         for event in events {
@@ -145,7 +145,7 @@ proptest! {
                     store = open(dir.path());
                 }
                 Event::Toggle { group } => {
-                    // The daemon was heard without it before it comes back.
+                    // A removed group returns only after the daemon was heard without it.
                     match counters[group] {
                         Some(_) => {
                             counters[group] = None;
@@ -173,7 +173,7 @@ fn what_is_not_recorded_is_not_lost_and_nothing_is_counted_twice() {
     let dir = tempfile::tempdir().unwrap();
     let mut store = open(dir.path());
     store.record(&[sample(NOW, "a", vec![group("x", 10)])]).unwrap();
-    // Samples of a process that was killed, whose file is opened by the next one.
+    // The process that took these samples is killed; the next process opens its file.
     drop(store);
     let mut store = open(dir.path());
     let late = Sample { span_ms: None, ..sample(NOW + 500, "a", vec![group("x", 1_000)]) };
@@ -181,7 +181,7 @@ fn what_is_not_recorded_is_not_lost_and_nothing_is_counted_twice() {
     assert_eq!(sum(&store), 1_000);
     let points = all(&store);
     assert_eq!((points[1].received_bytes, points[1].late_bytes), (0, 990));
-    // The same number of a run with another name is another thousand bytes.
+    // A run with another name starts a new counter: the same value means another thousand bytes.
     store.record(&[sample(NOW + 501, "b", vec![group("x", 1_000)])]).unwrap();
     assert_eq!(sum(&store), 2_000);
 }
@@ -192,7 +192,7 @@ fn old_rows_go_but_not_because_the_clock_was_set() {
     let mut store = open(dir.path());
     store.record(&[sample(NOW, "a", vec![group("x", 10)])]).unwrap();
     let later = NOW + 40 * DAY_S;
-    // An hour has to pass with a clock that goes as the monotonic one does.
+    // The wall clock must agree with the monotonic clock for an hour.
     for monotonic in [0, 1_000, 3_599] {
         store.prune(later + monotonic, monotonic).unwrap();
         assert_eq!(sum(&store), 10, "{monotonic}");
@@ -225,7 +225,7 @@ fn the_file_stays_within_its_size_and_keeps_what_is_new() {
     assert!(largest <= MOST, "{largest} bytes");
     let points = all(&store);
     assert_eq!(points.last().unwrap().at, (NOW + 400 * 60) / 60 * 60);
-    // Of 400 minutes at least 100 are there, without a gap.
+    // At least 100 of the 400 minutes remain, without a gap.
     let mut minutes: Vec<u64> = points.iter().map(|point| point.at / 60).collect();
     minutes.dedup();
     assert!(minutes.len() >= 100, "{} minutes", minutes.len());
@@ -241,7 +241,7 @@ fn a_damaged_file_is_set_aside_and_one_of_another_program_stays() {
         store.record(&[sample(NOW + i * 60, "a", vec![group("x", i)])]).unwrap();
     }
     drop(store);
-    // Pages in the middle are overwritten.
+    // Overwrites pages in the middle.
     let mut bytes = fs::read(&path).unwrap();
     let middle = bytes.len() / 2;
     bytes[middle - 8_192..middle + 8_192].fill(0xaa);
@@ -253,7 +253,7 @@ fn a_damaged_file_is_set_aside_and_one_of_another_program_stays() {
     let aside = fs::metadata(path.with_extension("sqlite.damaged")).unwrap();
     assert_eq!(aside.len(), bytes.len() as u64);
     drop(store);
-    // No database at all.
+    // A file that is not a database.
     fs::write(&path, vec![b'x'; 10_000]).unwrap();
     let (store, note) = Store::open(&path, BYTES_MAX).unwrap();
     assert!(note.unwrap().contains("not a database") && sum(&store) == 0);
@@ -283,7 +283,7 @@ fn links_and_directories_are_refused() {
     fs::create_dir(&path).unwrap();
     assert!(matches!(Store::open(&path, BYTES_MAX), Err(StoreError::Foreign { .. })));
     assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
-    // A link in place of the log is not written through either.
+    // A link at the path of the log is not followed either.
     fs::remove_dir(&path).unwrap();
     symlink(&victim, dir.path().join("history.sqlite-wal")).unwrap();
     let _ = Store::open(&path, BYTES_MAX);

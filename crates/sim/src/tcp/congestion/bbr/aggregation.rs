@@ -1,8 +1,8 @@
-//! How much more is acknowledged in a lump than the estimated rate explains.
+//! How far a lump of acknowledgements exceeds what the estimated rate explains.
 //!
 //! Wi-Fi, cable and receivers acknowledge in lumps; with a window of two BDPs, sending would pause
-//! between them. So the window gets what the largest lump of the last five to ten rounds was above
-//! the rate. Source: Cardwell et al., BBR update at IETF 101 (iccrg), as in Linux since 5.1.
+//! between them. So the window grows by the largest excess of a lump over the rate in the last five
+//! to ten rounds. Source: Cardwell et al., BBR update at IETF 101 (iccrg), in Linux since 5.1.
 
 use fairweir_core::units::Time;
 
@@ -10,7 +10,7 @@ use super::super::{AckSample, Window};
 
 #[derive(Clone, Debug)]
 pub(super) struct Aggregation {
-    /// Since when lumps are compared with the rate, and what was acknowledged since.
+    /// Since when lumps are compared with the rate, and the packets acknowledged since then.
     epoch_at: Time,
     epoch_acked: u32,
     /// The largest excess of the last and of the present half of the filter's time.
@@ -29,7 +29,7 @@ impl Aggregation {
         self.epoch_acked = 0;
     }
 
-    /// `rate` is in packets/s.
+    /// Updates the excess with an ACK; `rate` is in packets/s.
     pub(super) fn handle_ack(
         &mut self,
         sample: &AckSample,
@@ -55,15 +55,15 @@ impl Aggregation {
         self.extra[self.slot] = self.extra[self.slot].max(extra);
     }
 
-    /// What the window gets on top, at `rate` packets/s.
+    /// Packets to add to the window, at `rate` packets/s.
     pub(super) fn allowance(&self, rate: f64) -> u32 {
         self.extra[0].max(self.extra[1]).min((rate * ALLOWANCE_MAX_S) as u32)
     }
 }
 
-/// A lump is remembered for this many rounds up to twice as many.
+/// A lump is remembered for this number of rounds up to twice that number.
 const HALF_ROUNDS: u32 = 5;
 /// Packets after which the comparison begins again.
 const ACKED_MAX: u32 = 1 << 20;
-/// The allowance is at most what passes in 100 ms.
+/// The allowance is at most what passes in this time, 100 ms.
 const ALLOWANCE_MAX_S: f64 = 0.1;

@@ -1,14 +1,14 @@
 //! BBR, version 1: sends at the rate that the path was seen to deliver.
 //!
-//! A model of the path, the largest delivery rate of the last ten rounds and the smallest RTT of the
-//! last ten seconds, gives the pacing rate and, times two, the window. STARTUP doubles the rate until
-//! it brings no more (three rounds below 25 %), DRAIN empties the queue of that, PROBE_BW lets a
-//! cycle of gains probe for more and drain it again, and PROBE_RTT goes down to four packets for 200
-//! ms if no smaller RTT was seen for ten seconds.
+//! A model of the path gives the pacing rate and, times two, the window: the largest delivery rate
+//! of the last ten rounds and the smallest RTT of the last ten seconds. STARTUP doubles the rate
+//! until the rate no longer grows (three rounds below 25 %). DRAIN empties the queue that this
+//! built up. PROBE_BW uses a cycle of gains to probe for more and to drain again. PROBE_RTT goes
+//! down to four packets for 200 ms if no smaller RTT was seen for ten seconds.
 //!
-//! Source: draft-cardwell-iccrg-bbr-congestion-control-00; Cardwell et al., CACM 60(2), 2017. As in
-//! Linux, and not in the draft: pacing 1 % below the estimate, the window's allowance for lumps of
-//! ACKs ([`aggregation`]), and what is done about policers ([`policer`]).
+//! Source: draft-cardwell-iccrg-bbr-congestion-control-00; Cardwell et al., CACM 60(2), 2017. Three
+//! points are as in Linux and not in the draft: pacing 1 % below the estimate, the window's
+//! allowance for lumps of ACKs ([`aggregation`]), and the handling of policers ([`policer`]).
 
 use fairweir_core::units::{Rate, Span, Time};
 use fairweir_scenario::bbr::{MaxFilter, Pipe};
@@ -29,7 +29,7 @@ use policer::{PolicerDetector, Verdict};
 enum Mode {
     Startup,
     Drain,
-    /// With the phase of the gain cycle.
+    /// The value is the phase of the gain cycle.
     ProbeBw(usize),
     ProbeRtt,
 }
@@ -48,7 +48,7 @@ pub(in crate::tcp) struct Bbr {
     is_new_round: bool,
     rtt_min: Span,
     rtt_min_at: Time,
-    /// When PROBE_RTT has lasted, once it has few enough packets in flight.
+    /// When PROBE_RTT ends; known once few enough packets are in flight.
     probe_rtt_end: Option<Time>,
     probe_rtt_round_done: bool,
     pipe: Pipe,
@@ -58,7 +58,7 @@ pub(in crate::tcp) struct Bbr {
     state_before: State,
     /// In the first round of a recovery one packet is sent for each that is delivered.
     is_conserving: bool,
-    /// Sending began again, and no ACK has come since.
+    /// Sending began again, and no ACK has arrived since.
     is_restarting: bool,
     aggregation: Aggregation,
     policer: PolicerDetector,
@@ -120,19 +120,19 @@ impl Bbr {
         self.set_window(sample, window);
     }
 
-    /// Loss changes nothing in the model; the window is as before when it is repaired.
+    /// A loss changes nothing in the model; after the repair the window is restored.
     pub(super) fn handle_congestion(&mut self, cwnd: u32) {
         let is_small = self.state_before != State::Open || self.mode == Mode::ProbeRtt;
         self.cwnd_before = if is_small { self.cwnd_before.max(cwnd) } else { cwnd };
     }
 
-    /// Whether STARTUP is over is judged again, from the rate after the timeout.
+    /// The end of STARTUP is judged again, from the rate after the timeout.
     pub(super) fn handle_timeout(&mut self) {
         self.state_before = State::Loss;
         self.pipe.forget_rate();
     }
 
-    /// The application sends again after a silence: at the rate as it is, without a probe.
+    /// The application sends again after a silence: the rate is kept, without a probe.
     pub(super) fn handle_restart(&mut self, now: Time, window: &mut Window) {
         self.is_restarting = true;
         self.aggregation.handle_restart(now);
@@ -166,7 +166,7 @@ impl Bbr {
         }
     }
 
-    /// The pacing rate, in payload, that goes with a rate in packets/s.
+    /// The pacing rate, in payload, for a rate in packets/s.
     fn paced(&self, rate: f64, gain: f64) -> Rate {
         let bps = rate * self.segment as f64 * 8.0 * gain * PACING_MARGIN;
         Rate::bps(bps as u64).max(PACING_RATE_MIN)
@@ -192,8 +192,8 @@ impl Bbr {
         }
     }
 
-    /// Goes on in the gain cycle: after an RTT; when probing for more, only once it was tried, or
-    /// was too much; when draining, as soon as the queue is gone.
+    /// Advances the gain cycle: after an RTT; when probing for more, only once the higher rate was
+    /// tried, or was too much; when draining, as soon as the queue is gone.
     fn update_phase(&mut self, sample: &AckSample) {
         let Mode::ProbeBw(phase) = self.mode else { return };
         let gain = self.pacing_gain();
@@ -212,7 +212,7 @@ impl Bbr {
         }
     }
 
-    /// Begins with any phase but the one that drains, since there is nothing to drain.
+    /// Begins with any phase except the draining one, since there is nothing to drain.
     fn begin_cycle(&mut self, now: Time) {
         let draw = self.random.below(CYCLE.len() as u64 - 1) as usize;
         let phase = if draw >= DRAIN_PHASE { draw + 1 } else { draw };
@@ -302,7 +302,7 @@ impl Bbr {
         }
     }
 
-    /// Takes what was lost off the window; in the first round of a recovery, whether it is on.
+    /// Subtracts lost packets from the window; returns whether a recovery's first round is on.
     fn set_window_in_recovery(&mut self, sample: &AckSample, window: &mut Window) -> bool {
         let conserved = sample.in_flight + sample.acked;
         if sample.lost > 0 {
@@ -323,18 +323,18 @@ impl Bbr {
         self.is_conserving
     }
 
-    /// `gain` times what is in flight at a rate in packets/s without a queue.
+    /// `gain` times the packets that are in flight at a rate in packets/s without a queue.
     fn bdp(&self, rate: f64, gain: f64) -> u32 {
         (rate * self.rtt_min.as_secs_f64() * gain).ceil() as u32
     }
 
-    /// The same with room for what hosts hold back in bursts.
+    /// The same, with room for packets that hosts hold back in bursts.
     fn target(&self, rate: f64, gain: f64) -> u32 {
         self.with_room_for_bursts(self.bdp(rate, gain))
     }
 
-    /// Three bursts, for the sender's, the receiver's and the queue's; even, so that delayed ACKs
-    /// come by twos; and two more while probing, so that it is possible with the smallest window.
+    /// Adds a burst each for sender, receiver and queue; makes the window even, for delayed ACKs;
+    /// and adds two packets while probing, so that this works with the smallest window.
     fn with_room_for_bursts(&self, window: u32) -> u32 {
         let bursts = 3 * Pacer::burst_packets(self.pacing_rate, self.segment) as u32;
         let even = (window + bursts).next_multiple_of(2);
@@ -351,11 +351,11 @@ const PROBE_PHASE: usize = 0;
 const DRAIN_PHASE: usize = 1;
 /// Linux's `bbr_pacing_margin_percent`.
 const PACING_MARGIN: f64 = 0.99;
-/// A packet per second or so, so that what is held back goes some time.
+/// About a packet per second, so that held-back packets go at some time.
 const PACING_RATE_MIN: Rate = Rate::kbit(10);
 const RTT_MIN_WINDOW: Span = Span::secs(10);
 const PROBE_RTT: Span = Span::millis(200);
 /// The window of PROBE_RTT, and the smallest of all.
 const WINDOW_MIN: u32 = 4;
-/// A handshake is not believed to be shorter.
+/// A handshake RTT below this is not believed.
 const RTT_FIRST_MIN_S: f64 = 0.001;

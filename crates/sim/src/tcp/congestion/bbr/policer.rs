@@ -1,10 +1,10 @@
-//! Is there a policer, and what does it let through?
+//! Detects a policer, and measures the rate that it lets through.
 //!
-//! A policer drops what exceeds its rate once its bucket is empty; who then probes for more than
-//! that rate only loses. From a loss on, the rate is measured over intervals of at least four rounds
-//! that end with a loss. If a fifth or more was lost in two intervals in a row, and their rates
-//! agree, that rate is taken for the policer's and used for 48 rounds. Source: Flach et al.,
-//! SIGCOMM 2016 §5, as in Linux.
+//! A policer drops what exceeds its rate once its bucket is empty; a sender that then probes for
+//! more than that rate only loses packets. After a loss, the rate is measured over intervals of at
+//! least four rounds that end with a loss. If a fifth or more was lost in two intervals in a row,
+//! and their rates agree, that rate is taken for the policer's and used for 48 rounds. Source:
+//! Flach et al., SIGCOMM 2016 §5, as in Linux.
 
 use fairweir_core::units::Time;
 
@@ -12,7 +12,7 @@ use super::super::AckSample;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct PolicerDetector {
-    /// The rate of the last interval in packets/s, while there is one.
+    /// The rate of the last interval in packets/s, if there is one.
     rate: Option<f64>,
     is_found: bool,
     interval: Option<Interval>,
@@ -27,13 +27,13 @@ struct Interval {
     lost: u32,
 }
 
-/// What came of an ACK.
+/// The result of an ACK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Nothing,
     /// A policer was found: [`PolicerDetector::rate`] is its rate.
     Found,
-    /// It was believed in for long enough.
+    /// A found policer was used for long enough and is dropped.
     Over,
 }
 
@@ -107,11 +107,11 @@ impl PolicerDetector {
     }
 }
 
-/// Linux's `bbr_lt_intvl_min_rtts`, and four times that.
+/// Linux's `bbr_lt_intvl_min_rtts`; below, four times that.
 const INTERVAL_ROUNDS_MIN: u32 = 4;
 const INTERVAL_ROUNDS_MAX: u32 = 16;
 const INTERVAL_MIN_S: f64 = 0.001;
-/// Linux's `bbr_lt_loss_thresh`: lost per delivered.
+/// Linux's `bbr_lt_loss_thresh`: packets lost per packet delivered.
 const LOSS_MIN: f64 = 50.0 / 256.0;
 /// Linux's `bbr_lt_bw_ratio` and `bbr_lt_bw_diff`: an eighth, or 4 kbit/s.
 const AGREE_WITHIN: f64 = 1.0 / 8.0;

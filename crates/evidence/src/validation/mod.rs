@@ -1,5 +1,5 @@
-//! Plays single downloads in both worlds and writes `docs/results/validation.md`: whether the simulator's TCP
-//! is the kernel's.
+//! Plays single downloads in both worlds and writes `docs/results/validation.md`: whether the
+//! simulator's TCP behaves like the kernel's.
 
 use std::env;
 use std::fmt::Write as _;
@@ -14,16 +14,21 @@ use serde_json::Value;
 use crate::measured::machine;
 use crate::root;
 
+pub(crate) mod control;
+mod pair;
+
+use pair::Pair;
+
 const CONGESTION_CONTROLS: &[&str] = &["reno", "cubic", "bbr"];
-/// A quarter, one and four BDPs of `scenarios/single.toml`.
+/// Buffers of a quarter, one and four BDPs of `scenarios/single.toml`.
 const BUFFERS: &[&str] = &["10ms", "40ms", "160ms"];
-/// A minute after the settling time.
+/// One minute plus the settling time.
 const DURATION: &str = "66s";
 const LAB_SEEDS: &str = "1..3";
 const SIM_SEEDS: &str = "1..5";
-/// Played with every control that sets shares and with none, by `fairweir compare`.
+/// Scenarios played by `fairweir compare` with every control that sets shares, and with none.
 const COMPARED: &[&str] = &["mix-cubic-bbr", "step-10", "crab-fig7-short"];
-/// What two cores can emulate at a time without being late.
+/// The most runs that two cores can emulate at a time without being late.
 const AT_A_TIME: usize = 2;
 
 const HEAD: &str = "# The simulator against the kernel
@@ -67,21 +72,21 @@ busy loops on two cores, and 40 to 43 % in five runs on a quiet machine.
 |---|---|---:|---:|---|---|
 ";
 
-/// One download alone.
+/// A single download.
 #[derive(Clone, Copy)]
 struct Case {
     congestion_control: &'static str,
     buffer: &'static str,
 }
 
-/// A number of the report, and how far the simulator may be off.
+/// A number of the report, and how far the simulator's value may be off.
 struct Measure {
     name: &'static str,
     of: fn(&Value) -> Option<f64>,
     decimals: usize,
-    /// In parts of the lab's median.
+    /// Tolerance as a part of the lab's median.
     relative: f64,
-    /// Or absolute, whichever is more.
+    /// Absolute tolerance; the larger of both counts.
     absolute: f64,
 }
 
@@ -109,8 +114,8 @@ const MEASURES: &[Measure] = &[
     },
 ];
 
-/// Plays the simulator's part, and of the lab's what is named or was never played here; makes the
-/// tables from all there is.
+/// Plays the simulator's part, and those lab runs that are named or were never played here; makes
+/// the tables from all results.
 pub(crate) fn run(names: &[String]) -> Result<()> {
     let cases: Vec<Case> = CONGESTION_CONTROLS
         .iter()
@@ -123,7 +128,7 @@ pub(crate) fn run(names: &[String]) -> Result<()> {
         let known: Vec<String> = cases.iter().map(Case::name).collect();
         bail!("unknown case `{name}`; available: {}, {}", known.join(", "), COMPARED.join(", "));
     }
-    // All paths are relative to it.
+    // All paths are relative to the repository's root.
     root()?;
     output::make_dir(&scratch())?;
     for case in &cases {
@@ -197,7 +202,7 @@ impl Case {
         Ok(())
     }
 
-    /// Each run in the lab, the quietest first, and the simulator's mean before them.
+    /// A row for each run in the lab, the least late first, after a row for the simulator's mean.
     fn noise_rows(&self, rows: &mut String) -> Result<()> {
         let queue = |summary: &Value| summary["isp_queue_ms"]["mean"].as_f64();
         let sim: Vec<f64> = summaries(&self.name(), "sim")?.iter().filter_map(queue).collect();
@@ -221,7 +226,7 @@ fn compare(name: &str) -> Result<Playing> {
     play(command, kept(name, "both"))
 }
 
-/// A command that is running, and the file that its output is written to at its end.
+/// A running command, and the file to which its output is written at its end.
 struct Playing {
     child: Child,
     kept: PathBuf,
@@ -234,7 +239,7 @@ fn play(mut command: Command, kept: PathBuf) -> Result<Playing> {
 }
 
 fn finish(name: &str, playing: Playing) -> Result<()> {
-    // It writes all of its output at its end, so a full pipe delays nothing that is measured.
+    // The command writes all of its output at its end, so a full pipe delays no measurement.
     let output = playing.child.wait_with_output()?;
     if !output.status.success() {
         bail!("{name}: playing it failed");
@@ -259,7 +264,7 @@ fn kept(name: &str, world: &str) -> PathBuf {
     scratch().join(format!("{name}.{world}.json"))
 }
 
-/// What was kept, or nothing.
+/// The reports that were kept; empty if there are none.
 fn read(path: &Path) -> Result<Vec<Value>> {
     if !path.exists() {
         return Ok(Vec::new());
@@ -268,7 +273,7 @@ fn read(path: &Path) -> Result<Vec<Value>> {
     serde_json::from_str(&text).with_context(|| format!("reading {}", path.display()))
 }
 
-/// The summaries of all runs that can be believed.
+/// The summaries of all runs that can be trusted.
 fn summaries(name: &str, world: &str) -> Result<Vec<Value>> {
     let reports = read(&kept(name, world))?;
     Ok(reports.into_iter().filter(|r| r["valid"] == true).map(|r| r["summary"].clone()).collect())
@@ -295,22 +300,13 @@ fn write_tables(cases: &[Case]) -> Result<()> {
 }
 
 fn compared_row(comparison: &Value, rows: &mut String) -> Result<()> {
-    let measures = comparison["measures"].as_array().cloned().unwrap_or_default();
-    let pair = |measure: &Value, decimals: usize| {
-        let number = |world: &str| {
-            measure[world].as_f64().map_or("–".to_owned(), |v| format!("{v:.decimals$}"))
-        };
-        format!("{} / {}", number("lab"), number("sim"))
-    };
-    let named = |name: &str| {
-        let measure = measures.iter().find(|m| m["name"] == name);
-        measure.map_or("–".to_owned(), |m| pair(m, 3))
-    };
-    let rates: Vec<String> = measures
-        .iter()
-        .filter_map(|m| {
-            let group = m["name"].as_str()?.strip_suffix(", Mbit/s")?;
-            Some(format!("{group} {}", pair(m, 2)))
+    let named = |name: &str| Pair::of(comparison, name).shown(3);
+    let names = comparison["measures"].as_array().into_iter().flatten();
+    let rates: Vec<String> = names
+        .filter_map(|measure| {
+            let name = measure["name"].as_str()?;
+            let group = name.strip_suffix(", Mbit/s")?;
+            Some(format!("{group} {}", Pair::of(comparison, name).shown(2)))
         })
         .collect();
     let verdict = match (comparison["valid"] == true, comparison["agrees"] == true) {
