@@ -30,6 +30,14 @@ static __always_inline int is_through(struct tcp_sock *tp, const struct config *
 	return device == (int)cfg->device;
 }
 
+/* Bounds what is under way to the socket; 0 lifts a bound that fairweir set. */
+static __always_inline void bound_under_way(void *ctx_or_sk, struct tcp_sock *tp, struct connection *c,
+					    __u32 window)
+{
+	c->behind = window ? behind_hole(tp) : 0;
+	bound(ctx_or_sk, tp, window + c->behind);
+}
+
 /* The class of the connection, the same as of its packets. `*number` is the number of the flow's
  * evidence if that decides, else 0. */
 static __always_inline __u32 find_slot(struct tcp_sock *tp, const struct config *cfg, __u64 *number)
@@ -105,8 +113,8 @@ static __always_inline void tell(struct seq_file *seq, struct tcp_sock *tp, stru
 		.segs_in = tp->data_segs_in - c->segs_in,
 		.segs_out = tp->data_segs_out - c->segs_out,
 		.rtt_us = tp->rcv_rtt_est.rtt_us >> 3,
-		.rcv_wnd = tp->rcv_wnd,
-		.window_clamp = told_clamp(tp),
+		.rcv_wnd = tp->rcv_wnd > c->behind ? tp->rcv_wnd - c->behind : 0,
+		.window_clamp = told_clamp(tp) - c->behind,
 		.rcv_mss = tp->inet_conn.icsk_ack.rcv_mss,
 		.slot = c->slot,
 		.port_remote = bpf_ntohs(sk->skc_dport),
@@ -218,7 +226,7 @@ int fairweir_bound(struct bpf_iter__tcp *ctx)
 			update_slot(c, tp, cfg);
 		window = initial_window(c->slot);
 	}
-	bound(tp, tp, window);
+	bound_under_way(tp, tp, c, window);
 	c->window = window;
 	if (window)
 		hold(tp, c);
@@ -291,6 +299,6 @@ int fairweir_open(struct bpf_sock_ops *ctx)
 	}
 	window = window_of(cfg, c);
 	if (window)
-		bound(ctx, tp, window);
+		bound_under_way(ctx, tp, c, window);
 	return 1;
 }

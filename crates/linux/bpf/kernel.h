@@ -109,6 +109,11 @@ struct minmax_sample {
 struct minmax {
 	struct minmax_sample s[3];
 };
+struct rb_node;
+struct rb_root {
+	struct rb_node *rb_node;
+};
+struct sk_buff;
 struct tcp_sock {
 	struct inet_connection_sock inet_conn;
 	__u32 window_clamp;
@@ -139,9 +144,15 @@ struct tcp_sock {
 		__u32 rtt_us;
 	} rcv_rtt_est;
 	struct tcp_options_received rx_opt;
+	struct rb_root out_of_order_queue;
+	struct sk_buff *ooo_last_skb; /* the last of the queue, unless that is empty */
 };
 struct sk_buff {
 	__u8 ip_summed : 2;
+	char cb[48];
+};
+struct tcp_skb_cb {
+	__u32 end_seq;
 };
 struct socket {
 	struct sock *sk;

@@ -111,6 +111,7 @@ struct connection {
 	__u32 is_held; /* bounded: see expire.h */
 	__u32 owns_callback; /* the callback for header options was asked for here */
 	__u32 window; /* the bound as it was set last, or 0 */
+	__u32 behind; /* what was added to it, see behind_hole */
 	__u64 number; /* of the evidence that decided the slot */
 	struct transit transit;
 };

@@ -59,6 +59,24 @@ static __always_inline int marked(__u32 window)
 }
 
 /*
+ * The sequence numbers from a hole to the newest segment; 0 if there is no hole. A window counts
+ * from the first missing byte, so with a bound of one round trip's data each lost packet would stop
+ * the sender until it is repaired. A bound that is larger by this limits what is under way, and a
+ * sender that leaves a hole open gains nothing. A multiple of the mark's range.
+ */
+static __always_inline __u32 behind_hole(struct tcp_sock *tp)
+{
+	struct tcp_skb_cb *last;
+	__u32 behind;
+
+	if (!tp->out_of_order_queue.rb_node)
+		return 0;
+	last = (struct tcp_skb_cb *)tp->ooo_last_skb->cb;
+	behind = BPF_CORE_READ(last, end_seq) - tp->rcv_nxt;
+	return behind < CLAMP_MAX / 2 ? (behind + CLAMP_MARK_MASK) & ~CLAMP_MARK_MASK : 0;
+}
+
+/*
  * The bound of a socket without a limit: the largest window that its scale can express. The bound
  * before fairweir's first one would be too small, since the buffer may have grown meanwhile, and
  * the kernel raises a bound only when the buffer grows.
