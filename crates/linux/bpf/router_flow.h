@@ -28,6 +28,9 @@
 #define OPTION_WSCALE 3
 /* The largest window scale: RFC 7323, section 2.3. */
 #define WSCALE_MAX 14
+#define OPTION_SACK 5
+/* Room of timestamps with the two empty options before them. */
+#define STAMPS_ROOM 12
 /* TCP options of signed segments, MD5 and AO (RFC 2385, RFC 5925): the signature covers the window. */
 #define OPTION_MD5 19
 #define OPTION_AO 29
@@ -326,6 +329,29 @@ static __always_inline __u32 find_window(const struct router_config *cfg, const 
 	return initial ? initial->slots[f->slot & (SLOTS_MAX - 1)] : 0;
 }
 
+/*
+ * The sequence numbers from a hole to the end of the newest segment, which the device's first SACK
+ * block contains (RFC 2018, section 4); 0 if there is no hole. See behind_hole of a host. What did
+ * not go to the device yet does not count.
+ */
+static __always_inline __u32 behind_hole(struct __sk_buff *skb, struct packet *p,
+					 const struct router_flow *f, const struct tcp *t)
+{
+	__u32 at = TCP_HEADER + (t->has_stamps ? STAMPS_ROOM : 0), ack = bpf_ntohl(t->s.ack), end;
+	struct {
+		__be16 empty;
+		__u8 kind, size;
+		__be32 begin, end;
+	} sack;
+
+	if (t->header < at + sizeof(sack) || load(skb, p->transport_at + at, &sack))
+		return 0;
+	if (sack.empty != bpf_htons(TCP_OPTIONS_EMPTY) || sack.kind != OPTION_SACK)
+		return 0;
+	end = bpf_ntohl(sack.end);
+	return before(ack, end) && !before(f->seq_next, end) ? end - ack : 0;
+}
+
 /* Lowers the window of an acknowledgement to the connection's bound, if the window is larger. */
 static __always_inline void bound_window(struct __sk_buff *skb, struct packet *p,
 					 const struct router_config *cfg, struct router_flow *f,
@@ -355,7 +381,7 @@ static __always_inline void bound_window(struct __sk_buff *skb, struct packet *p
 		f->asked = own;
 	wanted = find_window(cfg, f);
 	f->bound = wanted;
-	edge = ack + wanted;
+	edge = ack + wanted + behind_hole(skb, p, f, t);
 	if (wanted && before(edge, f->edge))
 		edge = f->edge;
 	if (!wanted || !before(edge, ack + own)) {

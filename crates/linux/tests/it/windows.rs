@@ -408,6 +408,40 @@ fn losses_of_a_download_are_told_as_holes_and_a_clean_one_has_none() {
     });
 }
 
+/// A window counts from the first missing byte, so without room for what is behind it the sender would wait for
+/// each repair, and no more is under way than was bounded.
+#[test]
+fn a_lost_packet_does_not_stop_a_bounded_sender() {
+    judged(|| {
+        let _alone = alone();
+        let path = Path::new(WAY);
+        let mut host = path.pair.host(&policy(&[]), Mode::Count);
+        let window = 100_000;
+        host.apply_windows(&windows(&[], &[Some(window)])).unwrap();
+        let server = path.pair.serve_by("192.0.2.2", "bbr");
+        let mut streams = [path.pair.home.run(|| TcpStream::connect(server).unwrap())];
+        let mut rate = |host: &mut Host, ticks: u32| {
+            let mut sum = 0.0;
+            for _ in 0..ticks {
+                sum += rates(&mut streams, Duration::from_millis(200))[0];
+                let sample = host.take_connections().unwrap()[0];
+                let off = sample.window.as_u64().abs_diff(window);
+                assert!(off < 1_000, "{} of {window} bytes are told", sample.window);
+                host.apply_windows(&windows(&[(sample.id, window)], &[Some(window)])).unwrap();
+                host.beat().unwrap();
+            }
+            sum / f64::from(ticks)
+        };
+        rate(&mut host, 5);
+        let clean = rate(&mut host, 10);
+        path.lose_one_of(100);
+        let lossy = rate(&mut host, 20);
+        println!("{clean:.2} Mbit/s, with losses {lossy:.2}");
+        // 100 kB per round trip are 20 Mbit/s; BBR gives way to no loss.
+        assert!((0.85..1.1).contains(&(lossy / clean)), "{lossy:.2} of {clean:.2} Mbit/s");
+    });
+}
+
 /// Slow start fills the queue while the clock's period is being determined.
 #[test]
 fn packets_are_timed_within_half_a_second_although_the_queue_grows() {

@@ -713,3 +713,34 @@ fn configurations_that_cannot_work_are_refused_in_one_line() {
     let (_, line) = refused(&home, "router", &format!("{router}{}", device("a", mac)));
     assert!(line.contains("tc qdisc del dev br-lan root"), "{line}");
 }
+
+/// Payload rates in Mbit/s of the devices, whose own hop loses one in a hundred packets; the server's congestion
+/// control does not give way to losses.
+fn over_lossy_hops(with_daemon: bool) -> [f64; 3] {
+    let home = Home::new();
+    home.far.run(|| ip("route replace 0.0.0.0/0 dev net congctl bbr"));
+    let daemon = with_daemon.then(|| home.start());
+    home.devices.iter().for_each(|device| device.lose(10));
+    let downloads = home.devices.each_ref().map(|device| device.download(home.far.address()));
+    thread::sleep(Duration::from_secs(12));
+    let before = downloads.each_ref().map(Download::received);
+    thread::sleep(Duration::from_secs(10));
+    let rates = [0, 1, 2].map(|i| (downloads[i].received() - before[i]) as f64 * 8e-7);
+    let queue = daemon.map(|daemon| daemon.status()["delay"]["mean_ms"].as_f64());
+    note(&format!("{rates:.2?} Mbit/s, queue {queue:?} ms"));
+    rates
+}
+
+/// `cargo test -p fairweir --features evidence --test it router::losses -- --ignored --nocapture`
+#[test]
+#[ignore = "long: 1 min"]
+fn losses_between_router_and_devices_do_not_stop_their_senders() {
+    assert!(privileged() && has_nat());
+    let total = |rates: [f64; 3]| rates.iter().sum::<f64>();
+    let (without, with) = (over_lossy_hops(false), over_lossy_hops(true));
+    assert!(total(with) >= 0.97 * total(without), "{with:.2?}, without {without:.2?}");
+    for (rate, weight) in with.iter().zip(WEIGHTS) {
+        let share = rate / total(with) * 7.0 / weight as f64;
+        assert!((0.95..1.05).contains(&share), "{with:.2?}");
+    }
+}

@@ -73,11 +73,16 @@ impl Pair {
 
     /// A server at `address` that sends to one client as fast as it can until the client closes.
     pub(crate) fn serve(&self, address: &str) -> SocketAddr {
+        self.serve_by(address, "cubic")
+    }
+
+    /// The same with another congestion control.
+    pub(crate) fn serve_by(&self, address: &str, congestion_control: &'static str) -> SocketAddr {
         let listener = self.internet.run(|| TcpListener::bind((address, 0)).unwrap());
         let server = listener.local_addr().unwrap();
         thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
-            set_congestion_control(&stream, "cubic");
+            set_congestion_control(&stream, congestion_control);
             while stream.write_all(&[7; 65_536]).is_ok() {}
         });
         server

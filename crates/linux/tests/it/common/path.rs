@@ -39,6 +39,8 @@ pub(crate) struct Path {
     _middle: Netns,
     stop: Arc<AtomicBool>,
     waits: Arc<Waits>,
+    /// Of as many packets of the download one is lost; 0 is none.
+    lost_of: Arc<AtomicU64>,
     thread: Option<JoinHandle<()>>,
     thread_id: Pid,
 }
@@ -66,15 +68,22 @@ impl Path {
         }
         let stop = Arc::new(AtomicBool::new(false));
         let waits = Arc::new(Waits::default());
+        let lost_of = Arc::new(AtomicU64::new(0));
         let (stop_too, waits_too) = (Arc::clone(&stop), Arc::clone(&waits));
+        let lost_of_too = Arc::clone(&lost_of);
         let (tell, told) = mpsc::channel();
         let thread = thread::spawn(move || {
             realtime::enter().unwrap();
             tell.send(gettid()).unwrap();
-            carry(&ends, spec, &stop_too, &waits_too);
+            carry(&ends, spec, &stop_too, &waits_too, &lost_of_too);
         });
         let thread_id = told.recv().unwrap();
-        Path { pair, _middle: middle, stop, waits, thread: Some(thread), thread_id }
+        Path { pair, _middle: middle, stop, waits, lost_of, thread: Some(thread), thread_id }
+    }
+
+    /// Loses one of this many packets of the download from now on.
+    pub(crate) fn lose_one_of(&self, packets: u64) {
+        self.lost_of.store(packets, Ordering::Relaxed);
     }
 
     /// Makes everything arrive on this CPU from now on.
@@ -101,7 +110,14 @@ impl Drop for Path {
 }
 
 /// Carries frames between `ends`: the home's, then the Internet's.
-fn carry(ends: &[OwnedFd], spec: PathSpec, stop: &AtomicBool, waits: &Waits) {
+fn carry(
+    ends: &[OwnedFd],
+    spec: PathSpec,
+    stop: &AtomicBool,
+    waits: &Waits,
+    lost_of: &AtomicU64,
+) {
+    let mut arrived = 0_u64;
     let mut ways: [VecDeque<(Instant, Vec<u8>)>; 2] = Default::default();
     let mut free_at = Instant::now();
     let mut buffer = [0; 2_048];
@@ -111,6 +127,11 @@ fn carry(ends: &[OwnedFd], spec: PathSpec, stop: &AtomicBool, waits: &Waits) {
                 let now = Instant::now();
                 let mut due = now + spec.rtt / 2;
                 if from == 1 {
+                    arrived += 1;
+                    let lost_of = lost_of.load(Ordering::Relaxed);
+                    if lost_of > 0 && arrived.is_multiple_of(lost_of) {
+                        continue;
+                    }
                     let wait = free_at.saturating_duration_since(now);
                     waits.sum_ns.fetch_add(wait.as_nanos() as u64, Ordering::Relaxed);
                     waits.count.fetch_add(1, Ordering::Relaxed);
