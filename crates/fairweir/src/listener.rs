@@ -19,6 +19,8 @@ use tracing::{info, warn};
 
 /// The most datagrams that are handled before other events.
 const BURST_MAX: usize = 256;
+/// In bytes, as the kernel counts them: some 5,000 datagrams.
+const RECEIVE_BUFFER: usize = 4 << 20;
 
 /// The socket and its divider; see the module. `K` identifies a known client.
 pub(crate) struct Listener<K> {
@@ -113,6 +115,8 @@ impl<K: Ord + Clone + Debug> Listener<K> {
 
 fn open(device: &str, clients: u32) -> anyhow::Result<(UdpSocket, Admission)> {
     let socket = datagram::listen_at(device, PORT)?;
+    // Room for the renewals that arrive while the daemon does something else.
+    datagram::set_receive_buffer(&socket, RECEIVE_BUFFER)?;
     let admission = Admission::bound(&socket, clients)?;
     Ok((socket, admission))
 }

@@ -10,13 +10,15 @@
 use std::net::Ipv4Addr;
 use std::time::Instant;
 
+use fairweir_core::agreement::{Classes, mark_of};
 use fairweir_core::packet::Side;
 use fairweir_core::phantom::plan::{RATE_MAX, RATE_MIN};
 use fairweir_core::phantom::{Bundle, BundleSpec, Class, Criterion, Plan, PlanSpec, Share, Signal};
 use fairweir_core::policy::PortMatch;
 use fairweir_core::units::{Bytes, Rate, Span, Time};
+use fairweir_linux::monotonic_now;
 use fairweir_linux::police::{
-    Algorithm, Bench, Direction, PlanId, Police, PoliceSpec, SegmentId, SubscriberId,
+    Algorithm, Bench, Direction, Frame, Hook, PlanId, Police, PoliceSpec, SegmentId, SubscriberId,
     SubscriberSpec,
 };
 use ipnet::IpNet;
@@ -30,6 +32,8 @@ const SEGMENT: SegmentId = SegmentId(0);
 const PORTS: u16 = 0xf000;
 /// With these random bits nearly each packet is the first of its flow, as in a scan.
 const PORTS_ALL: u16 = 0xffff;
+/// The first subscriber's address.
+const FIRST: u32 = 0x0a00_0000;
 const COUNTS: [u32; 4] = [1, 1_000, 100_000, 1_000_000];
 
 #[derive(Clone, Copy)]
@@ -43,6 +47,19 @@ enum Kind {
     Classes {
         is_bundle: bool,
     },
+    /// As `Phantom(16, Signal::Soft)`, in a program without the code for clients.
+    Without,
+    /// As `Phantom(16, Signal::Soft)`, for clients.
+    ForClients(Client),
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Client {
+    Absent,
+    /// Its classes have weights 5:1, and all flows are in the default class.
+    Unbound,
+    /// Every flow is bound to one of these classes.
+    Bound,
 }
 
 struct Case {
@@ -68,6 +85,10 @@ fn main() {
     let asked: Vec<u32> = std::env::args().filter_map(|argument| argument.parse().ok()).collect();
     for count in COUNTS.into_iter().filter(|count| asked.is_empty() || asked.contains(count)) {
         let mut kinds = vec![Kind::Unknown, Kind::Bucket, Kind::Phantom(16, Signal::Soft)];
+        if count <= 1_000 {
+            let clients = [Client::Absent, Client::Unbound, Client::Bound];
+            kinds.extend([Kind::Without].into_iter().chain(clients.map(Kind::ForClients)));
+        }
         if count == 1_000 {
             kinds.push(Kind::Phantom(16, Signal::Hard));
             kinds.push(Kind::Member(16, Signal::Soft));
@@ -78,6 +99,8 @@ fn main() {
     }
     let kinds = [Kind::Unknown, Kind::Bucket, Kind::Phantom(16, Signal::Soft)];
     compare(kinds.into_iter().map(|kind| Case::new(kind, 1_000, PORTS_ALL)).collect());
+    println!("\n| subscribers | clients | MB | bytes per client |\n|---:|---:|---:|---:|");
+    weigh_clients(100_000, &[0, 10_000, 100_000]);
     if !asked.is_empty() {
         return;
     }
@@ -100,14 +123,19 @@ impl Case {
             }
             Kind::Classes { is_bundle: false } => "BC-PQP, 1 + 7 + 8 queues, soft".to_owned(),
             Kind::Classes { is_bundle: true } => "the same, the 7 pay for the 1".to_owned(),
+            Kind::Without => "BC-PQP, 16 queues, soft, no plan for clients".to_owned(),
+            Kind::ForClients(Client::Absent) => "the same, for clients, none asks".to_owned(),
+            Kind::ForClients(Client::Unbound) => "divided 5:1, flows not bound".to_owned(),
+            Kind::ForClients(Client::Bound) => "divided 5:1, flows bound".to_owned(),
         };
         let mut police = Police::load(&PoliceSpec::default()).unwrap();
-        let bench = police.bench().unwrap();
+        let bench = police.bench(!matches!(kind, Kind::Without)).unwrap();
         let mut case =
             Case { name, police, bench, count, kind, ports, ids: Vec::new(), spans: Vec::new() };
         case.set_rate(RATE_MAX);
         if !matches!(kind, Kind::Unknown) {
-            let subscribers = subscribers(count).into_iter();
+            let upload = matches!(kind, Kind::ForClients(_)).then_some(PLAN);
+            let subscribers = subscribers(count, upload).into_iter();
             case.ids = case.police.add_all(subscribers, &mut |_| ()).unwrap();
         }
         if let Kind::Member(queues, signal) = kind {
@@ -132,6 +160,14 @@ impl Case {
                 phantom = plan(rate, queues, signal);
                 Algorithm::Phantom(&phantom)
             }
+            Kind::Without => {
+                phantom = plan(rate, 16, Signal::Soft);
+                Algorithm::Phantom(&phantom)
+            }
+            Kind::ForClients(_) => {
+                phantom = plan(rate, 16, Signal::Soft).for_clients(rate).unwrap();
+                Algorithm::Phantom(&phantom)
+            }
             Kind::Classes { is_bundle } => {
                 let spec = classes(rate);
                 phantom = Plan::new(&spec).unwrap();
@@ -147,6 +183,12 @@ impl Case {
             }
         };
         self.police.set_plan(PLAN, &algorithm).unwrap();
+        if let Kind::ForClients(client) = self.kind
+            && client != Client::Absent
+            && !self.ids.is_empty()
+        {
+            self.ask(rate, client == Client::Bound);
+        }
         if let Kind::Member(queues, signal) = self.kind {
             let pace = plan(rate, queues, signal).pace;
             // The segment is never full: the whole decision is measured.
@@ -157,6 +199,33 @@ impl Case {
                 self.police.set_pace(*id, Direction::Download, &pace).unwrap();
             }
         }
+    }
+
+    /// Each subscriber's client asks for two classes, and perhaps binds all flows, half of them to each class.
+    fn ask(&mut self, rate: Rate, binds: bool) {
+        let plan = divided(rate);
+        self.ids.iter().for_each(|id| self.police.divide(*id, &plan).unwrap());
+        if !binds {
+            return;
+        }
+        let trial = self.police.trial(Direction::Upload, true, 0).unwrap();
+        for address in (0..self.ids.len() as u32).map(|at| Ipv4Addr::from(FIRST + at)) {
+            for flow in 0..1 << self.ports.count_ones() {
+                let mut frame = frame();
+                let (remote, local) = (frame[26..30].to_vec(), address.octets());
+                frame[26..30].copy_from_slice(&local);
+                frame[30..34].copy_from_slice(&remote);
+                frame[15] = mark_of(flow % 2) << 2;
+                let port = u16::from(flow) << self.ports.trailing_zeros();
+                let local = [frame[36], frame[37]];
+                frame[34..36].copy_from_slice(&local);
+                frame[36..38].copy_from_slice(&port.to_be_bytes());
+                let frame = Frame { bytes: &frame, ..Frame::default() };
+                trial.run(Hook::TcxIngress, &frame, monotonic_now(), 1).unwrap();
+            }
+        }
+        let bound = self.police.bindings(self.ids[0]).unwrap().unwrap().bound;
+        assert_eq!(bound, 1 << self.ports.count_ones(), "flows are bound");
     }
 
     fn round(&mut self, seed: u64) {
@@ -217,7 +286,7 @@ fn compare(mut cases: Vec<Case>) {
 
 /// Loads this many subscribers; prints the time that it took and the memory per subscriber.
 fn weigh(queues: u8, count: u32) {
-    let specs = subscribers(count);
+    let specs = subscribers(count, None);
     let start = Instant::now();
     let mut police = Police::load(&PoliceSpec::default()).unwrap();
     let plan = plan(Rate::mbit(50), queues, Signal::Soft);
@@ -226,6 +295,33 @@ fn weigh(queues: u8, count: u32) {
     let took = start.elapsed().as_secs_f64();
     let bytes = police.memory().unwrap().as_u64() as f64 / f64::from(count);
     println!("| {queues} | {count} | {took:.1} s | {bytes:.0} |");
+}
+
+/// Prints the memory with this many subscribers while more and more of them have a client.
+fn weigh_clients(count: u32, clients: &[u32]) {
+    let mut police = Police::load(&PoliceSpec::default()).unwrap();
+    let rate = Rate::mbit(50);
+    let base = plan(rate, 16, Signal::Soft).for_clients(rate).unwrap();
+    police.set_plan(PLAN, &Algorithm::Phantom(&base)).unwrap();
+    let specs = subscribers(count, Some(PLAN)).into_iter();
+    let ids = police.add_all(specs, &mut |_| ()).unwrap();
+    let bytes = |police: &Police| police.memory().unwrap().as_u64() as f64;
+    let alone = bytes(&police);
+    let mut ids = ids.into_iter();
+    let mut asked = 0;
+    for &clients in clients {
+        let new = ids.by_ref().take((clients - asked) as usize);
+        new.for_each(|id| police.divide(id, &divided(rate)).unwrap());
+        asked = clients;
+        let all = bytes(&police);
+        let each = (all - alone) / f64::from(clients.max(1));
+        println!("| {count} | {clients} | {:.0} | {each:.0} |", all / 1e6);
+    }
+}
+
+fn divided(rate: Rate) -> Plan {
+    let base = plan(rate, 16, Signal::Soft).for_clients(rate).unwrap();
+    base.divided(&Classes::new(vec![5, 1], 1).unwrap())
 }
 
 fn plan(rate: Rate, queues: u8, signal: Signal) -> Plan {
@@ -251,10 +347,10 @@ fn classes(rate: Rate) -> PlanSpec {
     PlanSpec { rate, rtt_max: Span::millis(50), signal: Signal::Soft, share }
 }
 
-fn subscribers(count: u32) -> Vec<SubscriberSpec> {
-    let address = |at: u32| IpNet::from(std::net::IpAddr::from(Ipv4Addr::from(0x0a00_0000 + at)));
+fn subscribers(count: u32, upload: Option<PlanId>) -> Vec<SubscriberSpec> {
+    let address = |at: u32| IpNet::from(std::net::IpAddr::from(Ipv4Addr::from(FIRST + at)));
     let spec =
-        |at| SubscriberSpec { addresses: [address(at)].into(), download: Some(PLAN), upload: None };
+        |at| SubscriberSpec { addresses: [address(at)].into(), download: Some(PLAN), upload };
     (0..count).map(spec).collect()
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0-only OR BSD-2-Clause
 /*
- * Limits the datagrams that a socket gets, before a process is woken: of all unknown senders together, and of
- * each client that user space knows. A flood of unknown senders neither costs much nor displaces a client.
+ * Limits the datagrams that a socket gets, before a process is woken: of all unknown senders together (short
+ * and longer datagrams apart), and of each client that user space knows. A flood of unknown senders neither costs much nor displaces a client.
  */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
@@ -30,7 +30,7 @@ struct {
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, 1);
+	__uint(max_entries, 2);
 	__type(key, __u32);
 	__type(value, struct portion);
 } strangers SEC(".maps");
@@ -66,14 +66,14 @@ int fairweir_admit(struct __sk_buff *skb)
 {
 	struct admit_client client = {};
 	struct portion *portion;
-	__u32 zero = 0;
+	__u32 is_long = skb->len > ADMIT_SHORT_BYTES;
 
 	if (!read_client(skb, &client))
 		return 0;
 	portion = bpf_map_lookup_elem(&clients, &client);
 	if (portion)
 		return admits(portion, ADMIT_CLIENT_MAX) ? skb->len : 0;
-	portion = bpf_map_lookup_elem(&strangers, &zero);
+	portion = bpf_map_lookup_elem(&strangers, &is_long);
 	return portion && admits(portion, ADMIT_STRANGERS_MAX) ? skb->len : 0;
 }
 

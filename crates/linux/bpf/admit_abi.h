@@ -4,9 +4,12 @@
 
 #include <linux/types.h>
 
-/* Datagrams per second: of a client, which renews every second; of all unknown senders. */
+/* Datagrams per second: of a client, which renews every second; of all unknown senders, once for short and once for
+ * longer datagrams. So who got a cookie is not displaced by those who begin. */
 #define ADMIT_CLIENT_MAX 4
 #define ADMIT_STRANGERS_MAX 500
+/* A short datagram: a hello of agreement::message, and its UDP header. */
+#define ADMIT_SHORT_BYTES 40
 
 /* A client's socket, as in the packet. */
 struct admit_client {

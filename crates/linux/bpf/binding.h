@@ -11,10 +11,12 @@
 /* A binding: the flow's hash, its class, and when it was last marked. */
 #define BINDING_HASH_SHIFT 32
 #define BINDING_CLASS_SHIFT 28
-#define BINDING_CLASS 15
+#define BINDING_CLASS (BINDING_CLASSES - 1)
 /* Times are in 2^26 ns. */
 #define BINDING_TICK_SHIFT 26
 #define BINDING_TICKS ((1u << BINDING_CLASS_SHIFT) - 1)
+/* With the time of a class's last binding. */
+#define BINDING_WAS_MARKED (BINDING_TICKS + 1)
 /* Ticks without a mark, 10 s, after which another flow may take the place of a binding. */
 #define BINDING_IDLE 150
 
@@ -84,8 +86,10 @@ static __always_inline void bind_to_class(struct bindings *bindings, __u32 hash,
 			found = at;
 		}
 	}
-	if (found < BINDINGS)
+	if (found < BINDINGS) {
 		bindings->of[found] = bound;
-	else
+		bindings->marked[class & BINDING_CLASS] = BINDING_WAS_MARKED | tick;
+	} else {
 		__sync_fetch_and_add(&bindings->refused, 1);
+	}
 }

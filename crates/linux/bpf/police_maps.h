@@ -128,9 +128,10 @@ POLICE_SLOTS(clients, police_client);
 
 /* The plans of clients' classes and the bindings of their flows, in chunks that user space creates on demand.
  * A plan is written to an unused place before the client points there; bindings are written here. */
-#define POLICE_CLIENTS(NAME, ELEMENT)                                                          \
+#define POLICE_CLIENTS(NAME, ELEMENT, FLAGS)                                                   \
 	struct NAME##_chunk {                                                                  \
 		__uint(type, BPF_MAP_TYPE_ARRAY);                                              \
+		__uint(map_flags, FLAGS);                                                      \
 		__uint(max_entries, POLICE_CLIENT_CHUNK);                                      \
 		__type(key, __u32);                                                            \
 		__type(value, struct ELEMENT);                                                 \
@@ -141,8 +142,8 @@ POLICE_SLOTS(clients, police_client);
 		__type(key, __u32);                                                            \
 		__array(values, struct NAME##_chunk);                                          \
 	} NAME SEC(".maps")
-POLICE_CLIENTS(client_plans, police_plan);
-POLICE_CLIENTS(client_bindings, bindings);
+POLICE_CLIENTS(client_plans, police_plan, 0);
+POLICE_CLIENTS(client_bindings, bindings, BPF_F_MMAPABLE);
 
 /* Never loaded: tells clang that the chunks' types are needed in full. */
 SEC("?xdp")

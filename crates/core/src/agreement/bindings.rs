@@ -22,6 +22,7 @@ const IDLE_TICKS: u32 = 150;
 const TICK_SHIFT: u32 = 26;
 const CLASS_SHIFT: u32 = 28;
 const TICKS: u32 = (1 << CLASS_SHIFT) - 1;
+const WAS_MARKED: u32 = TICKS + 1;
 /// Source: 2³²/φ, and the constant of MurmurHash3's finalizer.
 const FACTORS: [u32; 2] = [0x9e37_79b1, 0x85eb_ca6b];
 
@@ -29,12 +30,16 @@ const FACTORS: [u32; 2] = [0x9e37_79b1, 0x85eb_ca6b];
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bindings {
     of: Vec<u64>,
+    marked: Marked,
     refused: u32,
 }
 
+/// The tick of the last binding to each class, with [`WAS_MARKED`]; 0 without any.
+pub type Marked = [u32; CLASSES_MAX];
+
 impl Default for Bindings {
     fn default() -> Bindings {
-        Bindings { of: vec![0; BINDINGS], refused: 0 }
+        Bindings { of: vec![0; BINDINGS], marked: Marked::default(), refused: 0 }
     }
 }
 
@@ -48,8 +53,8 @@ impl Bindings {
     /// Binds a flow that was marked at `now`; returns whether there was a place.
     pub fn bind(&mut self, hash: u32, class: u8, now: Time) -> bool {
         let tick = (now.as_nanos() >> TICK_SHIFT) as u32 & TICKS;
-        let class = u64::from(class) & (CLASSES_MAX as u64 - 1);
-        let word = u64::from(hash) << 32 | class << CLASS_SHIFT | u64::from(tick);
+        let class = usize::from(class) % CLASSES_MAX;
+        let word = u64::from(hash) << 32 | (class as u64) << CLASS_SHIFT | u64::from(tick);
         let (mut oldest, mut found) = (IDLE_TICKS, None);
         for at in places(hash) {
             if is_of(self.of[at], hash) {
@@ -62,7 +67,7 @@ impl Bindings {
             }
         }
         match found {
-            Some(at) => self.of[at] = word,
+            Some(at) => (self.of[at], self.marked[class]) = (word, WAS_MARKED | tick),
             None => self.refused = self.refused.wrapping_add(1),
         }
         found.is_some()
@@ -73,22 +78,23 @@ impl Bindings {
         self.refused
     }
 
+    /// When a flow was last bound to each class, as the kernel stores it.
+    pub fn marked(&self) -> &Marked {
+        &self.marked
+    }
+
     /// All places, as the kernel stores them.
     pub fn words(&self) -> &[u64] {
         &self.of
     }
 }
 
-/// The classes, one bit each, in which a flow was marked in the last [`RECENT`].
-pub fn marked_lately(words: &[u64], now: Time) -> u16 {
+/// The classes, one bit each, to which a flow was bound in the last [`RECENT`].
+pub fn marked_lately(marked: &Marked, now: Time) -> u16 {
     let tick = (now.as_nanos() >> TICK_SHIFT) as u32 & TICKS;
     let recent = (RECENT.as_nanos() >> TICK_SHIFT) as u32;
-    let bit = |word: &u64| 1 << ((word >> CLASS_SHIFT) as u8 & (CLASSES_MAX as u8 - 1));
-    words
-        .iter()
-        .filter(|word| age(**word, tick) <= recent)
-        .map(bit)
-        .fold(0, |all, bit: u16| all | bit)
+    let is_recent = |at: u32| age(at.into(), tick) <= recent;
+    (0..CLASSES_MAX).filter(|&class| is_recent(marked[class])).fold(0, |all, class| all | 1 << class)
 }
 
 /// The places where a flow may be.

@@ -27,8 +27,11 @@ pub const SILENCE: Span = Span::secs(2);
 const AGAIN: Span = Span::millis(300);
 /// Hellos without an answer before the client waits.
 const HELLOS: u32 = 3;
-/// Pause before a host that did not answer, or does not divide, is asked again.
+/// Pause before a host that does not divide is asked again.
 pub const PAUSE: Span = Span::secs(300);
+/// The first pause before a host that did not answer is asked again; it doubles up to the longest. A divider whose
+/// clients all begin at once does not answer all of them at first.
+const PAUSE_SILENT: (Span, Span) = (Span::secs(5), PAUSE);
 /// Pauses before a host is asked again that divides for another client, or that may divide soon, as a new router.
 const PAUSE_TAKEN: Span = Span::secs(30);
 const PAUSE_NOT_NOW: Span = Span::secs(5);
@@ -75,6 +78,7 @@ pub struct Client {
     seed: u64,
     before: Before,
     pause: Backoff,
+    pause_silent: Backoff,
     out: Option<Message>,
 }
 
@@ -103,6 +107,7 @@ impl Client {
             seed,
             before: Before::default(),
             pause: Backoff::new(PAUSE_FAULT.0, PAUSE_FAULT.1),
+            pause_silent: Backoff::new(PAUSE_SILENT.0, PAUSE_SILENT.1),
             out: None,
         }
     }
@@ -192,6 +197,7 @@ impl Client {
             }
             Message::Agreed(agreed) if agreed.nonce == link.nonce && link.cookie.is_some() => {
                 link.is_answered = true;
+                self.pause_silent.reset();
                 self.handle_agreed(agreed, now);
             }
             // The answer to another attempt, or a datagram that no divider sends.
@@ -260,7 +266,9 @@ impl Client {
                     return;
                 }
                 if *tried >= HELLOS {
-                    return self.end(Why::NoAnswer, PAUSE, now);
+                    let pause = self.pause_silent.span();
+                    self.pause_silent.double();
+                    return self.end(Why::NoAnswer, self.spread(pause), now);
                 }
                 *tried += 1;
                 (link.cookie, link.is_answered, link.sent_at) = (None, false, now);
@@ -294,7 +302,12 @@ impl Client {
     fn fail(&mut self, why: Why, now: Time) {
         let pause = self.pause.span();
         self.pause.double();
-        self.end(why, pause, now);
+        self.end(why, self.spread(pause), now);
+    }
+
+    /// Up to half as long again, at random: clients that lost a divider at the same time return one by one.
+    fn spread(&self, pause: Span) -> Span {
+        pause + Span::nanos(scrambled(!self.seed) % (pause.as_nanos() / 2).max(1))
     }
 
     fn end(&mut self, why: Why, pause: Span, now: Time) {

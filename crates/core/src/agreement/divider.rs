@@ -174,19 +174,16 @@ impl<K: Ord + Clone + Debug> Divider<K> {
             Ok(rate) => rate,
             Err(outcome) => return refuse(outcome),
         };
-        let mut lease = match self.leases.get(subscriber) {
-            Some(lease) if lease.is_live(now) && lease.client != client => {
-                return refuse(Outcome::Taken);
-            }
-            Some(lease) => lease.clone(),
-            None => Lease {
-                client,
-                classes: ask.classes.clone(),
-                epoch: 0,
-                until: Time::ZERO,
-                changes_until: now,
-            },
-        };
+        let lease = self.leases.entry(subscriber.clone()).or_insert_with(|| Lease {
+            client,
+            classes: ask.classes.clone(),
+            epoch: 0,
+            until: Time::ZERO,
+            changes_until: now,
+        });
+        if lease.is_live(now) && lease.client != client {
+            return refuse(Outcome::Taken);
+        }
         let is_in_force = lease.is_live(now) && subscribers.is_divided(subscriber);
         let mut outcome = Outcome::Divides;
         if !is_in_force || lease.classes != ask.classes {
@@ -209,7 +206,7 @@ impl<K: Ord + Clone + Debug> Divider<K> {
         }
         (lease.client, lease.until) = (client, now + LEASE);
         let marks = (0..lease.classes.weights().len() as u8).map(mark_of).collect();
-        let agreed = Agreed {
+        Agreed {
             nonce: ask.nonce,
             epoch: lease.epoch,
             lease: LEASE,
@@ -217,9 +214,7 @@ impl<K: Ord + Clone + Debug> Divider<K> {
             rate,
             seen: subscribers.seen(subscriber, now),
             marks,
-        };
-        self.leases.insert(subscriber.clone(), lease);
-        agreed
+        }
     }
 
     fn handle_end(

@@ -159,7 +159,7 @@ impl Subscribers for Side<'_> {
     }
 
     fn seen(&self, name: &Arc<str>, now: Time) -> Seen {
-        let bindings = self.id(name).and_then(|id| self.kernel.police().bindings(id).ok()?);
-        bindings.map_or(Seen::default(), |bindings| bindings.seen(now))
+        let seen = self.id(name).and_then(|id| self.kernel.police().seen(id, now));
+        seen.unwrap_or_default()
     }
 }

@@ -4,7 +4,7 @@
 
 use std::mem::{MaybeUninit, size_of};
 
-use fairweir_core::agreement::bindings::marked_lately;
+use fairweir_core::agreement::bindings::{Marked, marked_lately};
 use fairweir_core::agreement::message::Seen;
 use fairweir_core::units::Time;
 
@@ -106,12 +106,14 @@ pub struct Bound {
     pub refused: u32,
     /// The bindings, in the format of `agreement::bindings`.
     pub words: Vec<u64>,
+    /// When a flow was last bound to each class, likewise.
+    pub marked: Marked,
 }
 
 impl Bound {
     /// These counts as a divider reports them, without `held`.
     pub fn seen(&self, now: Time) -> Seen {
-        let marked = marked_lately(&self.words, now);
+        let marked = marked_lately(&self.marked, now);
         Seen { refused: self.refused, marked, held: 0 }
     }
 
@@ -120,6 +122,7 @@ impl Bound {
             bound: bindings.of.iter().filter(|&&word| word != 0).count(),
             refused: bindings.refused,
             words: bindings.of.to_vec(),
+            marked: bindings.marked,
         }
     }
 }

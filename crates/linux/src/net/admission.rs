@@ -12,7 +12,7 @@ use crate::Error;
 use crate::bpf::abi::{AdmitClient, Plain};
 use crate::bpf::{bpf_error, listen_to_the_loader, program, update};
 
-/// Datagrams per second that a socket gets from all strangers together.
+/// Datagrams per second that a socket gets from all strangers together: short ones, and as many longer ones.
 pub const STRANGERS_MAX: u32 = crate::bpf::header::ADMIT_STRANGERS_MAX;
 
 /// The clients of a socket. See the module.

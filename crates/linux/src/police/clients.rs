@@ -6,7 +6,10 @@
 
 use std::collections::HashMap;
 
+use fairweir_core::agreement::bindings::marked_lately;
+use fairweir_core::agreement::message::Seen;
 use fairweir_core::phantom;
+use fairweir_core::units::Time;
 use libbpf_rs::{MapCore, MapFlags};
 
 use super::abi::{self, CHUNK, CHUNKS, CLASS_CLIENT, CLIENT_CHUNK};
@@ -149,6 +152,13 @@ impl Police {
         let value = value.map_err(|e| bpf_error("read the bindings of a client", &e))?;
         let of_client = value.and_then(|value| abi::Bindings::from_bytes(&value));
         Ok(of_client.map(|bindings| Bound::of(&bindings)))
+    }
+
+    /// What the policer sees of the flows of a subscriber's client; `None` if no client divides its download. Reads
+    /// the kernel's memory without a call.
+    pub fn seen(&self, id: SubscriberId, now: Time) -> Option<Seen> {
+        let (marked, refused) = self.maps().noted(self.clients.of.get(&id)?.number)?;
+        Some(Seen { refused, marked: marked_lately(&marked, now), held: 0 })
     }
 
     /// The slots of a subscriber whose plan is for clients: of downloads and of uploads.

@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 use std::ptr;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use fairweir_core::agreement::bindings::{BINDINGS, Marked};
 use libbpf_rs::{
     AsRawLibbpf, MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, OpenObject,
 };
@@ -34,6 +35,8 @@ pub(super) struct Maps {
     clients: BTreeMap<u32, MapHandle>,
     /// Plans of clients' classes, and bindings, in chunks.
     of_clients: [Vec<MapHandle>; 2],
+    /// The chunks of bindings.
+    bindings: Vec<Shared>,
     /// The directory where chunks and tallies are pinned.
     pinned_in: Option<PathBuf>,
 }
@@ -88,8 +91,18 @@ impl Maps {
         }
         let (chunks, tallies) = (Default::default(), BTreeMap::new());
         let (clients, of_clients) = (BTreeMap::new(), Default::default());
-        let pinned_in = None;
-        Ok(Maps { object, handles, chunk_types, chunks, tallies, clients, of_clients, pinned_in })
+        let (bindings, pinned_in) = (Vec::new(), None);
+        Ok(Maps {
+            object,
+            handles,
+            chunk_types,
+            chunks,
+            tallies,
+            clients,
+            of_clients,
+            bindings,
+            pinned_in,
+        })
     }
 
     /// Uses the chunks and tallies that are pinned in `dir`, and pins new ones there. Returns the
@@ -224,12 +237,20 @@ impl Maps {
     ) -> Result<&MapHandle, Error> {
         let at = number / CLIENT_CHUNK;
         while self.of_clients[what as usize].len() <= at as usize {
-            let (name, bytes) = match what {
-                OfClient::Plan => ("client_plans", size_of::<abi::Plan>()),
-                OfClient::Bindings => ("client_bindings", size_of::<abi::Bindings>()),
+            let (name, bytes, map_flags) = match what {
+                OfClient::Plan => ("client_plans", size_of::<abi::Plan>(), 0),
+                OfClient::Bindings => {
+                    ("client_bindings", size_of::<abi::Bindings>(), libbpf_sys::BPF_F_MMAPABLE)
+                }
             };
             let next = self.of_clients[what as usize].len() as u32;
-            let chunks = self.fill(name, (bytes, CLIENT_CHUNK), &[next], &plain_options())?;
+            let options = libbpf_sys::bpf_map_create_opts { map_flags, ..plain_options() };
+            let chunks = self.fill(name, (bytes, CLIENT_CHUNK), &[next], &options)?;
+            if what == OfClient::Bindings {
+                let words = CLIENT_CHUNK as usize * BINDINGS_WORDS;
+                let shared = chunks.iter().map(|chunk| Shared::of(chunk, name, words));
+                self.bindings.extend(shared.collect::<Result<Vec<_>, _>>()?);
+            }
             self.of_clients[what as usize].extend(chunks);
         }
         Ok(&self.of_clients[what as usize][at as usize])
@@ -238,6 +259,18 @@ impl Maps {
     /// The chunk that contains the plan or bindings with this number.
     pub(super) fn of_client(&self, what: OfClient, number: u32) -> Option<&MapHandle> {
         self.of_clients[what as usize].get((number / CLIENT_CHUNK) as usize)
+    }
+
+    /// What is noted with the bindings of this number: when a flow was last bound to each class, and how many marks
+    /// found no place.
+    pub(super) fn noted(&self, number: u32) -> Option<(Marked, u32)> {
+        let chunk = self.bindings.get((number / CLIENT_CHUNK) as usize)?;
+        let first = (number % CLIENT_CHUNK) as usize * BINDINGS_WORDS + BINDINGS;
+        let words = (first..).map(|at| chunk.word(at).load(Ordering::Relaxed).to_ne_bytes());
+        let bytes: Vec<u8> = words.take(BINDINGS_WORDS - BINDINGS).flatten().collect();
+        let mut all = bytes.chunks_exact(4).map(|four| four.try_into().map(u32::from_ne_bytes));
+        let mut next = || all.next().and_then(Result::ok).unwrap_or_default();
+        Some((std::array::from_fn(|_| next()), next()))
     }
 
     /// All maps that were created for clients.
@@ -317,9 +350,9 @@ impl Maps {
 }
 
 impl Shared {
-    /// Maps the first `words` words of the map `name` into this process.
-    pub(super) fn of(maps: &Maps, name: &str, words: usize) -> Result<Shared, Error> {
-        let fd = maps.map(name).as_fd().as_raw_fd();
+    /// Maps the first `words` words of `map`, which is called `name`, into this process.
+    pub(super) fn of(map: &MapHandle, name: &str, words: usize) -> Result<Shared, Error> {
+        let fd = map.as_fd().as_raw_fd();
         // SAFETY: a new mapping; the kernel refuses one that is longer than the map.
         let at = unsafe {
             libc::mmap(
@@ -394,6 +427,7 @@ fn open(programs: &[&str]) -> Result<OpenObject, Error> {
     Ok(object)
 }
 
+const BINDINGS_WORDS: usize = size_of::<abi::Bindings>() / 8;
 /// Suffix of the name of the map with the constants.
 const SETTINGS: &str = ".rodata.settings";
 /// Suffix of the name of a map that is a pattern for chunks.

@@ -163,8 +163,8 @@ impl Police {
     /// If the kernel refuses, for example without memory or privileges.
     pub fn load(spec: &PoliceSpec) -> Result<Police, Error> {
         let download = Tables::make(*spec, None)?;
-        let places = Shared::of(&download.maps, "places", PLANS as usize)?;
-        let deadline = Shared::of(&download.maps, "deadline", 1)?;
+        let places = Shared::of(download.maps.map("places"), "places", PLANS as usize)?;
+        let deadline = Shared::of(download.maps.map("deadline"), "deadline", 1)?;
         let (segments, members) = segment::map(&download.maps)?;
         Ok(Police {
             spec: *spec,

@@ -34,8 +34,8 @@ pub struct Used {
 /// Maps the segments and the members into this process.
 pub(super) fn map(maps: &Maps) -> Result<(Shared, Shared), Error> {
     Ok((
-        Shared::of(maps, "segments", SEGMENTS as usize * SEGMENT_WORDS)?,
-        Shared::of(maps, "members", MEMBERS as usize * MEMBER_WORDS)?,
+        Shared::of(maps.map("segments"), "segments", SEGMENTS as usize * SEGMENT_WORDS)?,
+        Shared::of(maps.map("members"), "members", MEMBERS as usize * MEMBER_WORDS)?,
     ))
 }
 

@@ -85,6 +85,9 @@ impl Classes {
     /// All classes.
     pub(super) const ALL: Classes = Classes((1 << (CLASSES + 1)) - 1);
 
+    /// All classes of slots, without clients.
+    pub(super) const SLOTS: Classes = Classes((1 << CLASSES) - 1);
+
     /// These classes, and one more.
     pub(super) fn with(self, class: usize) -> Classes {
         Classes(self.0 | 1 << class)

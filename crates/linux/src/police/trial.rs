@@ -70,17 +70,17 @@ impl Police {
         Ok(Trial { object, clock })
     }
 
-    /// Loads the program for benchmarks of downloads by Ethernet.
+    /// Loads the program for benchmarks of downloads by Ethernet; without the code for clients unless `has_clients`.
     ///
     /// # Errors
     /// As [`Police::attach`].
-    pub fn bench(&mut self) -> Result<Bench, Error> {
+    pub fn bench(&mut self, has_clients: bool) -> Result<Bench, Error> {
         let settings = Settings {
             is_upload: 0,
             has_ethernet: 1,
             overhead: 0,
             is_trial: 0,
-            classes: Classes::ALL.bits(),
+            classes: if has_clients { Classes::ALL } else { Classes::SLOTS }.bits(),
         };
         let maps = &self.tables_of(Direction::Download)?.maps;
         let object = maps.load(&[BENCH], settings)?;

@@ -9,6 +9,7 @@ mod host;
 mod link;
 mod owners;
 mod police;
+mod police_agreed;
 mod police_bundle;
 mod police_classes;
 mod police_model;

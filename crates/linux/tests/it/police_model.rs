@@ -6,8 +6,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fairweir_core::agreement::bindings::Bindings;
-use fairweir_core::agreement::{Classes, Together, class_of};
 use fairweir_core::packet::{Side, Transport};
 use fairweir_core::phantom::aggregate::{
     Aggregate, BundleState, Counts, State, decide, decide_in_bundle,
@@ -30,11 +28,11 @@ use crate::common::frames::{Random, TCP, UDP, Wire};
 use crate::common::path::{Path, PathSpec, packet_socket, receive};
 
 const HEAD_BYTES: usize = 32;
-const SUBSCRIBER: &str = "192.0.2.1";
-const SUBSCRIBER_6: &str = "2001:db8::1";
+pub(crate) const SUBSCRIBER: &str = "192.0.2.1";
+pub(crate) const SUBSCRIBER_6: &str = "2001:db8::1";
 /// The DSCP of a bundle's free class.
 const FREE_DSCP: u8 = 46;
-const PLAN: PlanId = PlanId(1);
+pub(crate) const PLAN: PlanId = PlanId(1);
 
 fn class(name: &str, weight: u16, matches: Vec<Criterion>, share: Share) -> Class {
     Class { name: name.to_owned(), weight, matches, share }
@@ -178,7 +176,7 @@ impl Pair<'_> {
 }
 
 /// The model's state in the form of a slot.
-fn state_bytes(state: &State<'_>, inners: usize, leaves: usize) -> Vec<u8> {
+pub(crate) fn state_bytes(state: &State<'_>, inners: usize, leaves: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     bytes.extend(state.head.at.to_ne_bytes());
     bytes.extend(state.head.window_at.to_ne_bytes());
@@ -215,7 +213,7 @@ fn lent_bytes(lent: &mut BundleState) -> Vec<u8> {
     bytes
 }
 
-fn flow_of(wire: &Wire) -> Flow {
+pub(crate) fn flow_of(wire: &Wire) -> Flow {
     let is_fragment = match wire.source {
         IpAddr::V4(_) => wire.fragment & 0x3fff != 0,
         IpAddr::V6(_) => wire.fragment != 0,
@@ -231,7 +229,7 @@ fn flow_of(wire: &Wire) -> Flow {
 }
 
 /// A packet of one of forty flows, some of which are more frequent.
-fn packet(random: &mut Random) -> Wire {
+pub(crate) fn packet(random: &mut Random) -> Wire {
     let flow = random.below(40) * random.below(40) / 40;
     let remote = match flow % 3 {
         0 => "198.51.100.9",
@@ -249,7 +247,7 @@ fn packet(random: &mut Random) -> Wire {
 }
 
 /// The time until the next packet, at `load` thirds of the rate on average; sometimes a pause.
-fn gap(random: &mut Random, rate: Rate, load: u64) -> u64 {
+pub(crate) fn gap(random: &mut Random, rate: Rate, load: u64) -> u64 {
     let packet = rate.time_to_send(Bytes::new(1_200)).as_nanos();
     match random.below(8_000) {
         0 => 200_000_000 + random.below(100_000_000),
@@ -571,126 +569,4 @@ fn members_of_a_segment_get_the_specifications_verdicts() {
     let (member, _) = members[0];
     police.part(member, Direction::Download).unwrap();
     assert_eq!(police.used(member, Direction::Download).unwrap(), None);
-}
-
-/// Uploads with and without marks, and downloads: the same flows are bound to the same classes, and
-/// passed packets have no marks. Weights change, and the agreement ends, while packets flow.
-#[test]
-fn clients_get_the_specifications_verdicts_and_bindings() {
-    if !privileged() {
-        return;
-    }
-    let _share = share();
-    let (rate, rtt_max, signal) = (Rate::mbit(20), Span::millis(40), Signal::Soft);
-    let spec = PlanSpec { rate, rtt_max, signal, share: Share::Flows(8) };
-    let base = Plan::new(&spec).unwrap().for_clients(rate).unwrap();
-    let Kernel { mut police, trial: download } = Kernel::new();
-    let upload = police.trial(Direction::Upload, true, 0).unwrap();
-    police.set_plan(PLAN, &Algorithm::Phantom(&base)).unwrap();
-    let addresses = [SUBSCRIBER, SUBSCRIBER_6].map(|text| text.parse::<IpAddr>().unwrap().into());
-    let spec = SubscriberSpec {
-        addresses: addresses.to_vec().into(),
-        download: Some(PLAN),
-        upload: Some(PLAN),
-    };
-    let id = police.add(&spec).unwrap();
-    let mut random = Random(5);
-    let mut now = 1 << 40;
-    let mut counts = [0; 4];
-    for (nth, weights) in
-        [&[5, 1][..], &[5, 1], &[1; 16], &[256, 3, 90, 1, 7], &[2], &[]].iter().enumerate()
-    {
-        let classes = Classes::new(weights.to_vec(), weights.len().saturating_sub(1) as u8);
-        let classes = classes.and_then(|classes| match nth {
-            3 => classes.with(vec![Together { weight: 5, first: 1, count: 2 }]),
-            _ => Some(classes),
-        });
-        let plan = classes.as_ref().map_or(base.clone(), |classes| base.divided(classes));
-        let mut bindings = Bindings::default();
-        match &classes {
-            // The same weights again change nothing.
-            Some(_) => police.divide(id, &plan).unwrap(),
-            None => police.undivide(id).unwrap(),
-        }
-        // The model does not know earlier bindings: another client begins without bindings.
-        if nth > 0 {
-            police.undivide(id).unwrap();
-            if classes.is_some() {
-                police.divide(id, &plan).unwrap();
-            }
-        }
-        let mut models = [Aggregate::new(&plan), Aggregate::new(&base)];
-        // A pause, after which both begin with an empty state.
-        now += 1 << 42;
-        for packet_nth in 0..8_000 {
-            now += gap(&mut random, rate, 9);
-            let at = Time::from_nanos(now);
-            let mut wire = packet(&mut random);
-            wire.fragment = 0;
-            // Somewhat more flows than some sets have room for.
-            wire.ports = (wire.ports.0, 30_000 + random.below(3_000) as u16);
-            let is_upload = random.one_in(3);
-            let mut flow = flow_of(&wire);
-            if is_upload {
-                (wire.source, wire.destination) = (wire.destination, wire.source);
-                wire.ports = (wire.ports.1, wire.ports.0);
-                wire.dscp = if random.one_in(2) { random.below(64) as u8 } else { 3 };
-                flow.dscp = wire.dscp;
-            } else if random.one_in(9) {
-                // A mark from the Internet.
-                wire.dscp = 7;
-                flow.dscp = 7;
-            }
-            let mark = class_of(wire.dscp).filter(|_| is_upload && classes.is_some());
-            if let Some(class) = mark {
-                bindings.bind(flow.hash(), class, at);
-                counts[0] += 1;
-            }
-            let class = bindings.class_of(flow.hash()).map(usize::from);
-            let class = class.filter(|class| *class < weights.len()).filter(|_| !is_upload);
-            counts[1] += u64::from(class.is_some());
-            let (plan, model) = match is_upload {
-                true => (&base, &mut models[1]),
-                false => (&plan, &mut models[0]),
-            };
-            let bytes = wire.bytes();
-            let arrival = Arrival {
-                leaf: plan.leaf_in(class.unwrap_or(plan.choice_default), &flow),
-                flow: flow.hash(),
-                size: Bytes::new(bytes.len() as u64),
-                can_be_marked: wire.ecn != 0,
-            };
-            let verdict = decide(plan, &mut model.state(), at, arrival);
-            let hook = if random.one_in(2) { Hook::Xdp } else { Hook::TcxIngress };
-            let trial = if is_upload { &upload } else { &download };
-            let frame = Frame { bytes: &bytes, ..Frame::default() };
-            let outcome = trial.run(hook, &frame, at, 1).unwrap();
-            let context = format!("{weights:?}: packet {packet_nth}: {wire:?}");
-            if verdict == Verdict::Drop {
-                assert_eq!(outcome.verdict, Verdict::Drop, "{context}");
-                counts[2] += 1;
-                continue;
-            }
-            let mut wanted = wire;
-            if mark.is_some() {
-                wanted.dscp = 0;
-                counts[3] += 1;
-            }
-            if verdict == Verdict::Mark {
-                wanted.ecn = 3;
-            }
-            assert_eq!(outcome.bytes, wanted.bytes(), "{context}");
-        }
-        let bound = police.bindings(id).unwrap();
-        assert_eq!(bound.is_some(), classes.is_some());
-        if let Some(bound) = bound {
-            assert!(bound.words == bindings.words(), "{weights:?}: other bindings");
-            assert_eq!(bound.refused, bindings.refused(), "{weights:?}");
-        }
-        let kernel = police.state(id, Direction::Download).unwrap();
-        assert!(kernel == state_bytes(&models[0].state(), 4, 16), "{weights:?}: another state");
-    }
-    println!("{counts:?} bound, of bound flows, dropped, without their marks");
-    assert!(counts.iter().all(|&count| count > 500), "{counts:?} is too tame");
-    police.remove(id).unwrap();
 }

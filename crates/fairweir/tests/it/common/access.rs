@@ -135,7 +135,7 @@ impl Access {
     pub fn start_as(&self, program: &[&str]) -> Daemon {
         let log = self.path("daemon.log");
         let mut command = Command::new(program[0]);
-        command.args(&program[1..]).arg(FAIRWEIR);
+        command.args(&program[1..]).arg(super::daemon_binary());
         command.arg("isp").arg("--config").arg(self.path("isp.toml"));
         command.arg("--run-dir").arg(self.path("run")).arg("--state-dir").arg(self.path("state"));
         command.env_remove("RUST_LOG").stdin(Stdio::piped()).stdout(Stdio::null());
