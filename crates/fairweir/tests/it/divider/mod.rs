@@ -1,5 +1,7 @@
 //! The agreement between `fairweir host` and `fairweir isp` or `fairweir router`, with real packets.
 
+mod shares;
+
 use std::fs::File;
 use std::net::{SocketAddr, UdpSocket};
 use std::process::{Command, Stdio};

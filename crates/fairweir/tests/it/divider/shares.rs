@@ -1,0 +1,282 @@
+//! Shares, total and events of a home whose plan the ISP divides as its host asks, with many kinds of senders.
+//!
+//! Each play of 22 s begins with all groups. The first group is idle from 12 s to 16 s.
+
+use std::fs;
+use std::ops::Range;
+use std::sync::Mutex;
+use std::thread;
+
+use fairweir_testing::{note, one_at_a_time, privileged, valid};
+use serde_json::Value;
+
+use crate::common::played;
+
+/// The weights of the groups. The n-th group has n connections.
+const WEIGHTS: [&[u32]; 3] = [&[5, 1], &[4, 2, 1], &[10, 3, 1]];
+const RTTS_MS: [u32; 4] = [1, 20, 40, 100];
+/// When the first group ends, when it is back, and the end of the play, in s.
+const STOP: usize = 12;
+const BACK: usize = 16;
+const END: usize = 22;
+/// The times between events, in s.
+const PHASES: [Range<usize>; 3] = [0..STOP, STOP..BACK, BACK..END];
+/// Points of a series in a second.
+const POINTS: usize = 5;
+/// Longest time that an event may take with the reference to be counted, in s.
+const REFERENCE_MAX: f64 = 5.0;
+
+#[derive(Clone, Copy, Debug)]
+enum Senders {
+    Cubic,
+    Bbr,
+    Mixed,
+    Quic,
+}
+
+impl Senders {
+    /// Kind and congestion control of the n-th group's flows.
+    fn of(self, n: usize) -> [&'static str; 2] {
+        match self {
+            Senders::Mixed if n % 2 == 1 => ["bulk", "bbr"],
+            Senders::Cubic | Senders::Mixed => ["bulk", "cubic"],
+            Senders::Bbr => ["bulk", "bbr"],
+            Senders::Quic => ["quic", "cubic"],
+        }
+    }
+
+    /// The largest mean error of the shares.
+    fn error_max(self) -> f64 {
+        if matches!(self, Senders::Quic) { 0.03 } else { 0.02 }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Cell {
+    weights: &'static [u32],
+    senders: Senders,
+    rtt_ms: u32,
+    mbit: u32,
+}
+
+/// What was measured in a cell.
+struct Measured {
+    /// Mean error over the 10 s from 2 s on, and the largest error over 2 s, from 2 s after an event.
+    error: [f64; 2],
+    /// Part of the plan that was used from 2 s on: divided for the host, and without an agreement.
+    used: [f64; 2],
+    /// For each event the seconds until all groups were right: divided, and with the reference.
+    right: Vec<[Option<f64>; 2]>,
+    /// The same until they were right and stayed so until the next event.
+    steady: Vec<[Option<f64>; 2]>,
+}
+
+impl Cell {
+    fn all(mbit: u32) -> Vec<Cell> {
+        let of = |senders, weights, rtt_ms| Cell { weights, senders, rtt_ms, mbit };
+        let tcp = [Senders::Cubic, Senders::Bbr, Senders::Mixed];
+        let of_rtt = |rtt| {
+            let of_tcp = tcp.into_iter().flat_map(move |tcp| WEIGHTS.map(|w| of(tcp, w, rtt)));
+            of_tcp.chain([of(Senders::Quic, &[4, 1], rtt)])
+        };
+        RTTS_MS.into_iter().flat_map(of_rtt).collect()
+    }
+
+    /// The scenario behind the ISP's policer, or (`is_reference`) behind a link that has the plan's rate.
+    fn scenario(&self, is_reference: bool) -> String {
+        let Cell { weights, senders, rtt_ms, mbit } = self;
+        let rate = if is_reference { *mbit } else { 2 * mbit };
+        let mut text = format!(
+            "version = 1\nname = \"cell\"\nduration = \"{END}s\"\nsettle = \"2s\"\n[link]\nrate = \"{rate}mbit\"\n\
+             buffer = \"100ms\"\n"
+        );
+        if !is_reference {
+            text += &format!("[[police]]\nname = \"isp\"\nrate = \"{mbit}mbit\"\nby = \"agreement\"\n");
+        }
+        for (n, weight) in weights.iter().enumerate() {
+            let [kind, cc] = senders.of(n);
+            let flow = |times| {
+                format!(
+                    "[[flow]]\ngroup = \"{n}\"\nkind = \"{kind}\"\ncongestion_control = \"{cc}\"\n\
+                     rtt = \"{rtt_ms}ms\"\nconnections = {}\n{times}",
+                    n + 1
+                )
+            };
+            text += &format!("[[group]]\nname = \"{n}\"\nweight = {weight}\n");
+            text += &match n {
+                0 => flow(format!("stop = \"{STOP}s\"\n")) + &flow(format!("start = \"{BACK}s\"\n")),
+                _ => flow(String::new()),
+            };
+        }
+        text
+    }
+
+    fn play(&self) -> Measured {
+        let dir = tempfile::tempdir().unwrap();
+        let play = |is_reference, args: &[&str]| {
+            let file = dir.path().join("cell.toml").display().to_string();
+            fs::write(&file, self.scenario(is_reference)).unwrap();
+            let [world, controls @ ..] = args else { unreachable!() };
+            let parallel: &[&str] = if *world == "lab" { &["--parallel", "1"] } else { &[] };
+            played::reports(&[&[world, "run", &file, "--series"], controls, parallel].concat())
+        };
+        let policed = play(false, &["lab", "--control", "fairweir", "--control", "none"]);
+        let reference = play(true, &["sim", "--control", "wfq"]);
+        let rates = self.rates(&policed[0]);
+        let error = |span| self.error(&rates, span);
+        let worst = PHASES.into_iter().flat_map(|Range { start, end }| {
+            let begins = (start + 2) * POINTS..=(end - 2) * POINTS;
+            begins.map(|begin| begin..begin + 2 * POINTS)
+        });
+        let worst = worst.map(error).fold(0.0, f64::max);
+        let both = [&policed[0], &reference[0]];
+        let pairs = |[divided, wfq]: [Vec<Option<f64>>; 2]| {
+            divided.into_iter().zip(wfq).map(|(divided, wfq)| [divided, wfq]).collect()
+        };
+        Measured {
+            error: [error(2 * POINTS..STOP * POINTS), worst],
+            used: [0, 1].map(|i| self.used(&policed[i])),
+            right: pairs(both.map(|report| self.right_after(report))),
+            steady: pairs(both.map(steady_after)),
+        }
+    }
+
+    /// The rates of the groups at each point of the series, in bit/s.
+    fn rates(&self, report: &Value) -> Vec<Vec<f64>> {
+        let series = report["series"].as_array().unwrap();
+        let rates: Vec<f64> = series.iter().map(|p| p["rate_bps"].as_f64().unwrap()).collect();
+        rates.chunks(self.weights.len()).map(<[f64]>::to_vec).collect()
+    }
+
+    /// The part of each group between the points, and its share.
+    fn parts(&self, rates: &[Vec<f64>], points: Range<usize>) -> Vec<[f64; 2]> {
+        let is_idle = PHASES[1].contains(&(points.start / POINTS));
+        let sent = |n: usize| rates[points.clone()].iter().map(|point| point[n]).sum::<f64>();
+        let weight = |n: usize| if is_idle && n == 0 { 0.0 } else { f64::from(self.weights[n]) };
+        let of_all = |of: &dyn Fn(usize) -> f64| (0..self.weights.len()).map(of).sum::<f64>();
+        let [all, weights] = [of_all(&sent), of_all(&weight)];
+        (0..self.weights.len()).map(|n| [sent(n) / all, weight(n) / weights]).collect()
+    }
+
+    /// Half the sum of the differences between the parts of the groups and their shares.
+    fn error(&self, rates: &[Vec<f64>], points: Range<usize>) -> f64 {
+        let parts = self.parts(rates, points);
+        parts.iter().map(|[part, share]| (part - share).abs()).sum::<f64>() / 2.0
+    }
+
+    /// For each event the seconds until the end of the first second in which no part was off by more than a
+    /// tenth of its share, or a hundredth of all.
+    fn right_after(&self, report: &Value) -> Vec<Option<f64>> {
+        let rates = self.rates(report);
+        let is_right = |begin: usize| {
+            let parts = self.parts(&rates, begin..begin + POINTS);
+            parts.iter().all(|[part, share]| (part - share).abs() <= (share / 10.0).max(0.01))
+        };
+        let first = |phase: Range<usize>| {
+            let mut begins = phase.start * POINTS..=(phase.end - 1) * POINTS;
+            let begin = begins.find(|&begin| is_right(begin))?;
+            Some((begin + POINTS) as f64 / POINTS as f64 - phase.start as f64)
+        };
+        PHASES.map(first).to_vec()
+    }
+
+    fn used(&self, report: &Value) -> f64 {
+        let rates = &self.rates(report)[2 * POINTS..];
+        let sum: f64 = rates.iter().flatten().sum();
+        sum / rates.len() as f64 / (f64::from(self.mbit) * 1e6)
+    }
+}
+
+/// For each event the seconds until all groups were right and stayed so.
+fn steady_after(report: &Value) -> Vec<Option<f64>> {
+    let events = report["summary"]["right_after_s"].as_array().unwrap();
+    events.iter().map(|event| event["seconds"].as_f64()).collect()
+}
+
+/// For each event that the reference has right, whether it is right in time.
+fn in_time(times: &[[Option<f64>; 2]]) -> Vec<bool> {
+    let counted = |[divided, wfq]: &[Option<f64>; 2]| {
+        let wfq = wfq.filter(|wfq| *wfq <= REFERENCE_MAX)?;
+        Some(divided.is_some_and(|divided| divided <= (1.5 * wfq).max(2.0)))
+    };
+    times.iter().filter_map(counted).collect()
+}
+
+impl Measured {
+    /// The bars that the cell misses.
+    fn missed(&self, senders: Senders) -> Vec<&'static str> {
+        let [mean, worst] = self.error;
+        let missed = [
+            (mean > senders.error_max(), "mean error"),
+            (worst > 0.1, "error over 2 s"),
+            (self.used[0] < 0.98 * self.used[1], "total"),
+        ];
+        missed.into_iter().filter_map(|(is_missed, what)| is_missed.then_some(what)).collect()
+    }
+
+    fn line(&self, cell: &Cell) -> String {
+        let time = |time: Option<f64>| time.map_or("-".to_owned(), |time| format!("{time:.1}"));
+        let times = |times: &[[Option<f64>; 2]]| {
+            let each = times.iter().map(|[divided, wfq]| time(*divided) + "/" + &time(*wfq));
+            each.collect::<Vec<_>>().join(" ")
+        };
+        let Cell { weights, senders, rtt_ms, mbit } = cell;
+        let [mean, worst] = self.error;
+        let [used, without] = self.used;
+        let missed = self.missed(*senders).join(", ");
+        format!(
+            "{mbit} Mbit/s, {rtt_ms} ms, {senders:?}, {weights:?}: error {mean:.3}, over 2 s {worst:.3}; used \
+             {used:.3} of {without:.3}; right after {} s (with wfq), steady {}; missed: {missed}",
+            times(&self.right),
+            times(&self.steady)
+        )
+    }
+}
+
+/// Plays all cells, `beside` of them at the same time, and prints a line for each.
+fn play_all(mbit: u32, beside: usize) {
+    if !privileged() {
+        return;
+    }
+    let (cells, measured) = (Mutex::new(Cell::all(mbit).into_iter()), Mutex::new(Vec::new()));
+    let next = || cells.lock().unwrap().next();
+    let work = || {
+        while let Some(cell) = next() {
+            let played = (0..3).find_map(|_| valid(|| cell.play()));
+            note(&played.as_ref().map_or(format!("{cell:?}: void"), |played| played.line(&cell)));
+            measured.lock().unwrap().push((cell, played));
+        }
+    };
+    one_at_a_time(|| {
+        thread::scope(|scope| (0..beside).for_each(|_| drop(scope.spawn(work))));
+    });
+    let measured = measured.into_inner().unwrap();
+    let judged = || measured.iter().filter_map(|(cell, m)| Some((cell, m.as_ref()?)));
+    let missed: Vec<_> = judged().filter(|(c, m)| !m.missed(c.senders).is_empty()).collect();
+    let part = |of: fn(&Measured) -> &[[Option<f64>; 2]]| {
+        let events: Vec<bool> = judged().flat_map(|(_, m)| in_time(of(m))).collect();
+        let right = events.iter().filter(|is_right| **is_right).count();
+        (right as f64 / events.len() as f64, events.len())
+    };
+    let (right, events) = part(|m| &m.right);
+    let (steady, _) = part(|m| &m.steady);
+    let what = format!(
+        "{} of {} cells miss a bar; of {events} events {right:.3} right in time, {steady:.3} steadily",
+        missed.len(),
+        judged().count()
+    );
+    note(&what);
+    assert!(judged().count() == measured.len() && missed.is_empty() && right >= 0.95, "{what}");
+}
+
+#[test]
+#[ignore = "long: 20 min"]
+fn shares_behind_an_isp_at_20_mbit() {
+    play_all(20, 2);
+}
+
+#[test]
+#[ignore = "long: 40 min"]
+fn shares_behind_an_isp_at_100_mbit() {
+    play_all(100, 1);
+}
