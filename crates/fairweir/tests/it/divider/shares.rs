@@ -14,13 +14,14 @@ use crate::common::played;
 
 /// The weights of the groups. The n-th group has n connections.
 const WEIGHTS: [&[u32]; 3] = [&[5, 1], &[4, 2, 1], &[10, 3, 1]];
-const RTTS_MS: [u32; 4] = [1, 20, 40, 100];
 /// When the first group ends, when it is back, and the end of the play, in s.
 const STOP: usize = 12;
 const BACK: usize = 16;
 const END: usize = 22;
 /// The times between events, in s.
 const PHASES: [Range<usize>; 3] = [0..STOP, STOP..BACK, BACK..END];
+/// Up to this rate, two cells are played at the same time.
+const PARALLEL_MBIT_MAX: u32 = 30;
 /// Points of a series in a second.
 const POINTS: usize = 5;
 /// Longest time that an event may take with the reference to be counted, in s.
@@ -63,6 +64,8 @@ struct Cell {
 struct Measured {
     /// Mean error over the 10 s from 2 s on, and the largest error over 2 s, from 2 s after an event.
     error: [f64; 2],
+    /// The largest part of the plan over such 2 s that groups lacked to their shares of the plan.
+    lacks: f64,
     /// Part of the plan that was used from 2 s on: divided for the host, and without an agreement.
     used: [f64; 2],
     /// For each event the seconds until all groups were right: divided, and with the reference.
@@ -72,14 +75,11 @@ struct Measured {
 }
 
 impl Cell {
-    fn all(mbit: u32) -> Vec<Cell> {
-        let of = |senders, weights, rtt_ms| Cell { weights, senders, rtt_ms, mbit };
+    fn all(mbit: u32, rtt_ms: u32) -> Vec<Cell> {
+        let of = |senders, weights| Cell { weights, senders, rtt_ms, mbit };
         let tcp = [Senders::Cubic, Senders::Bbr, Senders::Mixed];
-        let of_rtt = |rtt| {
-            let of_tcp = tcp.into_iter().flat_map(move |tcp| WEIGHTS.map(|w| of(tcp, w, rtt)));
-            of_tcp.chain([of(Senders::Quic, &[4, 1], rtt)])
-        };
-        RTTS_MS.into_iter().flat_map(of_rtt).collect()
+        let of_tcp = tcp.into_iter().flat_map(|tcp| WEIGHTS.map(|weights| of(tcp, weights)));
+        of_tcp.chain([of(Senders::Quic, &[4, 1])]).collect()
     }
 
     /// The scenario behind the ISP's policer, or (`is_reference`) behind a link that has the plan's rate.
@@ -91,7 +91,8 @@ impl Cell {
              buffer = \"100ms\"\n"
         );
         if !is_reference {
-            text += &format!("[[police]]\nname = \"isp\"\nrate = \"{mbit}mbit\"\nby = \"agreement\"\n");
+            text +=
+                &format!("[[police]]\nname = \"isp\"\nrate = \"{mbit}mbit\"\nby = \"agreement\"\n");
         }
         for (n, weight) in weights.iter().enumerate() {
             let [kind, cc] = senders.of(n);
@@ -104,7 +105,9 @@ impl Cell {
             };
             text += &format!("[[group]]\nname = \"{n}\"\nweight = {weight}\n");
             text += &match n {
-                0 => flow(format!("stop = \"{STOP}s\"\n")) + &flow(format!("start = \"{BACK}s\"\n")),
+                0 => {
+                    flow(format!("stop = \"{STOP}s\"\n")) + &flow(format!("start = \"{BACK}s\"\n"))
+                }
                 _ => flow(String::new()),
             };
         }
@@ -124,17 +127,20 @@ impl Cell {
         let reference = play(true, &["sim", "--control", "wfq"]);
         let rates = self.rates(&policed[0]);
         let error = |span| self.error(&rates, span);
-        let worst = PHASES.into_iter().flat_map(|Range { start, end }| {
+        let spans = PHASES.into_iter().flat_map(|Range { start, end }| {
             let begins = (start + 2) * POINTS..=(end - 2) * POINTS;
             begins.map(|begin| begin..begin + 2 * POINTS)
         });
-        let worst = worst.map(error).fold(0.0, f64::max);
+        let spans: Vec<_> = spans.collect();
+        let worst =
+            |of: &dyn Fn(Range<usize>) -> f64| spans.iter().cloned().map(of).fold(0.0, f64::max);
         let both = [&policed[0], &reference[0]];
         let pairs = |[divided, wfq]: [Vec<Option<f64>>; 2]| {
             divided.into_iter().zip(wfq).map(|(divided, wfq)| [divided, wfq]).collect()
         };
         Measured {
-            error: [error(2 * POINTS..STOP * POINTS), worst],
+            error: [error(2 * POINTS..STOP * POINTS), worst(&error)],
+            lacks: worst(&|span| self.lacks(&rates, span)),
             used: [0, 1].map(|i| self.used(&policed[i])),
             right: pairs(both.map(|report| self.right_after(report))),
             steady: pairs(both.map(steady_after)),
@@ -162,6 +168,14 @@ impl Cell {
     fn error(&self, rates: &[Vec<f64>], points: Range<usize>) -> f64 {
         let parts = self.parts(rates, points);
         parts.iter().map(|[part, share]| (part - share).abs()).sum::<f64>() / 2.0
+    }
+
+    /// What groups lacked to their shares of the plan, as a part of the plan.
+    fn lacks(&self, rates: &[Vec<f64>], points: Range<usize>) -> f64 {
+        let sent: f64 = rates[points.clone()].iter().flatten().sum();
+        let used = sent / points.len() as f64 / (f64::from(self.mbit) * 1e6);
+        let parts = self.parts(rates, points);
+        parts.iter().map(|[part, share]| (share - part * used).max(0.0)).sum()
     }
 
     /// For each event the seconds until the end of the first second in which no part was off by more than a
@@ -225,20 +239,22 @@ impl Measured {
         let [used, without] = self.used;
         let missed = self.missed(*senders).join(", ");
         format!(
-            "{mbit} Mbit/s, {rtt_ms} ms, {senders:?}, {weights:?}: error {mean:.3}, over 2 s {worst:.3}; used \
-             {used:.3} of {without:.3}; right after {} s (with wfq), steady {}; missed: {missed}",
+            "{mbit} Mbit/s, {rtt_ms} ms, {senders:?}, {weights:?}: error {mean:.3}, over 2 s {worst:.3}, lacks \
+             {:.3}; used {used:.3} of {without:.3}; right after {} s (with wfq), steady {}; missed: {missed}",
+            self.lacks,
             times(&self.right),
             times(&self.steady)
         )
     }
 }
 
-/// Plays all cells, `beside` of them at the same time, and prints a line for each.
-fn play_all(mbit: u32, beside: usize) {
+/// Plays all cells with this plan and round-trip time, and prints a line for each.
+fn play_all(mbit: u32, rtt_ms: u32) {
     if !privileged() {
         return;
     }
-    let (cells, measured) = (Mutex::new(Cell::all(mbit).into_iter()), Mutex::new(Vec::new()));
+    let (cells, measured) =
+        (Mutex::new(Cell::all(mbit, rtt_ms).into_iter()), Mutex::new(Vec::new()));
     let next = || cells.lock().unwrap().next();
     let work = || {
         while let Some(cell) = next() {
@@ -247,6 +263,7 @@ fn play_all(mbit: u32, beside: usize) {
             measured.lock().unwrap().push((cell, played));
         }
     };
+    let beside = if mbit <= PARALLEL_MBIT_MAX { 2 } else { 1 };
     one_at_a_time(|| {
         thread::scope(|scope| (0..beside).for_each(|_| drop(scope.spawn(work))));
     });
@@ -269,14 +286,23 @@ fn play_all(mbit: u32, beside: usize) {
     assert!(judged().count() == measured.len() && missed.is_empty() && right >= 0.95, "{what}");
 }
 
-#[test]
-#[ignore = "long: 20 min"]
-fn shares_behind_an_isp_at_20_mbit() {
-    play_all(20, 2);
+macro_rules! tables {
+    ($($name:ident: $mbit:literal, $rtt_ms:literal, $takes:literal;)*) => {$(
+        #[test]
+        #[ignore = $takes]
+        fn $name() {
+            play_all($mbit, $rtt_ms);
+        }
+    )*};
 }
 
-#[test]
-#[ignore = "long: 40 min"]
-fn shares_behind_an_isp_at_100_mbit() {
-    play_all(100, 1);
+tables! {
+    shares_at_20_mbit_and_1_ms: 20, 1, "long: 5 min";
+    shares_at_20_mbit_and_20_ms: 20, 20, "long: 5 min";
+    shares_at_20_mbit_and_40_ms: 20, 40, "long: 5 min";
+    shares_at_20_mbit_and_100_ms: 20, 100, "long: 5 min";
+    shares_at_100_mbit_and_1_ms: 100, 1, "long: 9 min";
+    shares_at_100_mbit_and_20_ms: 100, 20, "long: 9 min";
+    shares_at_100_mbit_and_40_ms: 100, 40, "long: 9 min";
+    shares_at_100_mbit_and_100_ms: 100, 100, "long: 9 min";
 }
