@@ -24,6 +24,8 @@ const PHASES: [Range<usize>; 3] = [0..STOP, STOP..BACK, BACK..END];
 const PARALLEL_MBIT_MAX: u32 = 30;
 /// Points of a series in a second.
 const POINTS: usize = 5;
+/// The lengths of the references' queues.
+const QUEUES: [&str; 2] = ["100ms", "10ms"];
 /// Longest time that an event may take with the reference to be counted, in s.
 const REFERENCE_MAX: f64 = 5.0;
 
@@ -60,18 +62,28 @@ struct Cell {
     mbit: u32,
 }
 
-/// What was measured in a cell.
-struct Measured {
-    /// Mean error over the 10 s from 2 s on, and the largest error over 2 s, from 2 s after an event.
-    error: [f64; 2],
+/// What was measured in a play.
+struct Played {
+    /// Mean error over the 10 s from 2 s on.
+    error: f64,
+    /// The largest error over 2 s, from 2 s after an event.
+    error_max: f64,
     /// The largest part of the plan over such 2 s that groups lacked to their shares of the plan.
     lacks: f64,
-    /// Part of the plan that was used from 2 s on: divided for the host, and without an agreement.
-    used: [f64; 2],
-    /// For each event the seconds until all groups were right: divided, and with the reference.
-    right: Vec<[Option<f64>; 2]>,
-    /// The same until they were right and stayed so until the next event.
-    steady: Vec<[Option<f64>; 2]>,
+    /// Part of the plan that was used from 2 s on.
+    used: f64,
+    /// For each event the seconds until all groups were right.
+    right: Vec<Option<f64>>,
+    /// For each event the seconds until all groups were right and stayed so.
+    steady: Vec<Option<f64>>,
+}
+
+/// Plays of a cell: divided as agreed, by the same plan without an agreement, and with the references: a shaper
+/// that knows the weights, whose queue is long or as short as that of a policer nearly is.
+struct Measured {
+    divided: Played,
+    without: Played,
+    references: [Played; 2],
 }
 
 impl Cell {
@@ -82,15 +94,16 @@ impl Cell {
         of_tcp.chain([of(Senders::Quic, &[4, 1])]).collect()
     }
 
-    /// The scenario behind the ISP's policer, or (`is_reference`) behind a link that has the plan's rate.
-    fn scenario(&self, is_reference: bool) -> String {
+    /// The scenario behind the ISP's policer, or behind a link that has the plan's rate and this queue.
+    fn scenario(&self, queue: Option<&str>) -> String {
         let Cell { weights, senders, rtt_ms, mbit } = self;
-        let rate = if is_reference { *mbit } else { 2 * mbit };
+        let rate = if queue.is_some() { *mbit } else { 2 * mbit };
+        let buffer = queue.unwrap_or(QUEUES[0]);
         let mut text = format!(
             "version = 1\nname = \"cell\"\nduration = \"{END}s\"\nsettle = \"2s\"\n[link]\nrate = \"{rate}mbit\"\n\
-             buffer = \"100ms\"\n"
+             buffer = \"{buffer}\"\n"
         );
-        if !is_reference {
+        if queue.is_none() {
             text +=
                 &format!("[[police]]\nname = \"isp\"\nrate = \"{mbit}mbit\"\nby = \"agreement\"\n");
         }
@@ -116,34 +129,38 @@ impl Cell {
 
     fn play(&self) -> Measured {
         let dir = tempfile::tempdir().unwrap();
-        let play = |is_reference, args: &[&str]| {
-            let file = dir.path().join("cell.toml").display().to_string();
-            fs::write(&file, self.scenario(is_reference)).unwrap();
-            let [world, controls @ ..] = args else { unreachable!() };
-            let parallel: &[&str] = if *world == "lab" { &["--parallel", "1"] } else { &[] };
-            played::reports(&[&[world, "run", &file, "--series"], controls, parallel].concat())
+        let file = dir.path().join("cell.toml").display().to_string();
+        let play = |queue, args: &[&str]| {
+            fs::write(&file, self.scenario(queue)).unwrap();
+            let [world, args @ ..] = args else { unreachable!() };
+            played::reports(&[&[world, "run", &file, "--series"], args].concat())
         };
-        let policed = play(false, &["lab", "--control", "fairweir", "--control", "none"]);
-        let reference = play(true, &["sim", "--control", "wfq"]);
-        let rates = self.rates(&policed[0]);
-        let error = |span| self.error(&rates, span);
+        let controls = ["--control", "fairweir", "--control", "none", "--parallel", "1"];
+        let policed = play(None, &[&["lab"], &controls[..]].concat());
+        let wfq = |queue| self.read(&play(Some(queue), &["sim", "--control", "wfq"])[0]);
+        Measured {
+            divided: self.read(&policed[0]),
+            without: self.read(&policed[1]),
+            references: QUEUES.map(wfq),
+        }
+    }
+
+    fn read(&self, report: &Value) -> Played {
+        let rates = self.rates(report);
         let spans = PHASES.into_iter().flat_map(|Range { start, end }| {
             let begins = (start + 2) * POINTS..=(end - 2) * POINTS;
             begins.map(|begin| begin..begin + 2 * POINTS)
         });
         let spans: Vec<_> = spans.collect();
-        let worst =
+        let max =
             |of: &dyn Fn(Range<usize>) -> f64| spans.iter().cloned().map(of).fold(0.0, f64::max);
-        let both = [&policed[0], &reference[0]];
-        let pairs = |[divided, wfq]: [Vec<Option<f64>>; 2]| {
-            divided.into_iter().zip(wfq).map(|(divided, wfq)| [divided, wfq]).collect()
-        };
-        Measured {
-            error: [error(2 * POINTS..STOP * POINTS), worst(&error)],
-            lacks: worst(&|span| self.lacks(&rates, span)),
-            used: [0, 1].map(|i| self.used(&policed[i])),
-            right: pairs(both.map(|report| self.right_after(report))),
-            steady: pairs(both.map(steady_after)),
+        Played {
+            error: self.error(&rates, 2 * POINTS..STOP * POINTS),
+            error_max: max(&|span| self.error(&rates, span)),
+            lacks: max(&|span| self.lacks(&rates, span)),
+            used: self.used(&rates[2 * POINTS..]),
+            right: self.right_after(&rates),
+            steady: steady_after(report),
         }
     }
 
@@ -172,18 +189,16 @@ impl Cell {
 
     /// What groups lacked to their shares of the plan, as a part of the plan.
     fn lacks(&self, rates: &[Vec<f64>], points: Range<usize>) -> f64 {
-        let sent: f64 = rates[points.clone()].iter().flatten().sum();
-        let used = sent / points.len() as f64 / (f64::from(self.mbit) * 1e6);
+        let used = self.used(&rates[points.clone()]);
         let parts = self.parts(rates, points);
         parts.iter().map(|[part, share]| (share - part * used).max(0.0)).sum()
     }
 
     /// For each event the seconds until the end of the first second in which no part was off by more than a
     /// tenth of its share, or a hundredth of all.
-    fn right_after(&self, report: &Value) -> Vec<Option<f64>> {
-        let rates = self.rates(report);
+    fn right_after(&self, rates: &[Vec<f64>]) -> Vec<Option<f64>> {
         let is_right = |begin: usize| {
-            let parts = self.parts(&rates, begin..begin + POINTS);
+            let parts = self.parts(rates, begin..begin + POINTS);
             parts.iter().all(|[part, share]| (part - share).abs() <= (share / 10.0).max(0.01))
         };
         let first = |phase: Range<usize>| {
@@ -194,8 +209,8 @@ impl Cell {
         PHASES.map(first).to_vec()
     }
 
-    fn used(&self, report: &Value) -> f64 {
-        let rates = &self.rates(report)[2 * POINTS..];
+    /// The part of the plan that was used.
+    fn used(&self, rates: &[Vec<f64>]) -> f64 {
         let sum: f64 = rates.iter().flatten().sum();
         sum / rates.len() as f64 / (f64::from(self.mbit) * 1e6)
     }
@@ -208,47 +223,51 @@ fn steady_after(report: &Value) -> Vec<Option<f64>> {
 }
 
 /// For each event that the reference has right, whether it is right in time.
-fn in_time(times: &[[Option<f64>; 2]]) -> Vec<bool> {
-    let counted = |[divided, wfq]: &[Option<f64>; 2]| {
-        let wfq = wfq.filter(|wfq| *wfq <= REFERENCE_MAX)?;
-        Some(divided.is_some_and(|divided| divided <= (1.5 * wfq).max(2.0)))
+fn in_time(divided: &[Option<f64>], reference: &[Option<f64>]) -> Vec<bool> {
+    let counted = |(divided, reference): (&Option<f64>, &Option<f64>)| {
+        let reference = reference.filter(|time| *time <= REFERENCE_MAX)?;
+        Some(divided.is_some_and(|divided| divided <= (1.5 * reference).max(2.0)))
     };
-    times.iter().filter_map(counted).collect()
+    divided.iter().zip(reference).filter_map(counted).collect()
 }
 
 impl Measured {
     /// The bars that the cell misses.
     fn missed(&self, senders: Senders) -> Vec<&'static str> {
-        let [mean, worst] = self.error;
+        let Played { error, error_max, used, .. } = self.divided;
         let missed = [
-            (mean > senders.error_max(), "mean error"),
-            (worst > 0.1, "error over 2 s"),
-            (self.used[0] < 0.98 * self.used[1], "total"),
+            (error > senders.error_max(), "mean error"),
+            (error_max > 0.1, "error over 2 s"),
+            (used < 0.98 * self.without.used, "total"),
         ];
         missed.into_iter().filter_map(|(is_missed, what)| is_missed.then_some(what)).collect()
     }
 
     fn line(&self, cell: &Cell) -> String {
-        let time = |time: Option<f64>| time.map_or("-".to_owned(), |time| format!("{time:.1}"));
-        let times = |times: &[[Option<f64>; 2]]| {
-            let each = times.iter().map(|[divided, wfq]| time(*divided) + "/" + &time(*wfq));
-            each.collect::<Vec<_>>().join(" ")
-        };
         let Cell { weights, senders, rtt_ms, mbit } = cell;
-        let [mean, worst] = self.error;
-        let [used, without] = self.used;
-        let missed = self.missed(*senders).join(", ");
+        let all = [&self.divided, &self.without, &self.references[0], &self.references[1]];
+        let number = |of: fn(&Played) -> f64| all.map(|p| format!("{:.3}", of(p))).join(" ");
+        let times = |of: fn(&Played) -> &[Option<f64>]| {
+            let time = |time: &Option<f64>| time.map_or("-".to_owned(), |t| format!("{t:.1}"));
+            let play = |p| of(p).iter().map(time).collect::<Vec<_>>().join("/");
+            [all[0], all[2], all[3]].map(play).join(" ")
+        };
         format!(
-            "{mbit} Mbit/s, {rtt_ms} ms, {senders:?}, {weights:?}: error {mean:.3}, over 2 s {worst:.3}, lacks \
-             {:.3}; used {used:.3} of {without:.3}; right after {} s (with wfq), steady {}; missed: {missed}",
-            self.lacks,
-            times(&self.right),
-            times(&self.steady)
+            "{mbit} Mbit/s, {rtt_ms} ms, {senders:?}, {weights:?}: error {}; over 2 s {}; lacks {}; used {}; right \
+             after {}; steady after {}; missed: {}",
+            number(|p| p.error),
+            number(|p| p.error_max),
+            number(|p| p.lacks),
+            number(|p| p.used),
+            times(|p| &p.right),
+            times(|p| &p.steady),
+            self.missed(*senders).join(", ")
         )
     }
 }
 
-/// Plays all cells with this plan and round-trip time, and prints a line for each.
+/// Plays all cells with this plan and round-trip time, and prints a line for each: divided, without an agreement
+/// (not for times), and with both references.
 fn play_all(mbit: u32, rtt_ms: u32) {
     if !privileged() {
         return;
@@ -270,20 +289,25 @@ fn play_all(mbit: u32, rtt_ms: u32) {
     let measured = measured.into_inner().unwrap();
     let judged = || measured.iter().filter_map(|(cell, m)| Some((cell, m.as_ref()?)));
     let missed: Vec<_> = judged().filter(|(c, m)| !m.missed(c.senders).is_empty()).collect();
-    let part = |of: fn(&Measured) -> &[[Option<f64>; 2]]| {
-        let events: Vec<bool> = judged().flat_map(|(_, m)| in_time(of(m))).collect();
+    let part = |of: fn(&Played) -> &[Option<f64>], queue: usize| {
+        let events = |(_, m): (_, &Measured)| in_time(of(&m.divided), of(&m.references[queue]));
+        let events: Vec<bool> = judged().flat_map(events).collect();
         let right = events.iter().filter(|is_right| **is_right).count();
         (right as f64 / events.len() as f64, events.len())
     };
-    let (right, events) = part(|m| &m.right);
-    let (steady, _) = part(|m| &m.steady);
+    let right = [0, 1].map(|queue| part(|p| &p.right, queue));
     let what = format!(
-        "{} of {} cells miss a bar; of {events} events {right:.3} right in time, {steady:.3} steadily",
+        "{} of {} cells miss a bar; events right in time, of those so with queues of {QUEUES:?}: {right:.3?}, \
+         steadily {:.3?}",
         missed.len(),
-        judged().count()
+        judged().count(),
+        [0, 1].map(|queue| part(|p| &p.steady, queue))
     );
     note(&what);
-    assert!(judged().count() == measured.len() && missed.is_empty() && right >= 0.95, "{what}");
+    assert!(
+        judged().count() == measured.len() && missed.is_empty() && right[1].0 >= 0.95,
+        "{what}"
+    );
 }
 
 macro_rules! tables {
