@@ -619,7 +619,7 @@ fn senders_may_find_their_shares_after_a_class_has_ended() {
     let mut verifier = Verifier::new(&classes, None, Time::ZERO);
     let mut at = Time::ZERO;
     let mut span = |mbit: [u64; 3]| {
-        at += Span::secs(1);
+        at = at + Span::secs(1);
         let received = mbit.map(|rate| Received {
             bytes: Rate::mbit(rate) * Span::secs(1),
             losses: u64::from(rate > 0),
