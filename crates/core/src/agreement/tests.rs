@@ -9,7 +9,7 @@ use super::client::{Client, SILENCE, Why, classes_of};
 use super::cookie::{Key, PERIOD};
 use super::divider::{CHANGES, Divider, Subscribers};
 use super::message::{Agreed, Ask, MESSAGE_MAX, Message, Outcome, Seen};
-use super::verify::{Fault, Received};
+use super::verify::{Fault, Received, Verifier};
 use super::{CLASSES_MAX, Classes, LEASE, Together, class_of, mark_of};
 use crate::policy::{Branch, Group, Policy};
 use crate::share::{Claims, Tree, Weight};
@@ -623,4 +623,26 @@ fn devices_divide_what_they_have_and_the_smallest_parts_go_to_the_default_of_the
         let exact = Rate::mbit(weight);
         assert!(sum <= exact.scale(103, 100) && sum >= exact.scale(97, 100), "{device}: {sum}");
     }
+}
+
+/// Two classes find their new shares after a third has ended; a divider that goes on like that is noticed.
+#[test]
+fn senders_may_find_their_shares_after_a_class_has_ended() {
+    let classes = Classes::new(vec![10, 3, 1], 2).unwrap();
+    let mut verifier = Verifier::new(&classes, None, Time::ZERO);
+    let mut at = Time::ZERO;
+    let mut span = |mbit: [u64; 3]| {
+        at = at + Span::secs(1);
+        let received = mbit.map(|rate| Received {
+            bytes: Rate::mbit(rate) * Span::secs(1),
+            losses: u64::from(rate > 0),
+            ..Received::default()
+        });
+        verifier.handle_tick(&received, Seen::default(), at)
+    };
+    for _ in 0..5 {
+        assert_ne!(span([14, 4, 2]).map(|judged| judged.is_err()), Some(true));
+    }
+    let judged = [(); 4].map(|()| span([0, 5, 14]).map(|judged| judged.is_err()));
+    assert_eq!(judged.map(|is_fault| is_fault == Some(true)), [false, false, false, true]);
 }

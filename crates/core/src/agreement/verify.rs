@@ -5,7 +5,8 @@
 //! wants more and all classes together have less than [`SPAN_LEAST`] of what they had before the agreement.
 //! [`FAILED_MAX`] failed spans in a row end the agreement. So does a class, or the total, that stayed below its
 //! [`LONG_LEAST`] over [`LONG`] spans. Shorter tests must be coarser: behind a divider that does as agreed a single
-//! connection had 0.86 of its part in two seconds in a row, and 0.89 in ten.
+//! connection had 0.86 of its part in two seconds in a row, and 0.89 in ten. When other classes want more than before,
+//! senders find their new shares, and single spans are not judged for [`SETTLING`].
 //!
 //! A router holds classes back by windows, without losses, so in the longer test classes that the router reports
 //! as held want more too. If the divider sees no mark of a class, it cannot divide that class as agreed: marks that
@@ -122,6 +123,10 @@ pub struct Verifier {
     since: Time,
     sum: Vec<Received>,
     lost_at: Vec<Option<Time>>,
+    /// Which classes wanted more in the last span.
+    wanted: Vec<bool>,
+    /// Single spans are judged from this time on.
+    settled_at: Time,
     failed: Streak,
     unmarked: Streak,
     /// For each class and, last, for the total: the actual and the agreed rate in the last spans that could be
@@ -140,6 +145,8 @@ impl Verifier {
             since: now,
             sum: vec![Received::default(); count],
             lost_at: vec![None; count],
+            wanted: vec![false; count],
+            settled_at: now,
             failed: Streak::default(),
             unmarked: Streak::default(),
             long: vec![VecDeque::new(); count + 1],
@@ -188,15 +195,22 @@ impl Verifier {
             return Some(Err(Fault::Marks { class }));
         }
         let span = Judged { rates, losses };
-        let judged = self.judge(&span, 0, now);
+        let (judged, wants) = self.judge(&span, 0, now);
+        if wants != self.wanted && self.wanted.contains(&true) {
+            self.settled_at = now + SETTLING;
+        }
+        self.wanted = wants;
         let is_short = |(has, should): (Rate, Rate), least| has < should * least;
-        let short = judged.iter().position(|one| one.is_some_and(|of| is_short(of, SPAN_LEAST)));
+        let is_settled = now >= self.settled_at;
+        let short = judged
+            .iter()
+            .position(|one| is_settled && one.is_some_and(|of| is_short(of, SPAN_LEAST)));
         if self.failed.count(short.is_some()) >= FAILED_MAX {
             let of = short.and_then(|at| Some((at, judged[at]?)))?;
             return Some(Err(self.fault(of)));
         }
         let mut fault = None;
-        let held = self.judge(&span, seen.held, now);
+        let (held, _) = self.judge(&span, seen.held, now);
         let is_known = held.iter().any(Option::is_some) || !acking.is_empty();
         for (at, (long, judged)) in self.long.iter_mut().zip(held).enumerate() {
             let Some(judged) = judged else {
@@ -222,10 +236,10 @@ impl Verifier {
         }
     }
 
-    /// The actual and the agreed rate of each class in a span, if it can be judged; the last entry is the total. `held`
-    /// classes want more too. A class below [`SPAN_LEAST`] without losses in the span counts as ended: what arrives
+    /// The actual and the agreed rate of each class in a span, if it can be judged; the last entry is the total. Also
+    /// which classes want more; `held` classes do too. A class below [`SPAN_LEAST`] without losses in the span counts as ended: what arrives
     /// does not distinguish this from a divider that blocks the class completely.
-    fn judge(&self, span: &Judged, held: u16, now: Time) -> Vec<Option<(Rate, Rate)>> {
+    fn judge(&self, span: &Judged, held: u16, now: Time) -> (Vec<Option<(Rate, Rate)>>, Vec<bool>) {
         let Judged { rates, losses } = span;
         let total: Rate = rates.iter().copied().sum();
         let mut wants: Vec<bool> = (0..rates.len())
@@ -248,7 +262,8 @@ impl Verifier {
         let of =
             |class: usize| (wanting >= 2 && wants[class]).then(|| (rates[class], parts[class]));
         let before = self.before.filter(|_| wanting > 0).map(|before| (total, before));
-        (0..rates.len()).map(of).chain([before]).collect()
+        let judged = (0..rates.len()).map(of).chain([before]).collect();
+        (judged, wants)
     }
 
     fn fault(&self, (at, (rate, part)): (usize, (Rate, Rate))) -> Fault {
