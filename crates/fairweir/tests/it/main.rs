@@ -12,7 +12,6 @@ mod common;
 mod configuration;
 mod daemon;
 mod divider;
-mod divider_street;
 mod extension;
 #[cfg(feature = "evidence")]
 mod figures;

@@ -2,6 +2,7 @@
 
 mod loaded;
 mod shares;
+mod street;
 
 use std::fs::File;
 use std::net::{SocketAddr, UdpSocket};

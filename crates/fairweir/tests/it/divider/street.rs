@@ -1,12 +1,12 @@
 //! `fairweir isp` with 100,000 subscribers, of which 10,000 have clients: what their renewals cost, and how soon all
 //! have agreements when all ask at once. The clients are those of `fairweir host`, without its traffic.
 
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use fairweir_core::agreement::client::{Client, Why};
+use fairweir_core::agreement::client::Client;
 use fairweir_core::agreement::message::{MESSAGE_MAX, Message};
 use fairweir_core::agreement::verify::Received;
 use fairweir_core::agreement::{Classes, PORT};
