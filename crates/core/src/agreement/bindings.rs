@@ -94,7 +94,9 @@ pub fn marked_lately(marked: &Marked, now: Time) -> u16 {
     let tick = (now.as_nanos() >> TICK_SHIFT) as u32 & TICKS;
     let recent = (RECENT.as_nanos() >> TICK_SHIFT) as u32;
     let is_recent = |at: u32| age(at.into(), tick) <= recent;
-    (0..CLASSES_MAX).filter(|&class| is_recent(marked[class])).fold(0, |all, class| all | 1 << class)
+    (0..CLASSES_MAX)
+        .filter(|&class| is_recent(marked[class]))
+        .fold(0, |all, class| all | 1 << class)
 }
 
 /// The places where a flow may be.

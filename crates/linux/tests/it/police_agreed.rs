@@ -291,7 +291,7 @@ fn clients_get_the_specifications_verdicts_and_bindings() {
 
 /// As the test above, with a million packets.
 #[test]
-#[ignore = "takes minutes"]
+#[ignore = "long: 70 s"]
 fn clients_get_the_specifications_verdicts_and_bindings_a_million_times() {
     if privileged() {
         (1..=4).for_each(|seed| play(seed, 250_000));

@@ -241,7 +241,7 @@ fn bare_cost(access: &Access, street: &Street) -> Duration {
 }
 
 #[test]
-#[ignore = "takes minutes; FAIRWEIR_BINARY names a release build"]
+#[ignore = "long: 2 min"]
 fn ten_thousand_clients_renew() {
     if !privileged() {
         return;

@@ -18,7 +18,7 @@ mod sites;
 mod wans;
 use crate::common::far::Far;
 use crate::common::home::{Device, devices, has_nat, ip, run};
-use crate::common::stage::{Daemon, Download, Stage};
+use crate::common::stage::{Daemon, Download, Stage, serve_without_end_by};
 
 const PATIENCE: Duration = Duration::from_secs(25);
 const WEIGHTS: [u64; 3] = [4, 2, 1];
@@ -718,10 +718,11 @@ fn configurations_that_cannot_work_are_refused_in_one_line() {
 /// control does not give way to losses.
 fn over_lossy_hops(with_daemon: bool) -> [f64; 3] {
     let home = Home::new();
-    home.far.run(|| ip("route replace 0.0.0.0/0 dev net congctl bbr"));
+    let port = home.far.run(|| serve_without_end_by("198.51.100.1:0", "bbr"));
+    let server = SocketAddr::from(([198, 51, 100, 1], port));
     let daemon = with_daemon.then(|| home.start());
     home.devices.iter().for_each(|device| device.lose(10));
-    let downloads = home.devices.each_ref().map(|device| device.download(home.far.address()));
+    let downloads = home.devices.each_ref().map(|device| device.download(server));
     thread::sleep(Duration::from_secs(12));
     let before = downloads.each_ref().map(Download::received);
     thread::sleep(Duration::from_secs(10));

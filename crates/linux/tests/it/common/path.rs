@@ -110,13 +110,7 @@ impl Drop for Path {
 }
 
 /// Carries frames between `ends`: the home's, then the Internet's.
-fn carry(
-    ends: &[OwnedFd],
-    spec: PathSpec,
-    stop: &AtomicBool,
-    waits: &Waits,
-    lost_of: &AtomicU64,
-) {
+fn carry(ends: &[OwnedFd], spec: PathSpec, stop: &AtomicBool, waits: &Waits, lost_of: &AtomicU64) {
     let mut arrived = 0_u64;
     let mut ways: [VecDeque<(Instant, Vec<u8>)>; 2] = Default::default();
     let mut free_at = Instant::now();
