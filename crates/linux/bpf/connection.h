@@ -104,6 +104,8 @@ static __always_inline void tell(struct seq_file *seq, struct tcp_sock *tp, stru
 				 __u64 cookie)
 {
 	struct sock_common *sk = (struct sock_common *)tp;
+	/* What was added to a bound that is lifted meanwhile does not count. */
+	__u32 behind = is_bounded(tp) ? c->behind : 0;
 	struct connection_record record = {
 		.cookie = cookie,
 		.received = tp->bytes_received - c->received,
@@ -113,8 +115,8 @@ static __always_inline void tell(struct seq_file *seq, struct tcp_sock *tp, stru
 		.segs_in = tp->data_segs_in - c->segs_in,
 		.segs_out = tp->data_segs_out - c->segs_out,
 		.rtt_us = tp->rcv_rtt_est.rtt_us >> 3,
-		.rcv_wnd = tp->rcv_wnd > c->behind ? tp->rcv_wnd - c->behind : 0,
-		.window_clamp = told_clamp(tp) - c->behind,
+		.rcv_wnd = tp->rcv_wnd > behind ? tp->rcv_wnd - behind : 0,
+		.window_clamp = told_clamp(tp) - behind,
 		.rcv_mss = tp->inet_conn.icsk_ack.rcv_mss,
 		.slot = c->slot,
 		.port_remote = bpf_ntohs(sk->skc_dport),

@@ -5,6 +5,7 @@
 //! refused. The kernel program takes the same steps (`crates/linux/bpf/binding.h`).
 
 use super::CLASSES_MAX;
+use super::message::Seen;
 use crate::units::{Span, Time};
 
 /// Places of a table.
@@ -89,14 +90,14 @@ impl Bindings {
     }
 }
 
-/// The classes, one bit each, to which a flow was bound in the last [`RECENT`].
-pub fn marked_lately(marked: &Marked, now: Time) -> u16 {
+/// What a divider reports of a client's flows, without `held`: the classes to which a flow was bound in the last
+/// [`RECENT`], and how many marks found no place.
+pub fn seen(marked: &Marked, refused: u32, now: Time) -> Seen {
     let tick = (now.as_nanos() >> TICK_SHIFT) as u32 & TICKS;
     let recent = (RECENT.as_nanos() >> TICK_SHIFT) as u32;
     let is_recent = |at: u32| age(at.into(), tick) <= recent;
-    (0..CLASSES_MAX)
-        .filter(|&class| is_recent(marked[class]))
-        .fold(0, |all, class| all | 1 << class)
+    let recently = (0..CLASSES_MAX).filter(|&class| is_recent(marked[class]));
+    Seen { refused, marked: recently.fold(0, |all, class| all | 1 << class), held: 0 }
 }
 
 /// The places where a flow may be.

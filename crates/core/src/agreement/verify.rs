@@ -57,6 +57,12 @@ struct Judged {
     losses: Vec<u64>,
 }
 
+impl Judged {
+    fn total(&self) -> Rate {
+        self.rates.iter().copied().sum()
+    }
+}
+
 /// Why a divider is not trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
@@ -195,7 +201,8 @@ impl Verifier {
             return Some(Err(Fault::Marks { class }));
         }
         let span = Judged { rates, losses };
-        let (judged, wants) = self.judge(&span, 0, now);
+        let wants = self.wants(&span, 0, now);
+        let judged = self.judge(&span, &wants);
         if wants != self.wanted && self.wanted.contains(&true) {
             self.settled_at = now + SETTLING;
         }
@@ -210,7 +217,7 @@ impl Verifier {
             return Some(Err(self.fault(of)));
         }
         let mut fault = None;
-        let (held, _) = self.judge(&span, seen.held, now);
+        let held = self.judge(&span, &self.wants(&span, seen.held, now));
         let is_known = held.iter().any(Option::is_some) || !acking.is_empty();
         for (at, (long, judged)) in self.long.iter_mut().zip(held).enumerate() {
             let Some(judged) = judged else {
@@ -236,34 +243,36 @@ impl Verifier {
         }
     }
 
-    /// The actual and the agreed rate of each class in a span, if it can be judged; the last entry is the total. Also
-    /// which classes want more; `held` classes do too. A class below [`SPAN_LEAST`] without losses in the span counts as ended: what arrives
-    /// does not distinguish this from a divider that blocks the class completely.
-    fn judge(&self, span: &Judged, held: u16, now: Time) -> (Vec<Option<(Rate, Rate)>>, Vec<bool>) {
-        let Judged { rates, losses } = span;
-        let total: Rate = rates.iter().copied().sum();
-        let mut wants: Vec<bool> = (0..rates.len())
-            .map(|class| {
-                let lost_at = self.lost_at[class];
-                held >> class & 1 == 1 || lost_at.is_some_and(|at| now.since(at) <= WANTS)
-            })
-            .collect();
-        let divided = |wants: &[bool]| {
-            let demand = |(rate, wants): (&Rate, &bool)| (!wants).then_some(*rate);
-            let demands: Vec<_> = rates.iter().zip(wants).map(demand).collect();
-            self.tree.divide(total, Claims { demands: &demands, taken: &[] })
-        };
-        for (class, part) in divided(&wants).into_iter().enumerate() {
-            let is_held = held >> class & 1 == 1;
-            wants[class] &= is_held || losses[class] > 0 || rates[class] >= part * SPAN_LEAST;
+    /// Which classes want more than they have; `held` classes do. A class below [`SPAN_LEAST`] without losses in the
+    /// span counts as ended: what arrives does not distinguish this from a divider that blocks the class completely.
+    fn wants(&self, span: &Judged, held: u16, now: Time) -> Vec<bool> {
+        let is_held = |class: usize| held >> class & 1 == 1;
+        let has_lost = |class: usize| self.lost_at[class].is_some_and(|at| now.since(at) <= WANTS);
+        let mut wants: Vec<bool> =
+            (0..span.rates.len()).map(|class| is_held(class) || has_lost(class)).collect();
+        for (class, part) in self.divided(span, &wants).into_iter().enumerate() {
+            let has_part = span.losses[class] > 0 || span.rates[class] >= part * SPAN_LEAST;
+            wants[class] &= is_held(class) || has_part;
         }
-        let parts = divided(&wants);
+        wants
+    }
+
+    /// The agreed rate of each class in a span.
+    fn divided(&self, span: &Judged, wants: &[bool]) -> Vec<Rate> {
+        let demand = |(rate, wants): (&Rate, &bool)| (!wants).then_some(*rate);
+        let demands: Vec<_> = span.rates.iter().zip(wants).map(demand).collect();
+        self.tree.divide(span.total(), Claims { demands: &demands, taken: &[] })
+    }
+
+    /// The actual and the agreed rate of each class in a span, if it can be judged; the last entry is the total.
+    fn judge(&self, span: &Judged, wants: &[bool]) -> Vec<Option<(Rate, Rate)>> {
+        let parts = self.divided(span, wants);
         let wanting = wants.iter().filter(|wants| **wants).count();
-        let of =
-            |class: usize| (wanting >= 2 && wants[class]).then(|| (rates[class], parts[class]));
-        let before = self.before.filter(|_| wanting > 0).map(|before| (total, before));
-        let judged = (0..rates.len()).map(of).chain([before]).collect();
-        (judged, wants)
+        let of = |class: usize| {
+            (wanting >= 2 && wants[class]).then(|| (span.rates[class], parts[class]))
+        };
+        let before = self.before.filter(|_| wanting > 0).map(|before| (span.total(), before));
+        (0..wants.len()).map(of).chain([before]).collect()
     }
 
     fn fault(&self, (at, (rate, part)): (usize, (Rate, Rate))) -> Fault {

@@ -4,7 +4,7 @@
 
 use std::mem::{MaybeUninit, size_of};
 
-use fairweir_core::agreement::bindings::{Marked, marked_lately};
+use fairweir_core::agreement::bindings::{self, Marked};
 use fairweir_core::agreement::message::Seen;
 use fairweir_core::units::Time;
 
@@ -113,8 +113,7 @@ pub struct Bound {
 impl Bound {
     /// These counts as a divider reports them, without `held`.
     pub fn seen(&self, now: Time) -> Seen {
-        let marked = marked_lately(&self.marked, now);
-        Seen { refused: self.refused, marked, held: 0 }
+        bindings::seen(&self.marked, self.refused, now)
     }
 
     pub(crate) fn of(bindings: &Bindings) -> Bound {

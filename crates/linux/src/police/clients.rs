@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use fairweir_core::agreement::bindings::marked_lately;
+use fairweir_core::agreement::bindings;
 use fairweir_core::agreement::message::Seen;
 use fairweir_core::phantom;
 use fairweir_core::units::Time;
@@ -158,7 +158,7 @@ impl Police {
     /// the kernel's memory without a call.
     pub fn seen(&self, id: SubscriberId, now: Time) -> Option<Seen> {
         let (marked, refused) = self.maps().noted(self.clients.of.get(&id)?.number)?;
-        Some(Seen { refused, marked: marked_lately(&marked, now), held: 0 })
+        Some(bindings::seen(&marked, refused, now))
     }
 
     /// The slots of a subscriber whose plan is for clients: of downloads and of uploads.

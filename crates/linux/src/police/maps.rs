@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use fairweir_core::agreement::CLASSES_MAX;
 use fairweir_core::agreement::bindings::{BINDINGS, Marked};
 use libbpf_rs::{
     AsRawLibbpf, MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, OpenObject,
@@ -266,11 +267,12 @@ impl Maps {
     pub(super) fn noted(&self, number: u32) -> Option<(Marked, u32)> {
         let chunk = self.bindings.get((number / CLIENT_CHUNK) as usize)?;
         let first = (number % CLIENT_CHUNK) as usize * BINDINGS_WORDS + BINDINGS;
-        let words = (first..).map(|at| chunk.word(at).load(Ordering::Relaxed).to_ne_bytes());
-        let bytes: Vec<u8> = words.take(BINDINGS_WORDS - BINDINGS).flatten().collect();
-        let mut all = bytes.chunks_exact(4).map(|four| four.try_into().map(u32::from_ne_bytes));
-        let mut next = || all.next().and_then(Result::ok).unwrap_or_default();
-        Some((std::array::from_fn(|_| next()), next()))
+        // Two numbers are in a word.
+        let number = |at: usize| {
+            let word = chunk.word(first + at / 2).load(Ordering::Relaxed).to_ne_bytes();
+            u32::from_ne_bytes(word.as_chunks().0[at % 2])
+        };
+        Some((std::array::from_fn(number), number(CLASSES_MAX)))
     }
 
     /// All maps that were created for clients.

@@ -445,12 +445,17 @@ fn points(loads: &[Vec<Download>; 3]) -> Vec<[f64; 3]> {
     (0..30).map(&mut point).collect()
 }
 
-/// The seconds until the end of the first second in which all parts were within a tenth of these shares.
+/// Whether each part is off its share by no more than a tenth of it, or a hundredth of all.
+fn are_right(parts: impl IntoIterator<Item = (f64, f64)>) -> bool {
+    parts.into_iter().all(|(part, share)| (part - share).abs() <= (share / 10.0).max(0.01))
+}
+
+/// The seconds until the end of the first second in which all parts were right.
 fn right_after(points: &[[f64; 3]], shares: [f64; 3]) -> Option<f64> {
     let is_right = |second: &[[f64; 3]]| {
         let sent = [0, 1, 2].map(|i| second.iter().map(|point| point[i]).sum::<f64>());
         let all: f64 = sent.iter().sum();
-        (0..3).all(|i| (sent[i] / all - shares[i]).abs() <= (shares[i] / 10.0).max(0.01))
+        are_right((0..3).map(|i| (sent[i] / all, shares[i])))
     };
     let at = points.windows(5).position(is_right)?;
     Some((at + 5) as f64 / 5.0)

@@ -10,6 +10,7 @@ use std::thread;
 use fairweir_testing::{note, one_at_a_time, privileged, valid};
 use serde_json::Value;
 
+use super::are_right;
 use crate::common::played;
 
 /// The weights of the groups. The n-th group has n connections.
@@ -199,7 +200,7 @@ impl Cell {
     fn right_after(&self, rates: &[Vec<f64>]) -> Vec<Option<f64>> {
         let is_right = |begin: usize| {
             let parts = self.parts(rates, begin..begin + POINTS);
-            parts.iter().all(|[part, share]| (part - share).abs() <= (share / 10.0).max(0.01))
+            are_right(parts.into_iter().map(|[part, share]| (part, share)))
         };
         let first = |phase: Range<usize>| {
             let mut begins = phase.start * POINTS..=(phase.end - 1) * POINTS;
